@@ -17,7 +17,7 @@ from openai_wire.chat.transcription import (
     FILE_FIELD,
     Transcription,
     TranscriptionFields,
-    check_hears,
+    check_reads_audio,
     parse_transcription,
     transcription_request,
 )
@@ -53,13 +53,13 @@ class TextObject:
 async def create_transcription(
     inference: Inference, request: Request, context: Context
 ) -> Response:
-    """Let a model that hears write down what is said in the file of a form."""
+    """Transcribe the file of a form with a model that reads audio."""
     fields, data = await _read_form(request, context.settings.receive_timeout_s)
     body = parse_transcription(fields)
     found = await inference.call(
         inference.methods.GetModel, inference_service_pb2.GetModelRequest(model=body.model)
     )
-    check_hears(found.model)
+    check_reads_audio(found.model)
     requests = [transcription_request(body, data)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     transcription = Transcription(body, data)

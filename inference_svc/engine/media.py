@@ -6,7 +6,7 @@ restored as those of text.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import shake_256
@@ -78,11 +78,6 @@ def media_tokens(digest: bytes, count: int) -> "array[int]":
     """
     numbers = np.frombuffer(shake_256(digest).digest(4 * count), np.int32) | _SIGN
     return array("i", numbers.tobytes())
-
-
-def has_media(tokens: Sequence[int]) -> bool:
-    """Whether any of the tokens stands for a vector."""
-    return any(token < 0 for token in tokens)
 
 
 def whole_prefix(spans: Iterable[MediaSpan], count: int) -> int:

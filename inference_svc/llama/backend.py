@@ -226,7 +226,7 @@ class LlamaBackend:
 
     def _drop_grids(self, batch: TokenBatch) -> None:
         """After a failed decode, remove the cells of its pictures: since they all have one
-        position, those of this batch cannot be told from earlier ones."""
+        position, those of this batch cannot be distinguished from earlier ones."""
         for row in batch.vector_rows:
             if self._grids is not None and row.span is not None and row.span.grid is not None:
                 position = self._grids.position(row.slot, row.span.start)

@@ -97,7 +97,7 @@ class Projector:
         llama_cpp.llama_model_free(self._model)
 
     @property
-    def sees(self) -> bool:
+    def reads_images(self) -> bool:
         """Whether it encodes pictures."""
         return bool(mtmd.mtmd_support_vision(self._context))
 

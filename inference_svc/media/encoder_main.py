@@ -79,10 +79,10 @@ class EncoderServer:
                     if chunk.kind is not None:
                         split.encode(index)
         self.ready = EncoderReady(
-            projector.sees,
+            projector.reads_images,
             projector.audio_rate,
-            projector.usable_pixels if projector.sees else 0,
-            projector.joint_tokens if projector.sees else 0,
+            projector.usable_pixels if projector.reads_images else 0,
+            projector.joint_tokens if projector.reads_images else 0,
             _identity(settings),
             time.monotonic() - started,
         )
@@ -149,7 +149,7 @@ def _identity(settings: ProjectorSettings) -> str:
 
 def _warm_up_media(projector: Projector) -> list[DecodedMedia]:
     rng, media = np.random.default_rng(0), list[DecodedMedia]()
-    if projector.sees:
+    if projector.reads_images:
         for width, height in _WARM_UP_SIZES:
             pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
             media.append(DecodedImage(width, height, pixels.tobytes()))

@@ -26,7 +26,7 @@ class EncoderReady:
     digest of the projector and of what else its vectors depend on, apart from the picture.
     """
 
-    sees: bool
+    reads_images: bool
     audio_rate: int | None
     usable_pixels: int
     joint_tokens: int

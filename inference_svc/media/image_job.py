@@ -61,9 +61,9 @@ _DAMAGES: Final = (
 def decode(payload: dict[str, Any]) -> dict[str, Any]:
     """Decode the picture in "data": PNG, JPEG, WebP, or the first frame of a GIF.
 
-    "max_pixels" and "max_aspect" limit its size and its ratio of sides. It is turned as its EXIF
-    data says, blended with white where it is transparent, and scaled down to at most "side" pixels
-    a side and "pixels" in all. The result has "width", "height" and "rgb".
+    "max_pixels" and "max_aspect" limit its size and its ratio of sides. It is rotated by its EXIF
+    orientation, blended with white where it is transparent, and scaled down to at most "side"
+    pixels a side and "pixels" in all. The result has "width", "height" and "rgb".
 
     Raises:
         JobRefused: The format is not supported, the picture is too large, or it is damaged.

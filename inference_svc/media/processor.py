@@ -16,7 +16,7 @@ from inference_svc.media.encoded_cache import CacheEntry, CacheKey, EncodedCache
 from inference_svc.media.encoder import Encoder
 from inference_svc.media.encoder_messages import EncoderReady
 from inference_svc.media.model import DecodedImage, DecodedMedia, EncodedMedia, VectorChunk
-from svc_kit.errors import DomainError, EngineRestarting, InvalidField
+from svc_kit.errors import DomainError, EngineRestarting, InvalidField, TooLong
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,9 @@ class MediaProcessor:
     def check(self, inputs: Sequence[MediaInput]) -> None:
         """Raise `InvalidField` for the first file of a kind that the model does not take."""
         for item in inputs:
-            takes = self.ready.sees if item.kind is MediaKind.IMAGE else self.ready.audio_rate
+            takes = (
+                self.ready.reads_images if item.kind is MediaKind.IMAGE else self.ready.audio_rate
+            )
             if not takes:
                 problem = f"the model takes no {item.kind.value} input"
                 raise InvalidField(field=item.field, problem=problem)
@@ -151,8 +153,9 @@ class MediaProcessor:
         self.cache.stats.misses += 1
         try:
             entry = await self._share(key, lambda: self._decode_and_encode(item, owner, project))
-        except InvalidField as error:  # which may name the field of another request
-            raise InvalidField(field=item.field, problem=error.problem) from None
+        except (InvalidField, TooLong) as error:  # which may name the field of another request
+            metadata = error.metadata | {"field": item.field}
+            raise type(error).from_metadata(metadata, error.retry_after) from None
         self.cache.add_key(entry, key)
         return entry
 

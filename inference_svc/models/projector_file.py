@@ -27,8 +27,8 @@ class ProjectorFile:
 
     path: Path
     kinds: tuple[str, ...]
-    sees: bool
-    hears: bool
+    reads_images: bool
+    reads_audio: bool
     size_bytes: int
     stamp: FileStamp
     image_size: int = 0
@@ -50,9 +50,9 @@ def describe_projector(path: Path) -> ProjectorFile:
     header = read_header(path)
     if header.text("general.architecture") != "clip":
         raise ModelFileInvalid(path, "it is not a projector (general.architecture is not clip)")
-    sees = header.metadata.get("clip.has_vision_encoder") is True
-    hears = header.metadata.get("clip.has_audio_encoder") is True
-    if not sees and not hears:
+    reads_images = header.metadata.get("clip.has_vision_encoder") is True
+    reads_audio = header.metadata.get("clip.has_audio_encoder") is True
+    if not reads_images and not reads_audio:
         raise ModelFileInvalid(path, "the projector encodes neither pictures nor sounds")
     kinds = _kinds(header)
     for kind in kinds:
@@ -68,8 +68,8 @@ def describe_projector(path: Path) -> ProjectorFile:
     return ProjectorFile(
         path,
         kinds,
-        sees,
-        hears,
+        reads_images,
+        reads_audio,
         header.file_bytes,
         stamp,
         image_size=header.integer("clip.vision.image_size") or 0,

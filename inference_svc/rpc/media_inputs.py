@@ -31,7 +31,7 @@ class MediaInputs:
         self, conversation: Conversation, processor: MediaProcessor | None
     ) -> Conversation:
         """Fetch files that are given by their addresses, and replace documents by their text, with
-        pictures of the pages of a PDF for a model that sees.
+        pictures of the pages of a PDF for a model that reads images.
 
         Raises `UnsupportedField` for a picture or a sound without a `processor`, and the errors of
         `MediaFetcher` and `DocumentReader`.
@@ -39,18 +39,19 @@ class MediaInputs:
         media = conversation.media
         check_count("messages", media, MAX_PARTS)
         if processor is None:
-            check_no_media(conversation)
+            _check_no_encoded(conversation)
         else:
             processor.check([_input(field, part) for field, part in media if _is_encoded(part)])
         if all(_is_encoded(part) and not part.url for _, part in media):
             return conversation
-        sees, fields = processor is not None and processor.ready.sees, (field for field, _ in media)
+        with_pages = processor is not None and processor.ready.reads_images
+        fields = (field for field, _ in media)
         messages = []
         for message in conversation.messages:
             parts: list[Part] = []
             for part in message.parts:
                 if isinstance(part, MediaPart):
-                    parts += await self._read_part(next(fields), part, with_pages=sees)
+                    parts += await self._read_part(next(fields), part, with_pages=with_pages)
                 else:
                     parts.append(part)
             messages.append(replace(message, parts=tuple(parts)))
@@ -93,15 +94,15 @@ def has_encoded(conversation: Conversation) -> bool:
     return any(_is_encoded(part) for _, part in conversation.media)
 
 
-def check_no_media(conversation: Conversation) -> None:
-    """Raise `UnsupportedField` for the first picture or sound."""
+def _is_encoded(part: MediaPart) -> bool:
+    return part.kind != _DOCUMENT
+
+
+def _check_no_encoded(conversation: Conversation) -> None:
+    """Raise `UnsupportedField` if there is a picture or a sound."""
     for field, part in conversation.media:
         if _is_encoded(part):
             raise UnsupportedField(field=field)
-
-
-def _is_encoded(part: MediaPart) -> bool:
-    return part.kind != _DOCUMENT
 
 
 def _inputs(conversation: Conversation) -> list[MediaInput]:

@@ -147,9 +147,9 @@ def _model(entry: ModelEntry) -> model_pb.Model:
 
 def _modalities(file: ModelFile) -> list[model_pb.Modality]:
     projector, modalities = file.projector, [model_pb.MODALITY_TEXT]
-    if projector is not None and projector.sees:
+    if projector is not None and projector.reads_images:
         modalities.append(model_pb.MODALITY_IMAGE)
-    if projector is not None and projector.hears:
+    if projector is not None and projector.reads_audio:
         modalities.append(model_pb.MODALITY_AUDIO)
     return modalities
 

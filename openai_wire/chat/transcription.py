@@ -1,6 +1,6 @@
 """The form of POST /v1/audio/transcriptions, its Chat call, and its response objects and events.
 
-A model that hears is asked to write down what it hears; it knows no times of words.
+A model that reads audio is instructed to transcribe it. It returns no timestamps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _CHUNK_HEADER: Final = 8
 class TranscriptionFields(WireModel):
     """Fields of the form of a transcription, without the file."""
 
-    model: Annotated[str, Field(min_length=1)] = Field(description="A model that hears.")
+    model: Annotated[str, Field(min_length=1)] = Field(description="A model that reads audio.")
     language: Annotated[str, Field(min_length=2, max_length=35, pattern="^[A-Za-z-]+$")] | None = (
         Field(None, description="The language of the audio, such as en.")
     )
@@ -89,14 +89,14 @@ def transcription_request(
     return request
 
 
-def check_hears(model: model_pb2.Model) -> None:
+def check_reads_audio(model: model_pb2.Model) -> None:
     """Raise InvalidField for a loaded model that does not read audio.
 
     What a model reads may be unknown until it is loaded; the Chat call refuses it then.
     """
     is_loaded = model.state == model_pb2.Model.STATE_READY
     if is_loaded and model_pb2.MODALITY_AUDIO not in model.input_modalities:
-        problem = f"the model '{model.name}' cannot hear; use one that reads audio"
+        problem = f"the model '{model.name}' does not read audio; use one that does"
         raise InvalidField(field="model", problem=problem)
 
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -12,12 +13,14 @@ import pytest
 
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
 from tests.support.gguf_patch import copy_with_template
+from tests.support.media_models import write_pair
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect
 from tests.support.services import MODEL, Corral, corral_up
 
 ODD_NAME = "acme:demo-1.0"
 """A second name of the demo model, with characters that are special in URLs."""
+IMAGES, AUDIO = "reads-images", "reads-audio"
 HOSTILE = "hostile"
 """The demo model with a chat template that never ends."""
 ENDLESS_TEMPLATE = (
@@ -54,6 +57,24 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         "per_model": {ODD_NAME: {"projector": "none"}},
     }
     with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=settings) as corral:
+        yield corral
+
+
+@pytest.fixture(scope="session")
+def media_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with the demo model for text, and small random ones for images and audio."""
+    folder = tmp_path_factory.mktemp("media")
+    pairs = {IMAGES: write_pair("janus_pro", folder), AUDIO: write_pair("qwen2a", folder)}
+    flags = ["--model", f"{MODEL}=bundled"]
+    per_model: dict[str, Any] = {MODEL: {"projector": "none"}}
+    for name, pair in pairs.items():
+        flags += ["--model", f"{name}={pair.model}"]
+        per_model[name] = {
+            "projector": str(pair.projector),
+            "load": "on_demand",
+            "context_tokens": 2048,
+        }
+    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
 
 

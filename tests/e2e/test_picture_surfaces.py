@@ -1,18 +1,17 @@
 """Pictures, sounds and files through every surface, with the official SDK.
 
-The models are small and random; that one sees shows in answers that depend on the picture.
+The models are small and random: their answers depend on every part of the prompt.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.media_models import write_pair
+from tests.e2e.conftest import AUDIO, IMAGES
 from tests.support.pictures import data_url, noise_png
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, Corral
 from tests.support.sounds import encode, sine
 
 pytestmark = [
@@ -20,25 +19,13 @@ pytestmark = [
     # The SDK deprecates the Assistants API.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-SEES, HEARS = "sees", "hears"
 ASK = {"type": "input_text", "text": "What is this?"}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with the demo model, which reads text, a model that sees and one that hears."""
-    folder = tmp_path_factory.mktemp("models")
-    pairs = {SEES: write_pair("janus_pro", folder), HEARS: write_pair("qwen2a", folder)}
-    flags = ["--model", f"{MODEL}=bundled"]
-    for name, pair in pairs.items():
-        flags += ["--model", f"{name}={pair.model}"]
-    per_model: dict[str, Any] = {
-        name: {"projector": str(pair.projector), "load": "on_demand", "context_tokens": 2048}
-        for name, pair in pairs.items()
-    }
-    per_model[MODEL] = {"projector": "none"}
-    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
-        yield corral
+@pytest.fixture
+def server(media_server: Corral) -> Corral:
+    """A server with models that read images and audio."""
+    return media_server
 
 
 async def store(client: openai.AsyncOpenAI, seed: int) -> str:
@@ -48,9 +35,9 @@ async def store(client: openai.AsyncOpenAI, seed: int) -> str:
 
 
 async def respond(client: openai.AsyncOpenAI, *content: Any, **options: Any) -> Any:
-    """A greedy response of the model that sees."""
+    """A greedy response of the model for images."""
     return await client.responses.create(
-        model=SEES,
+        model=IMAGES,
         input=options.pop("input", [{"role": "user", "content": [*content, ASK]}]),
         temperature=0,
         max_output_tokens=16,
@@ -62,7 +49,7 @@ def image(seed: int) -> dict[str, Any]:
     return {"type": "input_image", "image_url": data_url(noise_png(seed)), "detail": "auto"}
 
 
-async def test_a_response_sees_a_picture_by_url_and_by_file(aclient: openai.AsyncOpenAI) -> None:
+async def test_a_response_reads_a_picture_by_url_and_by_file(aclient: openai.AsyncOpenAI) -> None:
     """Both are the same; another picture has another answer. A next response still sees it."""
     by_url = await respond(aclient, image(1))
     by_file = await respond(
@@ -99,7 +86,7 @@ async def test_tokens_of_a_response_are_counted_with_its_pictures(
 ) -> None:
     """As many as its usage says."""
     content: Any = [{"role": "user", "content": [image(3), ASK]}]
-    counted = await aclient.responses.input_tokens.count(model=SEES, input=content)
+    counted = await aclient.responses.input_tokens.count(model=IMAGES, input=content)
     answer = await respond(aclient, input=content)
 
     assert counted.input_tokens == answer.usage.input_tokens
@@ -122,7 +109,7 @@ async def test_a_document_is_an_input_of_a_response(aclient: openai.AsyncOpenAI)
 
 async def test_a_run_sees_the_pictures_of_its_thread(aclient: openai.AsyncOpenAI) -> None:
     """By their file ids and as data URLs."""
-    assistant = await aclient.beta.assistants.create(model=SEES, temperature=0)
+    assistant = await aclient.beta.assistants.create(model=IMAGES, temperature=0)
     texts = []
     for seed in (1, 2):
         file_id = await store(aclient, seed)
@@ -154,7 +141,7 @@ async def test_lines_of_a_batch_see_pictures(aclient: openai.AsyncOpenAI) -> Non
     ]
     bodies = [
         {
-            "model": SEES,
+            "model": IMAGES,
             "messages": [
                 {"role": "user", "content": [part, {"type": "text", "text": "What is this?"}]}
             ],
@@ -185,14 +172,14 @@ async def test_lines_of_a_batch_see_pictures(aclient: openai.AsyncOpenAI) -> Non
         assert answer["choices"][0]["message"]["content"] == expected.choices[0].message.content
 
 
-async def test_a_model_that_hears_transcribes(aclient: openai.AsyncOpenAI) -> None:
-    """Whole and streamed alike; a model that cannot hear is refused by name."""
+async def test_audio_is_transcribed(aclient: openai.AsyncOpenAI) -> None:
+    """Whole and streamed alike; a model that reads no audio is refused by name."""
     sound = ("tone.wav", encode(sine(440.0, 16_000, 0.5), 16_000, "WAV"))
     # The first one computes the prompt in other batches than those that find it in the cache.
     for _ in range(2):
-        whole = await aclient.audio.transcriptions.create(model=HEARS, file=sound, temperature=0)
+        whole = await aclient.audio.transcriptions.create(model=AUDIO, file=sound, temperature=0)
     stream = await aclient.audio.transcriptions.create(
-        model=HEARS, file=sound, temperature=0, stream=True
+        model=AUDIO, file=sound, temperature=0, stream=True
     )
     events = [event async for event in stream]
     with pytest.raises(openai.BadRequestError) as deaf:

@@ -5,7 +5,6 @@ import asyncio
 import base64
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -13,40 +12,28 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import model_pb2
 
-from tests.support.media_models import write_pair
+from tests.e2e.conftest import AUDIO, IMAGES
 from tests.support.pictures import data_url, noise_png
 from tests.support.rpc import Rpc, endless_chat, read_delta
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, Corral
 
 pytestmark = pytest.mark.e2e
 
-SEES, HEARS = "sees", "hears"
 ENCODER = "inference_svc.media.encoder_main"
 QUESTION = {"type": "text", "text": "What is this?"}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with the demo model, which reads text, a model that sees and one that hears."""
-    folder = tmp_path_factory.mktemp("models")
-    pairs = {SEES: write_pair("janus_pro", folder), HEARS: write_pair("qwen2a", folder)}
-    flags = ["--model", f"{MODEL}=bundled"]
-    for name, pair in pairs.items():
-        flags += ["--model", f"{name}={pair.model}"]
-    per_model: dict[str, Any] = {
-        name: {"projector": str(pair.projector), "load": "on_demand", "context_tokens": 2048}
-        for name, pair in pairs.items()
-    }
-    per_model[MODEL] = {"projector": "none"}
-    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
-        yield corral
+@pytest.fixture
+def server(media_server: Corral) -> Corral:
+    """A server with models that read images and audio."""
+    return media_server
 
 
 def picture_part(data: bytes) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": data_url(data)}}
 
 
-async def ask(client: openai.AsyncOpenAI, *parts: Any, model: str = SEES, **options: Any) -> Any:
+async def ask(client: openai.AsyncOpenAI, *parts: Any, model: str = IMAGES, **options: Any) -> Any:
     """A greedy answer of eight tokens."""
     return await client.chat.completions.create(
         model=model,
@@ -82,7 +69,7 @@ async def test_tokens_are_counted_without_an_answer(rpc: Rpc, aclient: openai.As
         ]
     }
     counted = await rpc.inference.CountTokens(
-        pb.CountTokensRequest(model=SEES, conversation=conversation)
+        pb.CountTokensRequest(model=IMAGES, conversation=conversation)
     )
 
     assert counted.prompt_tokens == answer.usage.prompt_tokens
@@ -96,14 +83,12 @@ async def test_models_tell_what_they_take(rpc: Rpc) -> None:
     }
 
     assert modalities[MODEL] == [model_pb2.MODALITY_TEXT]
-    assert modalities[SEES] == [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_IMAGE]
-    assert modalities[HEARS] == [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_AUDIO]
+    assert modalities[IMAGES] == [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_IMAGE]
+    assert modalities[AUDIO] == [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_AUDIO]
 
 
-@pytest.mark.parametrize("model", [MODEL, HEARS])
-async def test_a_model_that_cannot_see_refuses_pictures(
-    aclient: openai.AsyncOpenAI, model: str
-) -> None:
+@pytest.mark.parametrize("model", [MODEL, AUDIO])
+async def test_a_model_without_images_refuses_them(aclient: openai.AsyncOpenAI, model: str) -> None:
     """The error names the part."""
     with pytest.raises(openai.BadRequestError) as refused:
         await ask(aclient, QUESTION, picture_part(noise_png(1)), model=model)
@@ -144,12 +129,13 @@ async def test_a_crash_of_the_encoder_affects_no_stream(
     """A stream of the same model goes on, and pictures are answered again."""
     expected = await ask(aclient, picture_part(noise_png(1)), QUESTION)
     chat = endless_chat()
-    chat.model = SEES
+    chat.model = IMAGES
     stream = rpc.inference.Chat(chat)
     await read_delta(stream)
-    for process in server.program.family():
-        if ENCODER in process.command:
-            os.kill(process.pid, signal.SIGKILL)
+    encoders = [each.pid for each in server.program.family() if ENCODER in each.command]
+    assert encoders
+    for pid in encoders:
+        os.kill(pid, signal.SIGKILL)
     asked = asyncio.create_task(ask(aclient, picture_part(noise_png(99)), QUESTION))
     for _ in range(20):
         await read_delta(stream)

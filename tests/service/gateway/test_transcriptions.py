@@ -17,7 +17,7 @@ FILE = ("speech.wav", WAV)
 
 @pytest.fixture
 def fake() -> FakeInference:
-    """An inference service with a model that hears and one that does not."""
+    """An inference service with a model that reads audio and one that does not."""
     fake = FakeInference(("ears", "deaf"))
     fake.models[0].input_modalities.extend([model_pb2.MODALITY_TEXT, model_pb2.MODALITY_AUDIO])
     return fake
@@ -66,7 +66,7 @@ async def test_a_stream_has_deltas_and_the_whole_text(client: openai.AsyncOpenAI
 
 
 async def test_bad_requests_name_the_field(client: openai.AsyncOpenAI, fake: FakeInference) -> None:
-    """A model that cannot hear, a form without a file or with one that is too large, and a file
+    """A model that reads no audio, a form without a file or with one that is too large, and a file
     that the inference service refuses."""
     create = client.audio.transcriptions.create
     fake.script.refusal = InvalidField(field="messages[0].parts[1].audio", problem="is not sound")

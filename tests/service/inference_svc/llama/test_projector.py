@@ -144,8 +144,12 @@ def test_a_projector_says_what_it_can_use(media_pair: Pairs) -> None:
     """Callers scale pictures down, and sounds to its rate, before they are encoded. A limit of
     tokens makes pictures of a dynamic size smaller."""
     with opened(media_pair("janus_pro")) as fixed, opened(media_pair("qwen2a")) as audio:
-        assert (fixed.sees, fixed.audio_rate, fixed.usable_pixels) == (True, None, 4 * 84**2)
-        assert (audio.sees, audio.audio_rate) == (False, SAMPLE_RATE)
+        assert (fixed.reads_images, fixed.audio_rate, fixed.usable_pixels) == (
+            True,
+            None,
+            4 * 84**2,
+        )
+        assert (audio.reads_images, audio.audio_rate) == (False, SAMPLE_RATE)
 
     pair = media_pair("qwen2vl_merger")
     with opened(pair) as dynamic, opened(pair, image_max_tokens=20) as limited:

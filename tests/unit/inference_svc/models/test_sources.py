@@ -178,7 +178,7 @@ PROJECTOR: dict[str, Any] = {
 
 
 def write_projector(path: Path, **keys: Any) -> Path:
-    """The header of a projector that sees."""
+    """The header of a projector for images."""
     changed = {key.replace("__", "."): value for key, value in keys.items()}
     path.write_bytes(gguf_bytes({**PROJECTOR, **changed}))
     return path

@@ -9,7 +9,7 @@ import pytest
 from corral.inference.v1 import model_pb2
 
 from openai_wire.chat.transcription import (
-    check_hears,
+    check_reads_audio,
     parse_transcription,
     transcription_request,
     wav_duration,
@@ -129,10 +129,10 @@ def test_a_loaded_model_that_cannot_hear_is_refused() -> None:
     """By its name; what others read may not be known yet."""
     hearing = [model_pb2.MODALITY_TEXT, model_pb2.MODALITY_AUDIO]
     ready = model_pb2.Model.STATE_READY
-    check_hears(model_pb2.Model(name="ears", state=ready, input_modalities=hearing))
-    check_hears(model_pb2.Model(name="asleep"))
-    with pytest.raises(InvalidField, match="'deaf' cannot hear") as caught:
-        check_hears(model_pb2.Model(name="deaf", state=ready))
+    check_reads_audio(model_pb2.Model(name="ears", state=ready, input_modalities=hearing))
+    check_reads_audio(model_pb2.Model(name="asleep"))
+    with pytest.raises(InvalidField, match="'deaf' does not read audio") as caught:
+        check_reads_audio(model_pb2.Model(name="deaf", state=ready))
     assert caught.value.field == "model"
 
 
