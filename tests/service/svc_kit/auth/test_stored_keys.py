@@ -23,6 +23,7 @@ from svc_kit.errors import (
     DomainError,
     PermissionDenied,
     Unauthenticated,
+    Unavailable,
     UpstreamUnavailable,
 )
 from svc_kit.rpc.client import open_channel, translate_errors
@@ -93,10 +94,11 @@ async def call(channel: grpc.aio.Channel, method: str, key: str | None) -> None:
 
 
 async def outcome(channel: grpc.aio.Channel, method: str, key: str | None) -> str:
-    """Return the reason of a refusal, or "reached" if the caller was authorized."""
+    """Return the reason of a refusal, or "reached" if the caller was authorized. A key that cannot
+    be verified now is refused, too."""
     try:
         await call(channel, method, key)
-    except (Unauthenticated, PermissionDenied) as error:
+    except (Unauthenticated, PermissionDenied, Unavailable) as error:
         return error.reason
     except DomainError:
         pass
