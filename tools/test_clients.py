@@ -2,8 +2,8 @@
 
 Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
 Node with its own test runner, and Python programs that use libraries built on the OpenAI client.
-These libraries have a lock file and a virtual environment separate from Corral's. The output of
-each program is compared with `EXPECTED`.
+The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers.
+These libraries have lock files and virtual environments separate from Corral's.
 """
 
 import json
@@ -19,9 +19,6 @@ from tools.corral_server import running_server
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ROOT / "tests" / "clients"
-LOCK = ROOT / "requirements" / "clients.txt"
-VENV = ROOT / ".venv-clients"
-STAMP = VENV / "clients.lock"
 NODE_TIMEOUT_MS = 120_000
 """Time limit of each Node test, in milliseconds."""
 EXPECTED = {
@@ -40,7 +37,8 @@ EXPECTED = {
 def main() -> int:
     """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
-        return run_node(base_url) or run_programs(base_url)
+        failures = run_node(base_url) or run_programs(base_url)
+    return failures or run_beside_transformers()
 
 
 def run_node(base_url: str) -> int:
@@ -65,31 +63,39 @@ def run_node(base_url: str) -> int:
 
 def run_programs(base_url: str) -> int:
     """Run the programs. Returns 0 if each printed the expected fields."""
-    if not install():
-        print(
-            "cannot install requirements/clients.txt; see the output of pip above", file=sys.stderr
-        )
-        return 1
-    return sum(not run_program(name, base_url) for name in EXPECTED)
+    python = install("clients")
+    return sum(not run_program(python, name, base_url) for name in EXPECTED)
 
 
-def install() -> bool:
-    """Install the locked libraries, unless they are installed. Returns whether that succeeded."""
-    if STAMP.is_file() and STAMP.read_bytes() == LOCK.read_bytes():
-        return True
-    venv.create(VENV, clear=True, with_pip=True)
-    quiet = ["-m", "pip", "--no-input", "install", "--quiet", "--require-hashes", "-r", str(LOCK)]
-    if subprocess.run([VENV / "bin" / "python", *quiet], check=False).returncode != 0:
-        return False
-    shutil.copy(LOCK, STAMP)
-    return True
+def run_beside_transformers() -> int:
+    """Run the tests of models whose reference is transformers. Returns the exit code."""
+    environment = {**os.environ, "CORRAL_TRANSFORMERS": str(install("transformers"))}
+    command = [sys.executable, "-m", "pytest", "-q", "tests/outside/transformers"]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
-def run_program(name: str, base_url: str) -> bool:
+def install(name: str) -> Path:
+    """Install the packages of a lock file into `.venv-NAME`, unless they are installed.
+
+    Returns the interpreter with them. Exits if pip fails.
+    """
+    lock, folder = ROOT / "requirements" / f"{name}.txt", ROOT / f".venv-{name}"
+    python, stamp = folder / "bin" / "python", folder / f"{name}.lock"
+    if stamp.is_file() and stamp.read_bytes() == lock.read_bytes():
+        return python
+    venv.create(folder, clear=True, with_pip=True)
+    quiet = ["-m", "pip", "--no-input", "install", "--quiet", "--require-hashes", "-r", str(lock)]
+    if subprocess.run([python, *quiet], check=False).returncode != 0:
+        sys.exit(f"cannot install requirements/{name}.txt; see the output of pip above")
+    shutil.copy(lock, stamp)
+    return python
+
+
+def run_program(python: Path, name: str, base_url: str) -> bool:
     """Run a program. Returns whether it exited with 0 and printed the expected fields."""
     environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     environment.pop("PYTHONPATH", None)
-    program = [VENV / "bin" / "python", CLIENTS / "programs" / name]
+    program = [python, CLIENTS / "programs" / name]
     completed = subprocess.run(
         program, env=environment, capture_output=True, text=True, check=False
     )

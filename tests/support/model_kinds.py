@@ -9,49 +9,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tests.support.gguf_files import ALIGNMENT, F32Tensor, Signed, gguf_bytes
 
 WIDTH = 32
-_LAYERS = 4
-_FFN = 64
-_HEADS = 2
-_HEAD = WIDTH // _HEADS
+LAYERS = 4
+FFN = 64
+HEADS = 2
+HEAD = WIDTH // HEADS
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-_TOKENS = ["<unk>", "<s>", "</s>", *_BYTES]
+TOKENS = ["<unk>", "<s>", "</s>", *_BYTES]
 WINDOW = 16
-_BUCKETS = 32
+BUCKETS = 32
 _PAD = 0
 _STATE, _INNER, _RANK, _CONV = 8, 2 * WIDTH, 4, 4
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def write_model_of_kind(kind: str, path: Path) -> Path:
+def write_model_of_kind(
+    kind: str, path: Path, weights: Mapping[str, npt.NDArray[np.float32]] | None = None
+) -> Path:
     """Write a model with a sliding "window", a "recurrent" state, both attention and a state
-    ("hybrid"), or an encoder beside the decoder ("t5")."""
+    ("hybrid"), or an encoder beside the decoder ("t5"); with these weights instead of random ones.
+    """
     kinds = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid, "t5": _t5}
-    metadata, tensors = kinds[kind]()
-    tensor_infos = [F32Tensor(name, shape) for name, shape in tensors.items()]
-    blank = gguf_bytes({**_vocabulary(), **metadata}, tensor_infos)
-    sizes = [4 * int(np.prod(tensor.shape)) for tensor in tensor_infos]
-    padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
-    parts = [blank[: len(blank) - sum(padded)]]
-    rng = np.random.default_rng(7)
-    for tensor, size, padded_size in zip(tensor_infos, sizes, padded, strict=True):
-        parts += [_weights(tensor, rng), bytes(padded_size - size)]
-    path.write_bytes(b"".join(parts))
+    metadata, shapes = kinds[kind]()
+    tensors = [F32Tensor(name, shape) for name, shape in shapes.items()]
+    if weights is None:
+        rng = np.random.default_rng(7)
+        weights = {tensor.name: _random_weights(tensor, rng) for tensor in tensors}
+    if {name: values.shape[::-1] for name, values in weights.items()} != shapes:
+        raise ValueError(f"the weights are not those of the kind '{kind}'")
+    blank = gguf_bytes({**_vocabulary(), **metadata}, tensors)
+    parts = [weights[tensor.name].astype("<f4").tobytes() for tensor in tensors]
+    padded = [part + bytes(-len(part) % ALIGNMENT) for part in parts]
+    path.write_bytes(blank[: len(blank) - sum(map(len, padded))] + b"".join(padded))
     return path
 
 
-def _weights(tensor: F32Tensor, rng: np.random.Generator) -> bytes:
+def _random_weights(tensor: F32Tensor, rng: np.random.Generator) -> npt.NDArray[np.float32]:
+    shape = tensor.shape[::-1]  # GGUF has the innermost dimension first
     if "norm" in tensor.name:
-        values = np.full(tensor.shape, _norm(tensor.name))
-    else:
-        values = rng.standard_normal(tensor.shape) * 0.3
+        return np.full(shape, _norm(tensor.name), np.float32)
+    values = (rng.standard_normal(shape) * 0.3).astype(np.float32)
     if tensor.name.endswith("ssm_a"):
-        values = -np.abs(values)  # a state that decays
-    return values.astype("<f4").tobytes()
+        return -np.abs(values)  # a state that decays
+    return values
 
 
 def _norm(name: str) -> float:
@@ -65,8 +70,8 @@ def _norm(name: str) -> float:
 def _vocabulary() -> dict[str, Any]:
     return {
         "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": _TOKENS,
-        "tokenizer.ggml.scores": [0.0] * len(_TOKENS),
+        "tokenizer.ggml.tokens": TOKENS,
+        "tokenizer.ggml.scores": [0.0] * len(TOKENS),
         "tokenizer.ggml.token_type": [Signed(kind) for kind in (2, 3, 3, *(6 for _ in _BYTES))],
         "tokenizer.ggml.eos_token_id": 2,
     }
@@ -74,12 +79,12 @@ def _vocabulary() -> dict[str, Any]:
 
 def _common(architecture: str, **more: Any) -> dict[str, Any]:
     fields = {
-        "block_count": _LAYERS,
+        "block_count": LAYERS,
         "context_length": 1024,
         "embedding_length": WIDTH,
-        "feed_forward_length": _FFN,
-        "attention.head_count": _HEADS,
-        "attention.head_count_kv": _HEADS,
+        "feed_forward_length": FFN,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": HEADS,
         "attention.layer_norm_rms_epsilon": 1e-6,
         **{name.replace("__", "."): item for name, item in more.items()},
     }
@@ -91,11 +96,11 @@ def _window() -> tuple[dict[str, Any], Shapes]:
     metadata = _common(
         "gemma3",
         attention__sliding_window=WINDOW,
-        attention__key_length=_HEAD,
-        attention__value_length=_HEAD,
+        attention__key_length=HEAD,
+        attention__value_length=HEAD,
     )
     tensors = _embedding("output_norm")
-    for i in range(_LAYERS):
+    for i in range(LAYERS):
         tensors |= _layer(i, _attention() | _feed_forward())
         tensors |= _layer(i, {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)})
     return metadata, tensors
@@ -111,7 +116,7 @@ def _recurrent() -> tuple[dict[str, Any], Shapes]:
     )
     metadata["mamba.attention.head_count"] = metadata["mamba.attention.head_count_kv"] = 0
     tensors = _embedding("output_norm")
-    for i in range(_LAYERS):
+    for i in range(LAYERS):
         tensors |= _layer(
             i,
             {
@@ -133,9 +138,9 @@ def _recurrent() -> tuple[dict[str, Any], Shapes]:
 
 
 def _hybrid() -> tuple[dict[str, Any], Shapes]:
-    metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(_TOKENS))
-    kinds = [i % 2 for i in range(_LAYERS)]  # alternating convolution and attention
-    metadata["lfm2.attention.head_count_kv"] = [_HEADS * kind for kind in kinds]
+    metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(TOKENS))
+    kinds = [i % 2 for i in range(LAYERS)]  # alternating convolution and attention
+    metadata["lfm2.attention.head_count_kv"] = [HEADS * kind for kind in kinds]
     tensors = _embedding("token_embd_norm")
     convolution: dict[str, tuple[int, ...]] = {
         "attn_norm": (WIDTH,),
@@ -151,46 +156,50 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
 def _t5() -> tuple[dict[str, Any], Shapes]:
     metadata = _common(
         "t5",
-        decoder_block_count=_LAYERS,
+        decoder_block_count=LAYERS,
         decoder_start_token_id=_PAD,
-        attention__key_length=_HEAD,
-        attention__value_length=_HEAD,
+        attention__key_length=HEAD,
+        attention__value_length=HEAD,
         attention__layer_norm_epsilon=1e-6,
-        attention__relative_buckets_count=_BUCKETS,
+        attention__relative_buckets_count=BUCKETS,
     )
     metadata["tokenizer.ggml.add_bos_token"] = False
     metadata["tokenizer.ggml.add_eos_token"] = True
     names = ("q", "k", "v", "o")
-    tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (WIDTH, len(_TOKENS))}
+    embedding = (WIDTH, len(TOKENS))
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": embedding,
+        "output.weight": embedding,
+    }
     for part in ("enc", "dec"):
         tensors |= {f"{part}.output_norm.weight": (WIDTH,)}
-        for i in range(_LAYERS):
+        for i in range(LAYERS):
             shapes: dict[str, tuple[int, ...]] = {"attn_norm": (WIDTH,), **_feed_forward()}
             shapes |= {f"attn_{name}": (WIDTH, WIDTH) for name in names}
             if part == "dec":
                 shapes |= {"cross_attn_norm": (WIDTH,)}
                 shapes |= {f"cross_attn_{name}": (WIDTH, WIDTH) for name in names}
             if i == 0:
-                shapes |= {"attn_rel_b": (_HEADS, _BUCKETS)}
+                shapes |= {"attn_rel_b": (HEADS, BUCKETS)}
             tensors |= {f"{part}.{name}": size for name, size in _layer(i, shapes).items()}
     return metadata, tensors
 
 
 def _embedding(norm: str) -> dict[str, tuple[int, ...]]:
-    return {"token_embd.weight": (WIDTH, len(_TOKENS)), f"{norm}.weight": (WIDTH,)}
+    return {"token_embd.weight": (WIDTH, len(TOKENS)), f"{norm}.weight": (WIDTH,)}
 
 
 def _attention() -> dict[str, tuple[int, ...]]:
     square = {f"attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")}
-    return {"attn_norm": (WIDTH,), "attn_q_norm": (_HEAD,), "attn_k_norm": (_HEAD,), **square}
+    return {"attn_norm": (WIDTH,), "attn_q_norm": (HEAD,), "attn_k_norm": (HEAD,), **square}
 
 
 def _feed_forward() -> dict[str, tuple[int, ...]]:
     return {
         "ffn_norm": (WIDTH,),
-        "ffn_gate": (WIDTH, _FFN),
-        "ffn_up": (WIDTH, _FFN),
-        "ffn_down": (_FFN, WIDTH),
+        "ffn_gate": (WIDTH, FFN),
+        "ffn_up": (WIDTH, FFN),
+        "ffn_down": (FFN, WIDTH),
     }
 
 
