@@ -2,18 +2,20 @@
 
 import struct
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from inference_svc.media.decoder import ImageSize, MediaDecoder, MediaLimits
-from svc_kit.errors import DomainError, InvalidField, TooLong
+from inference_svc.media.model import DecodedImage
+from svc_kit.errors import InvalidField, TooLong
 from svc_kit.sandbox.jobs import Job
 from svc_kit.sandbox.pool import SandboxPool
+from tests.support.hostile_media import FIELD, check_refusals, refusal
 from tests.support.pictures import gif, jpeg_of_size, png, png_chunk, save, webp_of_size
 
-FIELD = "messages[0].content[1].image_url"
 SOUND = save(Image.effect_noise((64, 64), 50).convert("RGB"), "PNG")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 HOSTILE = {
@@ -47,25 +49,18 @@ HOSTILE = {
 }
 
 
-async def refusal(decoder: MediaDecoder, data: bytes) -> DomainError:
-    """The error of a picture."""
-    with pytest.raises(DomainError) as raised:
-        await decoder.decode_image(FIELD, data, ImageSize())
-    return raised.value
+async def decode(decoder: MediaDecoder, data: bytes) -> DecodedImage:
+    """Decode a picture of any size."""
+    return await decoder.decode_image(FIELD, data, ImageSize())
 
 
 async def test_hostile_pictures_are_refused_with_the_reason(
     decoder: MediaDecoder, pool: SandboxPool
 ) -> None:
     """Each by the job itself, not by the limits of the process: the same child takes the next."""
-    problems = {}
-    for name, (data, _) in HOSTILE.items():
-        error = await refusal(decoder, data)
-        assert (type(error), error.field) == (InvalidField, FIELD)
-        problems[name] = error.message
+    await check_refusals(partial(decode, decoder), HOSTILE)
 
-    assert {name: text for name, text in problems.items() if HOSTILE[name][1] not in text} == {}
-    assert (await decoder.decode_image(FIELD, SOUND, ImageSize())).width == 64
+    assert (await decode(decoder, SOUND)).width == 64
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -73,7 +68,7 @@ async def test_truncated_pictures_are_refused(decoder: MediaDecoder, format: str
     """Wherever they are cut; nothing is filled up in grey."""
     data = save(Image.effect_noise((64, 64), 50).convert("RGB"), format)
     for size in (20, len(data) // 4, len(data) // 2, len(data) * 9 // 10):
-        assert "damaged or truncated" in (await refusal(decoder, data[:size])).message
+        assert "damaged or truncated" in (await refusal(decode(decoder, data[:size]))).message
 
 
 async def test_a_progressive_jpeg_of_many_scans_is_refused(decoder: MediaDecoder) -> None:
@@ -82,12 +77,12 @@ async def test_a_progressive_jpeg_of_many_scans_is_refused(decoder: MediaDecoder
     last = data.rindex(b"\xff\xda")
     bomb = data[:last] + data[last:-2] * 101 + b"\xff\xd9"
 
-    assert "more than 100 scans" in (await refusal(decoder, bomb)).message
+    assert "more than 100 scans" in (await refusal(decode(decoder, bomb))).message
 
 
 async def test_a_file_over_the_limit_of_bytes_reaches_no_child(decoder: MediaDecoder) -> None:
     """The error names length and limit."""
-    error = await refusal(decoder, bytes(20_000_001))
+    error = await refusal(decode(decoder, bytes(20_000_001)))
 
     assert error == TooLong(field=FIELD, length=20_000_001, limit=20_000_000, unit="bytes")
 
@@ -117,8 +112,8 @@ async def test_a_child_at_its_limits_fails_only_its_picture(
 ) -> None:
     """It is replaced, and the next picture is decoded."""
     data = save(Image.effect_noise((2000, 2000), 50), "PNG")
-    error = await refusal(MediaDecoder(LimitedJobs(pool, **limits), MediaLimits()), data)
-    decoded = await MediaDecoder(pool, MediaLimits()).decode_image(FIELD, data, ImageSize())
+    error = await refusal(decode(MediaDecoder(LimitedJobs(pool, **limits), MediaLimits()), data))
+    decoded = await decode(MediaDecoder(pool, MediaLimits()), data)
 
     assert error == InvalidField(field=FIELD, problem=problem)
     assert (decoded.width, decoded.height) == (2000, 2000)
@@ -134,7 +129,7 @@ async def test_a_crowd_of_headers_needs_little_memory(pool: SandboxPool) -> None
         webp_of_size(1 << 14, 1 << 14),
         b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)),
     ]
-    messages = [(await refusal(decoder, bomb)).message for bomb in bombs]
+    messages = [(await refusal(decode(decoder, bomb))).message for bomb in bombs]
 
     assert all("pixels" in message for message in messages[:-1])
     assert "damaged" in messages[-1]
