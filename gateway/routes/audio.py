@@ -1,6 +1,7 @@
-"""Route: POST /v1/audio/transcriptions."""
+"""Routes: POST /v1/audio/transcriptions and POST /v1/audio/translations."""
 
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from corral.inference.v1 import inference_service_pb2
@@ -15,10 +16,13 @@ from gateway.http.docs import form_body, operation
 from gateway.http.multipart import FormField, FormFile, read_form
 from openai_wire.chat.transcription import (
     FILE_FIELD,
+    AudioFields,
     Transcription,
     TranscriptionFields,
+    TranslationFields,
     check_reads_audio,
     parse_transcription,
+    parse_translation,
     transcription_request,
 )
 from openai_wire.errors import TRANSCRIPTION_PARAMS
@@ -54,8 +58,30 @@ async def create_transcription(
     inference: Inference, request: Request, context: Context
 ) -> Response:
     """Transcribe the file of a form with a model that reads audio."""
+    return await _respond(inference, request, context, parse_transcription)
+
+
+@router.post(
+    "/translations",
+    **operation(
+        "Translate audio to English",
+        "A translation, or its text.",
+        form_body(TranslationFields, FILE_FIELD),
+    ),
+)
+async def create_translation(inference: Inference, request: Request, context: Context) -> Response:
+    """Translate the file of a form to English with a model that reads audio."""
+    return await _respond(inference, request, context, parse_translation)
+
+
+async def _respond(
+    inference: Inference,
+    request: Request,
+    context: Context,
+    parse: Callable[[Mapping[str, str]], AudioFields],
+) -> Response:
     fields, data = await _read_form(request, context.settings.receive_timeout_s)
-    body = parse_transcription(fields)
+    body = parse(fields)
     found = await inference.call(
         inference.methods.GetModel, inference_service_pb2.GetModelRequest(model=body.model)
     )
@@ -63,7 +89,7 @@ async def create_transcription(
     requests = [transcription_request(body, data)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     transcription = Transcription(body, data)
-    if body.stream:
+    if isinstance(body, TranscriptionFields) and body.stream:
         return context.stream_response(start, transcription, TRANSCRIPTION_PARAMS)
     if body.response_format == "text":
         return context.call_response(start, TextObject(transcription), TRANSCRIPTION_PARAMS)

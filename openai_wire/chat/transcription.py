@@ -1,11 +1,12 @@
-"""The form of POST /v1/audio/transcriptions, its Chat call, and its response objects and events.
+"""The forms of POST /v1/audio/transcriptions and translations, their Chat calls, and their response
+objects and events.
 
-A model that reads audio is instructed to transcribe it. It returns no timestamps.
+A model that reads audio is instructed to transcribe or translate it. It returns no timestamps.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from struct import unpack_from
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
@@ -18,7 +19,6 @@ from openai_wire.shared.objects import DONE, Json, sse_data
 from svc_kit.errors import DomainError, InvalidField, UnsupportedValue
 
 FILE_FIELD: Final = "file"
-_INSTRUCTION: Final = "Transcribe the audio to text."
 _UNSUPPORTED: Final[Mapping[str, Sequence[object]]] = {
     "chunking_strategy": ("auto",),
     "include": (),
@@ -32,23 +32,56 @@ _RIFF_HEADER: Final = 12
 _CHUNK_HEADER: Final = 8
 
 
-class TranscriptionFields(WireModel):
-    """Fields of the form of a transcription, without the file."""
+class AudioFields(WireModel):
+    """Fields of both forms, without the file."""
 
+    task: ClassVar[str]
+    instruction: ClassVar[str]
     model: Annotated[str, Field(min_length=1)] = Field(description="A model that reads audio.")
-    language: Annotated[str, Field(min_length=2, max_length=35, pattern="^[A-Za-z-]+$")] | None = (
-        Field(None, description="The language of the audio, such as en.")
-    )
     prompt: str | None = Field(None, description="Further instructions, such as names to expect.")
     response_format: Literal["json", "text", "verbose_json"] | None = Field(
         None, description="verbose_json has the duration too, which is known for WAV files only."
     )
-    stream: bool | None = Field(None, description="Send the text as server-sent events.")
     temperature: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Default: 0.")
+
+
+class TranscriptionFields(AudioFields):
+    """Fields of the form of a transcription."""
+
+    task = "transcribe"
+    instruction = "Transcribe the audio to text."
+    language: Annotated[str, Field(min_length=2, max_length=35, pattern="^[A-Za-z-]+$")] | None = (
+        Field(None, description="The language of the audio, such as en.")
+    )
+    stream: bool | None = Field(None, description="Send the text as server-sent events.")
+
+
+class TranslationFields(AudioFields):
+    """Fields of the form of a translation."""
+
+    task = "translate"
+    instruction = "Translate the audio to English text."
+
+
+FieldsT = TypeVar("FieldsT", bound=AudioFields)
 
 
 def parse_transcription(form: Mapping[str, str]) -> TranscriptionFields:
     """Validate the text fields of a form. Raises DomainErrors with their names."""
+    body = _parse(TranscriptionFields, form)
+    if body.stream and body.response_format == "verbose_json":
+        raise InvalidField(
+            field="response_format", problem="with 'stream' it must be 'json' or 'text'"
+        )
+    return body
+
+
+def parse_translation(form: Mapping[str, str]) -> TranslationFields:
+    """Validate the text fields of a form. Raises DomainErrors with their names."""
+    return _parse(TranslationFields, form)
+
+
+def _parse(kind: type[FieldsT], form: Mapping[str, str]) -> FieldsT:
     given = {name.removesuffix("[]"): text for name, text in form.items() if text}
     fields = drop_neutral(given, _UNSUPPORTED)
     if fields.get("response_format") in _UNSUPPORTED_FORMATS:
@@ -57,12 +90,7 @@ def parse_transcription(form: Mapping[str, str]) -> TranscriptionFields:
         fields["stream"] = _BOOLEANS.get(fields["stream"], fields["stream"])
     if "temperature" in fields:
         fields["temperature"] = _number(fields["temperature"])
-    body = validate(TranscriptionFields, fields)
-    if body.stream and body.response_format == "verbose_json":
-        raise InvalidField(
-            field="response_format", problem="with 'stream' it must be 'json' or 'text'"
-        )
-    return body
+    return validate(kind, fields)
 
 
 def _number(text: str) -> float | str:
@@ -73,16 +101,15 @@ def _number(text: str) -> float | str:
         return text
 
 
-def transcription_request(
-    body: TranscriptionFields, data: bytes
-) -> inference_service_pb2.ChatRequest:
+def transcription_request(body: AudioFields, data: bytes) -> inference_service_pb2.ChatRequest:
     """The Chat call. Raises InvalidField for verbose_json if the duration is not known."""
     if body.response_format == "verbose_json" and wav_duration(data) is None:
         problem = "verbose_json needs the duration, which is known for WAV files only"
         raise InvalidField(field="response_format", problem=problem)
-    language = f" (language: {body.language})" if body.language else ""
-    texts = [_INSTRUCTION, body.prompt] if body.prompt else [_INSTRUCTION]
-    message = {"role": "user", "content": " ".join(texts) + language}
+    text = f"{body.instruction} {body.prompt}" if body.prompt else body.instruction
+    if isinstance(body, TranscriptionFields) and body.language:
+        text += f" (language: {body.language})"
+    message = {"role": "user", "content": text}
     fields = {"model": body.model, "messages": [message], "temperature": body.temperature or 0}
     request = chat_request(parse_chat(fields | {"enable_thinking": False}))
     request.conversation.messages[0].parts.add(audio=chat_pb2.Media(data=data))
@@ -128,9 +155,10 @@ def _wav_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 class Transcription:
     """Collects the events of the Chat call of a form, and writes them as events or an object."""
 
-    def __init__(self, body: TranscriptionFields, data: bytes) -> None:
+    def __init__(self, body: AudioFields, data: bytes) -> None:
+        self._task = body.task
         self._format = body.response_format
-        self._language = body.language
+        self._language = body.language if isinstance(body, TranscriptionFields) else "english"
         self._duration = wav_duration(data) if self._format == "verbose_json" else None
         self._pieces: list[str] = []
         self._usage = generation_pb2.Usage()
@@ -158,11 +186,11 @@ class Transcription:
         return ""
 
     def as_object(self) -> Json:
-        """The transcription."""
+        """The transcription or translation."""
         if self._format != "verbose_json":
             return {"text": self.text, "usage": _usage_object(self._usage)}
         verbose: Json = {
-            "task": "transcribe",
+            "task": self._task,
             "duration": self._duration,
             "text": self.text,
             "usage": {"type": "duration", "seconds": self._duration},

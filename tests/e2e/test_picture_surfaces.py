@@ -172,8 +172,9 @@ async def test_lines_of_a_batch_see_pictures(aclient: openai.AsyncOpenAI) -> Non
         assert answer["choices"][0]["message"]["content"] == expected.choices[0].message.content
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK deprecates translations
 async def test_audio_is_transcribed(aclient: openai.AsyncOpenAI) -> None:
-    """Whole and streamed alike; a model that reads no audio is refused by name."""
+    """Whole and streamed alike, and translated; a model that reads no audio is refused by name."""
     sound = ("tone.wav", encode(sine(440.0, 16_000, 0.5), 16_000, "WAV"))
     # The first one computes the prompt in other batches than those that find it in the cache.
     for _ in range(2):
@@ -182,6 +183,7 @@ async def test_audio_is_transcribed(aclient: openai.AsyncOpenAI) -> None:
         model=AUDIO, file=sound, temperature=0, stream=True
     )
     events = [event async for event in stream]
+    translation = await aclient.audio.translations.create(model=AUDIO, file=sound)
     with pytest.raises(openai.BadRequestError) as deaf:
         await aclient.audio.transcriptions.create(model=MODEL, file=sound)
 
@@ -189,4 +191,5 @@ async def test_audio_is_transcribed(aclient: openai.AsyncOpenAI) -> None:
     assert events[-1].type == "transcript.text.done"
     assert events[-1].text == whole.text
     assert "".join(e.delta for e in events if e.type == "transcript.text.delta") == whole.text
+    assert translation.text not in ("", whole.text)
     assert deaf.value.param == "model"

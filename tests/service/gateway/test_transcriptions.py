@@ -1,4 +1,4 @@
-"""Transcriptions by the official OpenAI client."""
+"""Transcriptions and translations by the official OpenAI client."""
 
 from collections.abc import AsyncIterator
 
@@ -50,6 +50,25 @@ async def test_each_format_is_parsed(client: openai.AsyncOpenAI, fake: FakeInfer
     first = fake.calls.requests[0]
     assert first.conversation.messages[0].parts[1].audio.data == WAV
     assert first.options.sampling.temperature == 0.5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK deprecates translations
+async def test_audio_is_translated(client: openai.AsyncOpenAI, fake: FakeInference) -> None:
+    """By another instruction; the language of the text is English."""
+    create = client.audio.translations.create
+    plain = await create(model="ears", file=FILE, prompt="Names: Ada.")
+    text = await create(model="ears", file=FILE, response_format="text")
+    verbose = await create(model="ears", file=FILE, response_format="verbose_json")
+    with pytest.raises(openai.BadRequestError) as refused:
+        await create(model="deaf", file=FILE)
+
+    assert plain.text == verbose.text == "Hello world"
+    assert text == "Hello world\n"
+    assert (verbose.duration, verbose.language) == (0.5, "english")
+    instruction, audio = fake.calls.requests[0].conversation.messages[0].parts
+    assert instruction.text == "Translate the audio to English text. Names: Ada."
+    assert audio.audio.data == WAV
+    assert refused.value.param == "model"
 
 
 async def test_a_stream_has_deltas_and_the_whole_text(client: openai.AsyncOpenAI) -> None:

@@ -53,7 +53,7 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
         "/v1/conversations", "/v1/conversations/{conversation_id}",
         "/v1/conversations/{conversation_id}/items",
         "/v1/conversations/{conversation_id}/items/{item_id}",
-        "/v1/audio/transcriptions", "/health", "/ready",
+        "/v1/audio/transcriptions", "/v1/audio/translations", "/health", "/ready",
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     fields = schemas["ChatCompletionBody"]["properties"]

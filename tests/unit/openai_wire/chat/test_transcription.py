@@ -11,6 +11,7 @@ from corral.inference.v1 import model_pb2
 from openai_wire.chat.transcription import (
     check_reads_audio,
     parse_transcription,
+    parse_translation,
     transcription_request,
     wav_duration,
 )
@@ -78,6 +79,17 @@ def test_an_invalid_field_is_refused(form: dict[str, str], param: str, code: str
 
     error: Any = error_body(caught.value)["error"]
     assert (error["param"], error["code"]) == (param, code)
+
+
+@pytest.mark.parametrize("field", ["language", "stream"])
+def test_a_translation_has_fewer_fields(field: str) -> None:
+    """Those of a transcription only are refused by name."""
+    assert parse_translation({"model": "m", "temperature": "0.5"}).temperature == 0.5
+    with pytest.raises(DomainError) as caught:
+        parse_translation({"model": "m", field: "en"})
+
+    error: Any = error_body(caught.value)["error"]
+    assert (error["param"], error["code"]) == (field, "unknown_parameter")
 
 
 def test_fields_without_effect_are_accepted() -> None:
