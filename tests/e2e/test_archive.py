@@ -7,13 +7,16 @@ from pathlib import Path
 
 import grpc
 import pytest
+from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
+from PIL import Image, ImageDraw
 
 from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
-from tests.support.rpc import Answer, Rpc, connect, options, read_error
+from tests.support.pictures import save
+from tests.support.rpc import Answer, Rpc, connect, gather, make_chat, options, read_error
 from tests.support.services import run_inference, wait_until_serving
 
 pytestmark = pytest.mark.e2e
@@ -99,6 +102,42 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
     assert (load.num_entries, load.num_bytes, load.max_entries) == (1, size, 256)
     assert (load.hits_total, load.misses_total, load.written_total) == (1, 1, 1)
     assert (dropped, cache_folder.files) == (1, [])
+
+
+@pytest.mark.timeout(90)  # two servers in sequence
+async def test_a_picture_resumes_from_disk(cache_folder: CacheFolder) -> None:
+    """After a restart its turn is not computed again, and the answer is the same; another picture
+    in its place reuses nothing."""
+
+    async def look(caller: Caller, color: str) -> Answer:
+        image = Image.new("RGB", (64, 64), "white")
+        ImageDraw.Draw(image).ellipse((8, 20, 32, 44), fill=color)
+        parts = [
+            chat.ContentPart(image=chat.Media(data=save(image))),
+            chat.ContentPart(text="What color is it?"),
+        ]
+        request = make_chat(
+            chat.ChatMessage(role=chat.ROLE_USER, parts=parts),
+            cache=generation.CacheOptions(keep_for="thread_1"),
+        )
+        return await gather(caller.rpc.inference.Chat(request, metadata=caller.metadata("red")))
+
+    with cache_folder.run_server() as target:
+        async with cache_folder.connect(target) as caller:
+            first = await look(caller, "red")
+            await caller.evict(num_tokens=300)  # beside which the memory has no room for it
+            archived = cache_folder.files
+    with cache_folder.run_server() as target:
+        async with cache_folder.connect(target) as caller:
+            other = await look(caller, "blue")
+            again = await look(caller, "red")
+
+    assert len(archived) == 1
+    assert (reused(first), reused(other)) == (NOTHING, NOTHING)
+    usage = again.done.usage
+    assert reused(again) == (usage.prompt_tokens - 1, generation.CACHE_SOURCE_DISK)
+    assert usage.cached_tokens > usage.image_tokens == 64
+    assert [answer.text[0] for answer in (first, other, again)] == ["red", "blue", "red"]
 
 
 async def test_damaged_or_dropped_prefixes_are_recomputed(cache_folder: CacheFolder) -> None:
