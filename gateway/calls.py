@@ -76,11 +76,18 @@ class StreamCall(StoppableCall, Generic[Message]):
 
     _first: Message | None = None
 
+    def __init__(self, call: Any, service: str, *, may_be_empty: bool = False) -> None:
+        """`may_be_empty`: the stream may end without a message, as one that is followed after its
+        last event.
+        """
+        super().__init__(call, service)
+        self._may_be_empty = may_be_empty
+
     async def open(self) -> None:
-        """Wait for the first message."""
+        """Wait for the first message, or for the end if the stream may be empty."""
         with self._stoppable(), translate_errors(self._service):
             self._first = await self._read()
-        if self._first is None:
+        if self._first is None and not self._may_be_empty:
             raise UpstreamUnavailable(service=self._service, retry_after=1.0)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:

@@ -109,6 +109,13 @@ class RpcClient:
         """Start a server-streaming method."""
         return StreamCall(method(request, **self._transfer_options), self.service)
 
+    def follow(
+        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
+    ) -> StreamCall[ReplyT]:
+        """Start a method that streams the events after a given one, possibly none."""
+        call = method(request, **self._transfer_options)
+        return StreamCall(call, self.service, may_be_empty=True)
+
     def upload(
         self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]]
     ) -> UploadCall[RequestT, ReplyT]:

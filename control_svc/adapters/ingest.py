@@ -13,13 +13,19 @@ from typing import Final
 
 from control_svc.adapters.model import NewAdapter
 from control_svc.base.private_file import temporary_file
-from control_svc.blobs.store import Blob, BlobMissing, BlobStore
+from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import Clock, Transactions
 from control_svc.files.model import File, check_file_size
 from control_svc.files.queries import FileQueries
 from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import READ_ADAPTER
-from svc_kit.errors import AdapterInvalid, ChecksumMismatch, InvalidField, MissingField
+from svc_kit.errors import (
+    AdapterInvalid,
+    BlobMissing,
+    ChecksumMismatch,
+    InvalidField,
+    MissingField,
+)
 from svc_kit.local_files import AllowedFolders, PrivateFile, disk_errors
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 

@@ -11,10 +11,10 @@ from control_svc.adapters.model import ADAPTERS_TOPIC, AdapterReport, DesiredCha
 from control_svc.adapters.queries import AdapterSyncQueries
 from control_svc.base.ids import MAX_KEY_CHARACTERS
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_text
-from control_svc.blobs.store import BlobMissing, BlobStore
+from control_svc.blobs.store import BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
 from control_svc.db.transaction import Transaction, Transactions, read_transaction
-from svc_kit.errors import AdapterNotFound
+from svc_kit.errors import AdapterNotFound, BlobMissing
 
 _POLL_S: Final = 2.0
 """Maximum delay of a change whose notification was lost."""

@@ -8,12 +8,12 @@ from typing import Final
 from control_svc.batches.lines import LineChecker, LineLimits, LineSplitter, PendingLine, RawLine
 from control_svc.batches.model import Batch, LineProblem
 from control_svc.batches.queries import BatchLineQueries, BatchQueries
-from control_svc.blobs.store import BlobMissing, BlobStore
+from control_svc.blobs.store import BlobStore
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.handler import JobContext
-from svc_kit.errors import FileNotFound
+from svc_kit.errors import BlobMissing, FileNotFound
 
 _GROUP_LINES: Final = 500
 _GROUP_BYTES: Final = 4 << 20
@@ -33,8 +33,8 @@ class BatchReader:
         await delete_lines(batch, context)
         checker = LineChecker(batch.endpoint, self._limits)
         try:
-            await self._store_lines(batch, context, checker)
-        except (FileNotFound, BlobMissing):
+            await self._read_lines(batch, context, checker)
+        except FileNotFound:
             message = f"The file {batch.input_file_id} no longer exists."
             checker.problems = [LineProblem("file_not_found", message, "input_file_id")]
         problems, project = tuple(checker.problems), context.claim.project
@@ -51,6 +51,15 @@ class BatchReader:
             return saved
 
         return await context.write(save, progress=True)
+
+    async def _read_lines(self, batch: Batch, context: JobContext, checker: LineChecker) -> None:
+        """Raises FileNotFound if the file is deleted, and BlobMissing if its bytes are lost."""
+        try:
+            await self._store_lines(batch, context, checker)
+        except BlobMissing:
+            project = context.claim.project
+            await self._transactions.read(lambda tx: _get_file(tx, project, batch))
+            raise
 
     async def _store_lines(self, batch: Batch, context: JobContext, checker: LineChecker) -> None:
         splitter = LineSplitter(self._limits.line_bytes)

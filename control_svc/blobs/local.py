@@ -19,7 +19,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, run_shielded
+from control_svc.blobs.store import Blob, BlobSink, StoredKey, run_shielded
+from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import disk_errors
 
@@ -88,7 +89,7 @@ class FolderBlobs:
                 count = min(READ_BYTES, end - offset)
                 chunk = await asyncio.to_thread(os.pread, file.fileno(), count, offset)
                 if not chunk:
-                    raise BlobMissing(f"blob {key} is too short")
+                    raise BlobMissing(blob=key)  # too short
                 offset += len(chunk)
                 yield chunk
         finally:
@@ -127,7 +128,7 @@ class FolderBlobs:
         try:
             return self._path(key).open("rb", buffering=0)
         except FileNotFoundError:
-            raise BlobMissing(f"there is no blob {key}") from None
+            raise BlobMissing(blob=key) from None
 
     def _unlink(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -24,8 +24,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 from pydantic import SecretStr
 
-from control_svc.blobs.store import Blob, BlobMissing, BlobSink, StoredKey, run_shielded
-from svc_kit.errors import StorageFailed
+from control_svc.blobs.store import Blob, BlobSink, StoredKey, run_shielded
+from svc_kit.errors import BlobMissing, StorageFailed
 from svc_kit.lifecycle import StartupError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class S3Blobs:
                 length -= len(chunk)
                 yield bytes(chunk)
         if length:
-            raise BlobMissing(f"blob {key} is too short")
+            raise BlobMissing(blob=key)  # too short
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete blobs; missing ones are ignored."""
@@ -119,7 +119,7 @@ class S3Blobs:
         try:
             return await obstore.get_async(self._store, key, options=options)
         except FileNotFoundError:
-            raise BlobMissing(f"there is no blob {key}") from None
+            raise BlobMissing(blob=key) from None
 
     async def _installation(self) -> str | None:
         try:

@@ -42,10 +42,6 @@ class BlobSink(Protocol):
         """Store the blob durably under its key. Raises StorageFailed."""
 
 
-class BlobMissing(Exception):
-    """The store has no blob with the key, or the blob is too short."""
-
-
 class BlobStore(Protocol):
     """A store of immutable blobs under keys that it generates."""
 

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from control_svc.blobs.store import BlobMissing, BlobStore
+from control_svc.blobs.store import BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
 from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
-from svc_kit.errors import FileNotFound
+from svc_kit.errors import BlobMissing
 from svc_kit.weighted_semaphore import WeightedSemaphore
 
 _MEMORY_BYTES: Final = 256 * 1024 * 1024
@@ -31,13 +31,14 @@ class FileContents:
     ) -> AsyncIterator[Mapping[str, StoredFile]]:
         """Yield the files by id. Waits while too many others are in memory.
 
-        Raises FileNotFound and TooLong, with the field of the reference, and StorageFailed.
+        Raises FileNotFound and TooLong, with the field of the reference, StorageFailed and
+        BlobMissing.
         """
         files = await self._find(project, references) if references else {}
         async with self._memory.reserve(sum(file.size_bytes for file in files.values())):
             fields = {file_id: field for field, file_id in references}
             yield {
-                file_id: StoredFile(file.filename, await self._read(file, fields[file_id]))
+                file_id: StoredFile(file.filename, await self._read(project, file, fields[file_id]))
                 for file_id, file in files.items()
             }
 
@@ -55,9 +56,13 @@ class FileContents:
 
         return await self._transactions.read(find)
 
-    async def _read(self, file: File, field: str) -> bytes:
+    async def _read(self, project: str, file: File, field: str) -> bytes:
         try:
             chunks = self._blobs.read(file.blob_key, 0, file.size_bytes)
             return b"".join([chunk async for chunk in chunks])
-        except BlobMissing:  # the file was deleted meanwhile
-            raise FileNotFound(file=file.id, field=field) from None
+        except BlobMissing:
+            # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
+            await self._transactions.read(
+                lambda tx: FileQueries(tx).get(project, file.id, self._clock(), field)
+            )
+            raise

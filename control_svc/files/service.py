@@ -8,7 +8,7 @@ from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_range
-from control_svc.blobs.store import Blob, BlobMissing, BlobSink, BlobStore
+from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.db.transaction import (
     Clock,
     DeleteHook,
@@ -30,6 +30,7 @@ from control_svc.files.queries import FileQueries
 from svc_kit.errors import (
     AdapterExists,
     AdapterNotFound,
+    BlobMissing,
     FileNotFound,
     MissingField,
     RangeNotSatisfiable,
@@ -132,7 +133,8 @@ class Files:
     ) -> tuple[File, AsyncIterator[bytes]]:
         """Return a file and a stream of the bytes of a range of it.
 
-        Raises FileNotFound, OutOfRange or RangeNotSatisfiable.
+        Raises FileNotFound, OutOfRange or RangeNotSatisfiable. The stream raises BlobMissing if
+        the bytes are lost.
         """
         check_range("offset", offset, 0)
         check_range("length", length, 0)

@@ -90,7 +90,11 @@ class FileServicer(file_rpc.FileServiceServicer):
             request.offset,
             request.length if request.HasField("length") else None,
         )
+        # Read first: lost bytes are an error, not a file that breaks off.
+        first = await anext(chunks, b"")
         yield file_pb.DownloadFileResponse(file=_FILE.to_message(file))
+        if first:
+            yield file_pb.DownloadFileResponse(chunk=first)
         async for chunk in chunks:
             yield file_pb.DownloadFileResponse(chunk=chunk)
 

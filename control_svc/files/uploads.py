@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
-from control_svc.blobs.store import Blob, BlobMissing, BlobStore
+from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import (
     Clock,
     Transaction,
@@ -34,7 +34,13 @@ from control_svc.files.model import (
 )
 from control_svc.files.queries import FileQueries, UploadQueries
 from control_svc.files.service import delete_if_rejected
-from svc_kit.errors import ChecksumMismatch, FileNotFound, MissingField, UploadNotPending
+from svc_kit.errors import (
+    BlobMissing,
+    ChecksumMismatch,
+    FileNotFound,
+    MissingField,
+    UploadNotPending,
+)
 
 CREATE = "CreateUpload"
 

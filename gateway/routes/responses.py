@@ -117,7 +117,7 @@ async def retrieve_response(
         proto = pb.WatchResponseRequest(
             response_id=response_id, after=parse_starting_after(request.query_params)
         )
-        start = functools.partial(control.stream, control.responses.WatchResponse, proto)
+        start = functools.partial(control.follow, control.responses.WatchResponse, proto)
         return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
     get = pb.GetResponseRequest(response_id=response_id, include=includes)
     reply = await control.call(control.responses.GetResponse, get)

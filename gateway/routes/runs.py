@@ -262,7 +262,7 @@ async def follow_run(
     after = request.query_params.get("starting_after")
     after = request.headers.get("last-event-id") if after is None else after
     proto = watch_request(thread_id, run_id, after)
-    watch = functools.partial(control.stream, control.runs.WatchRun, proto)
+    watch = functools.partial(control.follow, control.runs.WatchRun, proto)
     return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
 
 

@@ -99,3 +99,11 @@ class WorkAbandoned(Internal):
     """The process that ran this job stopped {attempts} times in a row before the job finished."""
 
     attempts: int
+
+
+class BlobMissing(Internal):
+    """The server has lost stored bytes (blob {blob}). Its operator finds what is missing with
+    `corral check` and restores it from a backup."""
+
+    blob: str
+    """The key in the blob store."""

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from control_svc.blobs.store import BlobMissing
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
@@ -38,7 +37,7 @@ from control_svc.vector_stores.model import (
 from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
 from control_svc.vector_stores.search.model import NewChunk
-from svc_kit.errors import EngineRestarting, FileNotFound
+from svc_kit.errors import BlobMissing, EngineRestarting, FileNotFound
 
 _GROUP_CHUNKS: Final = 16
 """Number of chunks that are embedded and stored together."""
@@ -87,7 +86,7 @@ class IngestHandler:
         file, store, source = await self.transactions.read(_load(claim))
         name = store.embedding_model or self.adder.check_model()
         model = await self.embedder.model(claim.project, name)
-        text = await self._extract_text(source)
+        text = await self._extract_text(claim, source)
         pieces = await self._split(claim.project, model, text, file.chunking)
         chunks = build_chunks(pieces, file.chunking)
         step = 1 if claim.runs_alone else _GROUP_CHUNKS
@@ -103,12 +102,14 @@ class IngestHandler:
             await context.write(_add_chunks(claim, model.name, digest, new), progress=True)
         await context.finish(_finish(claim.project, claim.subject))
 
-    async def _extract_text(self, source: File | None) -> str:
+    async def _extract_text(self, claim: Claim, source: File | None) -> str:
         if source is not None:
             try:
                 return await self.extractor.extract(source)
             except BlobMissing:
-                pass
+                _, _, now_there = await self.transactions.read(_load(claim))
+                if now_there is not None:
+                    raise  # its bytes are lost
         raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file no longer exists.")
 
     async def _split(

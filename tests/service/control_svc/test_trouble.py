@@ -9,7 +9,9 @@ from corral.control.v1 import file_pb2, file_service_pb2
 
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
+from svc_kit.rpc.client import translate_errors
 from tests.support.control import USER_DATA, RunningControl, run_control
+from tests.support.loopback_gateway import run_gateway
 
 WRITERS = 50
 
@@ -73,14 +75,34 @@ async def test_blobs_without_a_row_are_swept(running: RunningControl) -> None:
     assert len(running.stored()) == 1
 
 
-async def test_a_missing_blob_is_an_internal_error(running: RunningControl) -> None:
-    """The file is not reported as missing."""
+async def lose_blob(running: RunningControl, how: str) -> str:
+    """Store a file and lose its bytes; return the id of the file."""
     file = await running.client.create()
     (path,) = running.stored()
-    path.unlink()
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+    return file.id
 
-    with pytest.raises(errors.InternalError):
-        await running.client.read(file.id)
+
+@pytest.mark.parametrize("how", ["gone", "empty"])
+async def test_lost_bytes_are_an_error_with_its_cause(running: RunningControl, how: str) -> None:
+    """Over gRPC before the first message, over HTTP 500 with the reason instead of an empty 200.
+    The file is not reported as deleted, and can still be deleted."""
+    file_id = await lose_blob(running, how)
+    request = file_service_pb2.DownloadFileRequest(file_id=file_id)
+    with pytest.raises(errors.BlobMissing, match="corral check"), translate_errors():
+        await running.client.files.DownloadFile(request, metadata=running.client.metadata).read()
+    async with run_gateway(control_target=running.target) as gateway, gateway.client() as http:
+        content = await http.get(f"/v1/files/{file_id}/content")
+        part = await http.get(f"/v1/files/{file_id}/content", headers={"range": "bytes=1-2"})
+        deleted = await http.delete(f"/v1/files/{file_id}")
+        gone = await http.get(f"/v1/files/{file_id}/content")
+
+    for answer in (content, part):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "blob_missing")
+    assert (deleted.status_code, gone.status_code) == (200, 404)
 
 
 async def test_concurrent_writers_succeed(running: RunningControl) -> None:

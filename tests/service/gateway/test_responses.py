@@ -71,6 +71,20 @@ def parse_frame(frame: bytes) -> dict[str, Any]:
     return event
 
 
+async def test_a_follower_of_an_ended_stream_gets_its_end(setup: Setup) -> None:
+    """After the last event nothing follows but the end, however often it is asked for."""
+    created = (await setup.post(model=MODEL, input="hi", store=True)).json()
+    frames = await setup.frames("GET", f"/v1/responses/{created['id']}", params={"stream": "true"})
+    last = parse_frame(frames[-2])["sequence_number"]
+
+    after = {"stream": "true", "starting_after": last}
+    for _ in range(2):
+        assert await setup.frames("GET", f"/v1/responses/{created['id']}", params=after) == [
+            frames[-1]
+        ]
+    assert frames[-1] == b"data: [DONE]\n\n"
+
+
 async def test_a_response_object_is_valid_open_responses(setup: Setup) -> None:
     """It contains the settings of the request."""
     tool = {"type": "function", "name": "f", "parameters": {"type": "object"}}

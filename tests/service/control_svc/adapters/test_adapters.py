@@ -18,7 +18,6 @@ from control_svc.adapters.model import Adapter
 from control_svc.adapters.queries import AdapterQueries
 from control_svc.adapters.sync import AdapterSync
 from control_svc.blobs.local import FolderBlobs
-from control_svc.blobs.store import BlobMissing
 from model_files.adapter_facts import AdapterFacts
 from svc_kit import errors
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -464,7 +463,7 @@ class MissingBlobs(FolderBlobs):
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """Run `before_read`, then raise BlobMissing."""
         await self._before_read()
-        raise BlobMissing(key)
+        raise errors.BlobMissing(blob=key)
         yield b""
 
 
@@ -473,7 +472,7 @@ class MissingBlobs(FolderBlobs):
     [
         ("two", errors.AdapterNotFound),
         (None, errors.AdapterNotFound),
-        ("one", BlobMissing),
+        ("one", errors.BlobMissing),
     ],
 )
 async def test_bytes_deleted_during_a_download_are_not_found(

@@ -9,9 +9,9 @@ import pytest
 
 from control_svc.app import build, open_blobs
 from control_svc.blobs.s3 import PART_BYTES, open_bucket
-from control_svc.blobs.store import BlobMissing, BlobStore
+from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from svc_kit.errors import StorageFailed
+from svc_kit.errors import BlobMissing, StorageFailed
 from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
