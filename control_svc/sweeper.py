@@ -58,7 +58,7 @@ class Sweeper:
 
     async def _run(self, step: CleanupStep, now: datetime) -> int:
         total = 0
-        while (deleted := await self.transactions.write(lambda tx: step(tx, now))).num_rows:
+        while (deleted := await self.transactions.delete(lambda tx: step(tx, now))).num_rows:
             await self.blobs.delete(deleted.blob_keys)
             total += deleted.num_rows
         return total

@@ -163,6 +163,7 @@ async def serve(settings: InferenceSettings) -> None:
 
 async def _drain(inference: Inference, grace_s: float) -> None:
     log.info("draining")
+    await inference.server.announce_drain()
     inference.pool.drain()
     try:
         async with asyncio.timeout(grace_s):

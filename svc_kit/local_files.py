@@ -1,15 +1,19 @@
-"""Local files: disk errors, allowed folders, private and atomic files."""
+"""Local files: disk errors, allowed folders, private and atomic files, locks."""
 
+import fcntl
 import hashlib
 import os
 import secrets
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from svc_kit.errors import InvalidField, StorageFailed
+from svc_kit.lifecycle import StartupError
 
 
 @contextmanager
@@ -100,3 +104,31 @@ def atomic_file(output: Path) -> Iterator[BinaryIO]:
         part.replace(output)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterator[None]:
+    """Lock a folder, which is created if needed, against other processes while the context is open.
+
+    The lock file `name` says who holds it: the process, and `holder`, its kind. Raises StartupError
+    with that and with the `remedy` if another process holds it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StartupError(f"cannot use the data folder {folder}: {error.strerror}") from error
+    with os.fdopen(handle, "r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            who = file.read().strip() or "unknown"
+            raise StartupError(
+                f"another {holder} uses the data folder {folder} ({who}): {remedy}"
+            ) from error
+        with suppress(OSError):  # on a full disk; the lock holds without the text
+            file.truncate(0)
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
+            file.flush()
+        yield

@@ -24,6 +24,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -119,7 +120,7 @@ class Adapters:
         await self.blobs.delete([deleted.blob_key])
         return deleted.id
 
-    @write_transaction
+    @delete_transaction
     async def _delete_row(self, tx: Transaction, project: str, adapter: str, etag: str) -> Adapter:
         await AdapterSyncQueries(tx).next_revision()
         current = await AdapterQueries(tx).lock(project, adapter)

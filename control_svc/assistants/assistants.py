@@ -13,6 +13,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -87,7 +88,7 @@ class Assistants:
         await AssistantQueries(tx).update(project, changed)
         return changed
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, assistant_id: str) -> None:
         """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
         await AssistantQueries(tx).lock(project, assistant_id)

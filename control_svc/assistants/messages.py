@@ -18,6 +18,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -110,7 +111,7 @@ class Messages:
         await MessageQueries(tx).update(project, changed)
         return changed
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, thread_id: str, message_id: str) -> None:
         """Delete a message. Raises ThreadNotFound, MessageNotFound or ThreadBusy."""
         thread = await ThreadQueries(tx).lock(project, thread_id)

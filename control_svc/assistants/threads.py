@@ -18,6 +18,7 @@ from control_svc.db.transaction import (
     DeleteHook,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -91,7 +92,7 @@ class Threads:
         await ThreadQueries(tx).update(project, changed)
         return changed
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, thread_id: str) -> None:
         """Delete a thread with its messages and runs.
 

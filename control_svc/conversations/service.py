@@ -14,6 +14,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -82,7 +83,7 @@ class Conversations:
         await ConversationQueries(tx).update(project, changed)
         return changed
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, conversation_id: str) -> None:
         """Delete a conversation. Raises ConversationNotFound or ConversationLocked."""
         await _lock_for_change(tx, project, conversation_id)
@@ -134,7 +135,7 @@ class Conversations:
         entries = await TimelineQueries(tx).page(project, conversation_id, window)
         return window.page([entry.item for entry in entries], PAGE_BYTES)
 
-    @write_transaction
+    @delete_transaction
     async def remove_item(
         self, tx: Transaction, project: str, conversation_id: str, item_id: str
     ) -> Conversation:

@@ -7,10 +7,15 @@ SQLite file are locked against other processes. PostgreSQL allows any number of 
 """
 
 import asyncio
-import fcntl
-import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+)
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -20,6 +25,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.limits import (
     LIMITS,
     READ_ISOLATION,
@@ -30,8 +36,10 @@ from control_svc.db.limits import (
     DatabaseLimits,
 )
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
+from control_svc.db.tables import check_owner
 from control_svc.db.transaction import Clock, Transactions
 from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import lock_folder
 
 FILE_NAME: Final = "control.sqlite3"
 _LOCK_NAME: Final = "control.lock"
@@ -110,18 +118,22 @@ async def _open_sqlite(
     with ExitStack() as stack:
         for folder in _resolved(Path(str(target.database)).parent, data_dir):
             stack.enter_context(_lock_folder(folder))
+        await asyncio.to_thread(_check_owner, Path(str(target.database)))
         wait, migration_wait = map(_busy_timeout, (limits.lock_s, limits.migration_lock_s))
         migrator = _sqlite(target, limits, 1, SQLITE_WRITE, (migration_wait, *_MIGRATOR))
         writer = _sqlite(target, limits, 1, SQLITE_WRITE, (wait, *_WRITER))
         reader = _sqlite(target, limits, SQLITE_READERS, SQLITE_READ, (wait, *_READER))
         write_lock = asyncio.Lock()  # first come, first served
         notifications = LocalNotifications()
+        reserve = DiskReserve(Path(str(target.database)).parent)
+        await asyncio.to_thread(reserve.fill)
         transactions = Transactions(
             writer,
             reader,
             lambda: _locked(write_lock, limits.pool_s),
             notifications,
             clock or _utc_now,
+            reserve,
         )
         try:
             yield Database(writer, migrator, transactions, False, notifications, None, clock)
@@ -239,23 +251,26 @@ def _sqlite(
     return engine
 
 
-@contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a folder against other processes while the context is open. Raises StartupError."""
+    return lock_folder(
+        folder,
+        _LOCK_NAME,
+        holder="control process",
+        remedy="stop it, choose another data_dir, or use PostgreSQL (database_url), which several"
+        " processes can share",
+    )
+
+
+def _check_owner(file: Path) -> None:
+    """Raise StartupError for an SQLite file of another application, before it is changed: already
+    the connections of the service would change its journal mode.
+    """
+    if not file.is_file():
+        return
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StartupError(f"cannot use the data folder {folder}: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise StartupError(
-            f"another control process uses the data folder {folder}: stop it, choose another"
-            " data_dir, or use PostgreSQL (database_url), which several processes can share"
-        ) from error
-    try:
-        yield
-    finally:
-        os.close(handle)
+        with closing(sqlite3.connect(file)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            check_owner(name for (name,) in rows)
+    except sqlite3.Error as error:
+        raise StartupError(f"the database {file} cannot be used: {error}") from error

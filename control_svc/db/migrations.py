@@ -15,12 +15,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.db.documents import OLD_SUFFIX
-from control_svc.db.tables import Table
+from control_svc.db.tables import Table, check_owner
 from control_svc.db.transaction import is_timeout
 from svc_kit.lifecycle import StartupError
 
@@ -101,8 +101,11 @@ async def check(engine: AsyncEngine) -> None:
 
 
 async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
-    """The revision of a database. Raises StartupError if it is unknown."""
+    """The revision of a database. Raises StartupError if it is unknown, or if the database belongs
+    to another application."""
     revision = await current(engine)
+    tables = await _run(engine, lambda connection: inspect(connection).get_table_names())
+    check_owner(tables, is_migrated=revision is not None)
     if revision is not None and revision not in {
         script.revision for script in _scripts(folder).walk_revisions()
     }:

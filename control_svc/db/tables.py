@@ -2,10 +2,10 @@
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -18,6 +18,8 @@ from sqlalchemy import (
     TypeDecorator,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from svc_kit.lifecycle import StartupError
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -81,6 +83,23 @@ def row_values(table: type[Table], value: Any) -> dict[str, Any]:
 def _shared_names(dataclass: Any, table: Table | type[Table]) -> list[str]:
     columns = table.__table__.columns
     return [each.name for each in fields(dataclass) if each.name in columns]
+
+
+_FIRST_TABLES: Final = frozenset({"files", "uploads", "upload_parts"})
+"""Tables that exist since the first migration."""
+
+
+def check_owner(tables: Iterable[str], *, is_migrated: bool = True) -> None:
+    """Raise StartupError if a database with these tables belongs to another application: if it has
+    some, but not those of Corral, or is not at a revision (`is_migrated`).
+    """
+    others = set(tables) - {"alembic_version"}
+    if others and not (is_migrated and others >= _FIRST_TABLES):
+        examples = ", ".join(sorted(others)[:3])
+        raise StartupError(
+            f"the database belongs to another application (it has the tables {examples});"
+            " nothing was changed: give Corral a database of its own (database_url, data_dir)"
+        )
 
 
 class CounterRow(Table):

@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
+from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
@@ -34,6 +35,7 @@ _MAX_RETRY_DELAY_S: Final = 0.05
 # Error names of SQLite, which has one writer and therefore no conflicts.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _DISK_FULL: Final = frozenset({"53100", "SQLITE_FULL"})
+_DISK_FULL_PROBLEM: Final = "the database's disk is full"
 _TIMEOUTS: Final = ("55P03", "57014", "SQLITE_BUSY")
 """Prefixes: lock timeout and statement timeout, and a lock of another program on SQLite."""
 _UNAVAILABLE: Final = ("08", "57P", "53300", *_TIMEOUTS)
@@ -97,15 +99,17 @@ class Transactions:
         write_lock: Callable[[], AbstractAsyncContextManager[object]],
         notifications: Notifications,
         clock: Clock | None = None,
+        reserve: DiskReserve | None = None,
     ) -> None:
         """`write_lock` returns a lock that writers hold. `clock` replaces the clock of the
-        database.
+        database. `reserve` is disk space for deletions.
         """
         self._writer = writer
         self._reader = reader
         self._write_lock = write_lock
         self._notifications = notifications
         self._clock = clock
+        self._reserve = reserve
         self._running: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
@@ -115,6 +119,19 @@ class Transactions:
 
     async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Run the work and commit. Raises UpstreamUnavailable or StorageFailed."""
+        reserve = self._reserve
+        if reserve and reserve.is_released and not await asyncio.to_thread(reserve.fill):
+            raise StorageFailed(problem=_DISK_FULL_PROBLEM)
+        return await self._run_shielded(self._write(work))
+
+    async def delete(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+        """Like `write`, for work that makes space: on a full disk it uses the reserve."""
+        try:
+            return await self._run_shielded(self._write(work))
+        except StorageFailed:
+            if self._reserve is None:
+                raise
+        await asyncio.to_thread(self._reserve.release)
         return await self._run_shielded(self._write(work))
 
     async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
@@ -186,6 +203,20 @@ def write_transaction(
     return call
 
 
+def delete_transaction(
+    method: _Method[ServiceT, ParametersT, ResultT],
+) -> _Call[ServiceT, ParametersT, ResultT]:
+    """Like `write_transaction`, for a method that deletes, also on a full disk."""
+
+    @wraps(method)
+    async def call(
+        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        return await service.transactions.delete(lambda tx: method(service, tx, *args, **kwargs))
+
+    return call
+
+
 def read_transaction(
     method: _Method[ServiceT, ParametersT, ResultT],
 ) -> _Call[ServiceT, ParametersT, ResultT]:
@@ -216,7 +247,7 @@ async def _translate_errors() -> AsyncIterator[None]:
         yield
     except DBAPIError as error:
         if _error_code(error) in _DISK_FULL:
-            raise StorageFailed(problem="the database's disk is full") from error
+            raise StorageFailed(problem=_DISK_FULL_PROBLEM) from error
         if error.connection_invalidated or _error_code(error).startswith(_UNAVAILABLE):
             raise UpstreamUnavailable(service="database") from error
         raise

@@ -14,8 +14,8 @@ from control_svc.db.transaction import (
     DeleteHook,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
-    write_transaction,
 )
 from control_svc.files.model import (
     File,
@@ -36,6 +36,7 @@ from svc_kit.errors import (
     RangeNotSatisfiable,
     RequestIdReused,
     RequestTooLarge,
+    StorageFailed,
     TooLong,
     TooManyAdapters,
     UploadNotFound,
@@ -121,7 +122,7 @@ class Files:
         file = await self._delete_rows(project, file_id)
         await self.blobs.delete([file.blob_key])
 
-    @write_transaction
+    @delete_transaction
     async def _delete_rows(self, tx: Transaction, project: str, file_id: str) -> File:
         file = await FileQueries(tx).delete(project, file_id, self.clock())
         for hook in self.on_delete:
@@ -179,6 +180,7 @@ REJECTIONS = (
     FileNotFound,
     RequestIdReused,
     RequestTooLarge,
+    StorageFailed,
     TooLong,
     TooManyAdapters,
     UploadNotFound,

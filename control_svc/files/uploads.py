@@ -165,7 +165,7 @@ class Uploads:
             await queries.update(project, cancelled)
             return cancelled, await queries.delete_parts(project, upload_id)
 
-        upload, blob_keys = await self.transactions.write(cancel)
+        upload, blob_keys = await self.transactions.delete(cancel)
         await self.blobs.delete(blob_keys)
         return UploadWithFile(upload)
 

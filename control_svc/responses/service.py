@@ -15,6 +15,7 @@ from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.transaction import (
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -139,7 +140,7 @@ class Responses:
         raise_if_refused(response)
         return response
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, response_id: str) -> None:
         """Delete a response; cancel it if it is running. Raises ResponseNotFound."""
         await ResponseQueries(tx).get(project, response_id)

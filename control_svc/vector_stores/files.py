@@ -12,6 +12,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -126,7 +127,7 @@ class VectorFiles:
         await VectorStoreQueries(tx).update(project, store.touch(self.clock()))
         return changed
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, store_id: str, file_id: str) -> None:
         """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
         store = await VectorStoreQueries(tx).lock(project, store_id)

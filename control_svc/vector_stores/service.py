@@ -14,6 +14,7 @@ from control_svc.db.transaction import (
     Clock,
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -107,7 +108,7 @@ class VectorStores:
         await VectorStoreQueries(tx).update(project, store)
         return store
 
-    @write_transaction
+    @delete_transaction
     async def delete(self, tx: Transaction, project: str, store_id: str) -> None:
         """Delete a store. The sweeper deletes its chunks. Raises VectorStoreNotFound."""
         await VectorStoreQueries(tx).lock(project, store_id)

@@ -1,13 +1,15 @@
 """The child processes of `corral up`: checks before start, command, environment, readiness."""
 
 import asyncio
+import functools
 import json
 import os
+import re
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from corral_cli.up.supervisor import Service
 from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
@@ -77,6 +79,7 @@ def make_service(
         environment={**os.environ, **variables},
         stop_timeout_s=stop_timeout_s,
         is_vital=is_vital,
+        count_running=functools.partial(count_running, management),
     )
 
 
@@ -98,14 +101,32 @@ def _serialize(value: Any) -> str:
 
 async def responds_ok(address: Address, path: str) -> bool:
     """Whether an HTTP GET returns 200 within the probe timeout."""
+    return await _get(address, path) is not None
+
+
+_RUNNING: Final = re.compile(
+    rb"^corral_(?:http_server_in_flight|rpc_server_in_flight|jobs_running)(?:\{[^}]*\})? (\S+)$",
+    re.MULTILINE,
+)
+
+
+async def count_running(management: Address) -> int | None:
+    """The running requests, calls and jobs by the metrics of a service; None if unreachable."""
+    metrics = await _get(management, "/metrics")
+    return None if metrics is None else int(sum(map(float, _RUNNING.findall(metrics))))
+
+
+async def _get(address: Address, path: str) -> bytes | None:
+    """The body of a response with status 200; None for another one, or after the timeout."""
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(address.host, address.port)
             try:
                 writer.write(f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-                status_line = await reader.readline()
+                response = await reader.read()
             finally:
                 writer.close()
     except (OSError, TimeoutError):
-        return False
-    return status_line.split(b" ")[1:2] == [b"200"]
+        return None
+    head, _, body = response.partition(b"\r\n\r\n")
+    return body if head.split(b" ")[1:2] == [b"200"] else None

@@ -23,10 +23,12 @@ from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_unt
 from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import lock_folder
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import read_secret
 
+_LOCK_NAME = "up.lock"
 _STOP_MARGIN_S = 10.0
 """Seconds between the end of a service's own drain period and SIGKILL."""
 
@@ -101,12 +103,18 @@ def run_services(
     Raises StartupError.
     """
     plan = Plan.make(flags)
-    plan.check_ports()
-    plan.check_access()
-    check_models(plan.inference.models)
-    ensure_token(plan.token_file)
-    with reserve_ports(plan.listeners):
-        asyncio.run(supervise_plan(plan))
+    with lock_folder(
+        plan.inference.data_dir,
+        _LOCK_NAME,
+        holder="`corral up`",
+        remedy="stop it, or choose another --data-dir",
+    ):
+        plan.check_ports()
+        plan.check_access()
+        check_models(plan.inference.models)
+        ensure_token(plan.token_file)
+        with reserve_ports(plan.listeners):
+            asyncio.run(supervise_plan(plan))
 
 
 def listen_flag(host: str | None, port: int | None, listen: str | None) -> str | None:
@@ -146,17 +154,18 @@ def make_services(plan: Plan) -> list[Service]:
             variables=environment_variables(settings.env_prefix(), plan.overrides[name]),
             config=plan.config,
             management=reachable(plan.management(name)),
-            stop_timeout_s=_drain_grace_s(settings) + _STOP_MARGIN_S,
+            stop_timeout_s=_drain_s(settings) + _STOP_MARGIN_S,
             is_vital=name != "control",
         )
         for name, settings in plan.by_service.items()
     ]
 
 
-def _drain_grace_s(settings: ServiceWithPorts) -> float:
+def _drain_s(settings: ServiceWithPorts) -> float:
+    """The longest time that a service takes to drain by itself."""
     if isinstance(settings, GatewaySettings):
         return settings.drain_grace_s
-    return settings.server.drain_grace_s
+    return settings.server.drain_delay_s + settings.server.drain_grace_s
 
 
 async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:

@@ -12,12 +12,19 @@ from typing import Any
 from corral_cli.up.parent_watch import ParentPipe
 
 _READY_POLL_S = 0.05
+_FIRST_REPORT_S = 1.0
+_REPORT_INTERVAL_S = 5.0
+"""When it is reported what a stopping service waits for."""
 _MAX_DOUBLINGS = 32
 """Keeps the exponent of the backoff in the range of a float."""
 
 
 class ServiceFailed(Exception):
     """A vital service failed permanently. The message is one line for the operator."""
+
+
+async def _unknown() -> int | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Service:
     """Seconds from SIGTERM to SIGKILL."""
     is_vital: bool = True
     """Whether the others stop if it fails permanently. If False, it is restarted without limit."""
+    count_running: Callable[[], Awaitable[int | None]] = _unknown
+    """Returns the number of its running requests, calls and jobs; None if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +198,29 @@ class Supervisor:
         _signal(process, signal.SIGTERM)
         exited = asyncio.create_task(process.wait())
         kill_now = asyncio.create_task(self._kill_now.wait())
+        reporter = asyncio.create_task(self._report_wait(service))
         await asyncio.wait(
             {exited, kill_now}, timeout=service.stop_timeout_s, return_when=asyncio.FIRST_COMPLETED
         )
         kill_now.cancel()
+        reporter.cancel()
         if not exited.done():
             self._report(f"{service.name} did not stop; killing it")
             _kill_group(process.pid)
         await exited
+
+    async def _report_wait(self, service: Service) -> None:
+        """Report what a stopping service waits for, until cancelled."""
+        killed_at = time.monotonic() + service.stop_timeout_s
+        await asyncio.sleep(_FIRST_REPORT_S)
+        while True:
+            count = await service.count_running()
+            what = "it has not exited yet" if count is None else f"{count} running requests or jobs"
+            self._report(
+                f"waiting for {service.name}: {what};"
+                f" it is killed in {killed_at - time.monotonic():.0f} s, or by another Ctrl-C"
+            )
+            await asyncio.sleep(_REPORT_INTERVAL_S)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

@@ -110,6 +110,7 @@ class RpcServer:
         )
         self._health = HealthServicer([service.full_name for service in services])
         self._server: grpc.aio.Server | None = None
+        self._is_drain_announced = False
         self._port = self._wanted.port
 
     async def start(self) -> None:
@@ -156,17 +157,22 @@ class RpcServer:
         """The port in use."""
         return self._port
 
+    async def announce_drain(self) -> None:
+        """Report NOT_SERVING, and accept calls for `drain_delay_s` more; later calls do nothing."""
+        self.set_serving(False)
+        if not self._is_drain_announced:
+            self._is_drain_announced = True
+            await asyncio.sleep(self._settings.drain_delay_s)
+
     async def drain(self, grace_s: float | None = None, *, abort_after_s: float = 2.0) -> None:
         """Report NOT_SERVING, accept no new calls, and wait until all calls have ended.
 
         Calls that run for longer than `grace_s` (default: from the settings) end with DRAINING, and
         are cancelled `abort_after_s` later.
         """
-        self.set_serving(False)
         if self._server is None:
             return
-        if self._settings.drain_delay_s:
-            await asyncio.sleep(self._settings.drain_delay_s)
+        await self.announce_drain()
         grace = self._settings.drain_grace_s if grace_s is None else grace_s
         self._stack.end_calls(only_long_lived=True)
         stopping = asyncio.ensure_future(self._server.stop(grace + abort_after_s))

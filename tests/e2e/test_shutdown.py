@@ -1,6 +1,7 @@
 """Shutdown of Corral, and errors at startup."""
 
 import asyncio
+import os
 import signal
 import socket
 import time
@@ -12,10 +13,12 @@ import pytest
 from openai.types.chat import ChatCompletionChunk
 
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.processes import Program
 from tests.support.rpc import connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.services import (
     MODEL,
     corral_up,
+    expect_not_serving,
     run_inference,
     start,
 )
@@ -94,14 +97,27 @@ async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
     assert code == 0
 
 
+async def test_calls_are_accepted_during_the_drain_delay(tmp_path: Path) -> None:
+    """While health is NOT_SERVING already, so that load balancers have time to notice."""
+    with run_inference(tmp_path, {"server.drain_delay_s": 4}) as service:
+        async with connect(service.target) as rpc:
+            with expect_not_serving(service.target):
+                service.program.signal(signal.SIGTERM)
+            answered = await rpc.inference.Chat(make_chat()).read()
+        code = await asyncio.to_thread(service.program.wait)
+
+    assert answered is not grpc.aio.EOF
+    assert code == 0
+
+
 async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
-    """Without waiting for streams."""
+    """Without waiting for streams. Before, the order and what is waited for are printed."""
     with corral_up(tmp_path) as corral:
         async with connect(corral.target) as rpc:
             stream = rpc.inference.Chat(endless_chat())
             await read_delta(stream)
             corral.program.interrupt()
-            await corral.program.line("^draining$", service="inference")
+            await corral.program.line("^corral: waiting for inference: [1-9][0-9]* running")
             hurried_at = time.monotonic()
             corral.program.interrupt()
             await asyncio.to_thread(corral.program.wait)
@@ -111,6 +127,37 @@ async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
 
     assert took < 5, "the grace would have been 30 s"
     assert not remaining
+    stopping = [line.text for line in corral.program.stderr if line.text.startswith("corral: stop")]
+    names = ["stopping gateway", "stopping control", "stopping inference", "stopped"]
+    assert stopping == [f"corral: {name}" for name in names]
+
+
+@pytest.mark.timeout(100)
+async def test_a_service_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
+    """After five restarts, each after twice the delay; with exit code 1 and nothing left."""
+    delays = []
+    with corral_up(tmp_path) as corral:
+        program = corral.program
+        for _ in range(6):
+            after = program.bookmark()
+            gateway = await asyncio.to_thread(find_member, program, "serve gateway")
+            os.kill(gateway, signal.SIGKILL)
+            line = await program.line("^corral: gateway was killed by SIGKILL(.*)", after=after)
+            delays.append(line[1])
+        code = await asyncio.to_thread(program.wait)
+        remaining = await asyncio.to_thread(program.left_over)
+
+    expected = [f"; restarting it in {delay} s" for delay in ("0.5", "1", "2", "4", "8")]
+    assert delays == [*expected, " 6 times in a row, each within 30 s; giving up"]
+    assert (code, remaining) == (1, [])
+
+
+def find_member(program: Program, words: str) -> int:
+    """Wait until a process with these words in its command line runs; return its id."""
+    while True:
+        for process in program.family():
+            if words in process.command:
+                return process.pid
 
 
 # --- startup errors -------------------------------------------------------------------------------
@@ -166,6 +213,16 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
 
     assert len(lines) == 1
     assert lines[0].startswith(f"corral: {address} is in use")
+
+
+def test_a_second_corral_on_the_same_data_folder_says_who_holds_it(tmp_path: Path) -> None:
+    """Before a service is started, also if its ports are free."""
+    with corral_up(tmp_path) as corral:
+        lines = startup_error(tmp_path, "up", *ANY_PORTS)
+
+    assert len(lines) == 1
+    assert lines[0].startswith("corral: another `corral up` uses the data folder")
+    assert f"(process {corral.program.pid} on {socket.gethostname()}, since 20" in lines[0]
 
 
 def test_a_misspelled_setting_is_reported(tmp_path: Path) -> None:

@@ -133,6 +133,15 @@ def wait_until_serving(target: str) -> None:
 
 
 @contextmanager
+def expect_not_serving(target: str) -> Iterator[None]:
+    """Wrap code that starts a drain. Leaving waits until health reports NOT_SERVING."""
+    with _health(target) as responses:
+        _await(responses, health_pb2.HealthCheckResponse.SERVING)
+        yield
+        _await(responses, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+@contextmanager
 def expect_restart(target: str) -> Iterator[None]:
     """Wrap code that kills an engine. Leaving waits until health reports NOT_SERVING, then SERVING.
     Checking only for SERVING could succeed before the kill is noticed.

@@ -13,6 +13,7 @@ from corral.control.v1.batch_pb2 import Batch
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
+from control_svc.db.disk_reserve import RESERVE_BYTES
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from tests.support.batches import RunningBatches, chat_line, run_batches, state_name
 from tests.support.control import RunningControl, run_control
@@ -25,12 +26,12 @@ WRITERS = 8
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
+    """A file system of 12 MiB, of which the reserve takes 4."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system; a simulated full disk is tested elsewhere")
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this machine does not allow mounts")
     try:
@@ -74,6 +75,26 @@ async def test_the_service_recovers_from_a_full_disk(small_disk: Path) -> None:
 
     async with run_control(small_disk) as restarted:
         assert len(await restarted.client.read(more.id)) == 3 * MIB
+
+
+async def test_deletions_work_on_a_full_disk(small_disk: Path) -> None:
+    """With the reserve, also after a restart. Nothing else is written until it is filled again."""
+    async with run_control(small_disk) as running:
+        files = [await running.client.create(b"small") for _ in range(2)]
+    for file in files:
+        async with run_control(small_disk) as running:
+            ballast = fill(small_disk, leave=0)
+            with pytest.raises(StorageFailed, match="the database's disk is full"):
+                await running.client.create_upload(1)
+            await running.client.delete(file.id)
+            with pytest.raises(StorageFailed, match="the database's disk is full"):
+                await running.client.create_upload(1)
+            assert file.id not in {each.id for each in (await running.client.page()).files}
+
+            ballast.unlink()
+            await running.client.create_upload(1)
+            reserve = small_disk / "control" / "reserve"
+            assert reserve.stat().st_blocks * 512 == RESERVE_BYTES
 
 
 async def create_uploads_until_full(running: RunningControl) -> None:

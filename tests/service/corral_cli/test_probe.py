@@ -3,8 +3,11 @@
 import asyncio
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from corral_cli.up.children import responds_ok
+from corral_cli.up.children import count_running, responds_ok
+from svc_kit.management import ManagementServer
+from svc_kit.metrics import HttpMetrics, JobMetrics, RpcMetrics
 from svc_kit.network import Address
 
 
@@ -38,3 +41,18 @@ async def test_a_refused_connection_is_not_ready() -> None:
         address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
 
     assert await responds_ok(address, "/readyz") is False
+
+
+async def test_what_a_service_runs_is_read_from_its_metrics() -> None:
+    """Requests, calls of all methods, and jobs; None if nothing listens."""
+    registry = CollectorRegistry()
+    HttpMetrics(registry).in_flight.set(2)
+    RpcMetrics(registry).in_flight.labels("/a").set(1)
+    JobMetrics(registry).running.labels("batch").set(3)
+    server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=lambda: True)
+    await server.start()
+    address = server.address
+
+    assert await count_running(address) == 6
+    await server.close()
+    assert await count_running(address) is None

@@ -1,6 +1,10 @@
 """The database and the blob folder: that they belong together, and how each fails."""
 
-from contextlib import nullcontext
+import asyncio
+import os
+import re
+import sqlite3
+from contextlib import closing, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +24,7 @@ from control_svc.sweeper import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.lifecycle import StartupError
 from tests.support.control import SetClock
+from tests.support.postgres import create_database, execute, fetch_value
 
 
 async def start(data_dir: Path, url: str | None = None) -> None:
@@ -77,9 +82,58 @@ async def test_a_data_folder_is_used_by_one_process(tmp_path: Path) -> None:
     """Even if each process has its own SQLite file elsewhere."""
     one, two = (f"sqlite:///{tmp_path / name / 'db.sqlite3'}" for name in ("one", "two"))
     async with open_database(one, tmp_path / "data"):
-        with pytest.raises(StartupError, match="another control process"):
+        holder = rf"another control process uses .*process {os.getpid()} on .*, since 20"
+        with pytest.raises(StartupError, match=holder):
             async with open_database(two, tmp_path / "data"):
                 pass
+
+
+NOTES = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT)"
+VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"
+FOREIGN = {
+    "without migrations": [NOTES],
+    "with other migrations": [NOTES, VERSION, "INSERT INTO alembic_version VALUES ('8f2b')"],
+    "with a revision like ours": [NOTES, VERSION, "INSERT INTO alembic_version VALUES ('0001')"],
+    "with a table like ours": ["CREATE TABLE files (id INTEGER PRIMARY KEY)"],
+}
+
+
+@pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN.keys())
+async def test_an_sqlite_file_of_another_application_is_not_changed(
+    tmp_path: Path, statements: list[str]
+) -> None:
+    """Not a byte of it, not even its journal mode, by neither start nor upgrade."""
+    file = tmp_path / "notes.sqlite3"
+    with closing(sqlite3.connect(file)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    before = file.read_bytes()
+    url = f"sqlite:///{file}"
+
+    with pytest.raises(StartupError, match="belongs to another application"):
+        await start(tmp_path, url)
+    with pytest.raises(StartupError, match="belongs to another application"):
+        await upgrade_database(ControlSettings(data_dir=tmp_path, database_url=url))
+
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN.keys())
+async def test_a_postgres_database_of_another_application_is_not_changed(
+    tmp_path: Path, postgres: str, statements: list[str]
+) -> None:
+    """`corral db upgrade` names its tables and leaves them alone."""
+    server = re.sub(r"/test_\w+\?", "/NAME?", postgres)
+    url = await asyncio.to_thread(create_database, server)
+    await execute(url, *statements)
+    tables = "SELECT string_agg(tablename, ' ') FROM pg_tables WHERE schemaname = 'public'"
+    before = await fetch_value(url, tables)
+
+    with pytest.raises(StartupError, match="belongs to another application"):
+        await upgrade_database(ControlSettings(data_dir=tmp_path, database_url=url))
+
+    assert await fetch_value(url, tables) == before
 
 
 async def test_unknown_files_in_the_blob_folder_are_ignored(
@@ -115,7 +169,7 @@ async def test_small_chunks_are_written_in_batches(tmp_path: Path, blobs: Folder
 class FullTransactions(Transactions):
     """Transactions of a database whose disk is full."""
 
-    async def write(self, work: object) -> NoReturn:
+    async def delete(self, work: object) -> NoReturn:
         """Raise StorageFailed."""
         raise StorageFailed(problem="the database's disk is full")
 

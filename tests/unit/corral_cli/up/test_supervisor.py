@@ -241,6 +241,33 @@ async def test_a_service_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert has_exited(pids(tmp_path)[0])
 
 
+async def test_the_wait_for_a_stopping_service_is_explained(tmp_path: Path) -> None:
+    """With what it still runs, the time that is left, and how to end it."""
+    reports: list[str] = []
+
+    async def count_running() -> int:
+        return 3
+
+    service = replace(
+        make_service(tmp_path, script=IGNORES_SIGTERM, stop_timeout_s=30),
+        count_running=count_running,
+    )
+    supervisor = Supervisor([service], reports.append)
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop, do_nothing))
+    await wait_until(lambda: pids(tmp_path))
+
+    stop.set()
+    await wait_until(lambda: len(reports) == 2)
+    supervisor.kill_now()
+    await running
+
+    assert reports[1] == (
+        "waiting for inference: 3 running requests or jobs;"
+        " it is killed in 29 s, or by another Ctrl-C"
+    )
+
+
 async def test_kill_now_ends_the_wait_for_a_stopping_service(tmp_path: Path) -> None:
     """It is called on a second Ctrl-C."""
     supervisor = Supervisor([make_service(tmp_path, script=IGNORES_SIGTERM)], lambda _: None)
