@@ -17,6 +17,7 @@ from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication, Credentials
 from gateway.config import GatewaySettings
 from gateway.context import AppContext
+from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
@@ -66,6 +67,7 @@ class Gateway:
     """The application without middleware, for its OpenAPI document."""
     active_calls: ActiveCalls
     registry: CollectorRegistry
+    metrics: HttpMetrics
     inference: InferenceClient
 
 
@@ -110,10 +112,9 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         policy = HostPolicy.create(
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
-        app = RequestMiddleware(
-            HostCheck(api, policy), HttpMetrics(registry), settings.max_requests
-        )
-        yield Gateway(app, api, context.active_calls, registry, inference)
+        metrics = HttpMetrics(registry)
+        app = RequestMiddleware(HostCheck(api, policy), metrics, settings.max_requests)
+        yield Gateway(app, api, context.active_calls, registry, metrics, inference)
 
 
 @asynccontextmanager
@@ -155,8 +156,13 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
                 bound,
                 tls=settings.tls,
                 grace_s=settings.drain_grace_s,
-                head_timeout_s=settings.receive_timeout_s,
-                unread_limit_s=settings.unread_limit_s,
+                limits=ConnectionLimits(
+                    receive_timeout_s=settings.receive_timeout_s,
+                    min_body_rate=settings.min_body_rate,
+                    unread_limit_s=settings.unread_limit_s,
+                    max_per_address=settings.max_connections_per_address,
+                    closed=gateway.metrics.closed_connections,
+                ),
                 frame_bytes=settings.body_limit_bytes,
             )
         )

@@ -68,6 +68,12 @@ class GatewaySettings(ServiceSettings):
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long a client may take to send the head of a request, and then its body; for a form with
     a file, how long it may send nothing."""
+    min_body_rate: Annotated[int, Field(ge=0)] = 500
+    """Minimum speed of a request body in bytes per second, averaged over twice `receive_timeout_s`.
+    A slower client gets 408."""
+    max_connections_per_address: Annotated[int, Field(ge=1)] | None = 512
+    """Maximum number of connections from one IPv4 address or IPv6 /64 network. Further ones get 429
+    and are closed. "none" disables the limit, for a proxy in front with more."""
     max_requests: Annotated[int, Field(ge=1)] = 1024
     """Maximum number of concurrent HTTP requests. Further requests get 429."""
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0

@@ -72,6 +72,12 @@ class HttpMetrics:
             ["route"],
             registry=registry,
         )
+        self.closed_connections = Counter(
+            "corral_http_server_closed_connections",
+            "Connections closed because of what the client sent, how slowly, or how many it has.",
+            ["cause"],
+            registry=registry,
+        )
 
 
 class EngineMetrics:

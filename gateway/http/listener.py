@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import Address, open_listener
@@ -85,19 +86,15 @@ async def run_listener(
     *,
     tls: TlsSettings | None,
     grace_s: float,
-    head_timeout_s: float,
-    unread_limit_s: float,
+    limits: ConnectionLimits,
     frame_bytes: int,
 ) -> AsyncIterator[Listener]:
     """Serve `app` on a bound socket. On exit, wait at most `grace_s` for running requests.
 
-    `frame_bytes` limits WebSocket messages. For `head_timeout_s` and `unread_limit_s`, see
-    `gateway.http.protocol`. Raises StartupError if the TLS files cannot be loaded.
+    `frame_bytes` limits WebSocket messages. Raises StartupError if the TLS files cannot be loaded.
     """
-    http: Any = functools.partial(
-        BoundedHttpProtocol, head_timeout_s=head_timeout_s, unread_limit_s=unread_limit_s
-    )
-    websocket: Any = functools.partial(BoundedWebSocketProtocol, unread_limit_s=unread_limit_s)
+    http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
+    websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
     config = uvicorn.Config(
         app,
         http=http,

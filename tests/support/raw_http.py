@@ -61,8 +61,9 @@ class RawConnection:
         return await self._reader.readexactly(int(headers["content-length"]))
 
     async def rest(self) -> bytes:
-        """Read until the server closes the connection."""
-        return await self._reader.read()
+        """Read until the server closes the connection, which it does within 20 seconds."""
+        async with asyncio.timeout(20):
+            return await self._reader.read()
 
     def leave(self) -> None:
         """Abort the connection, as a killed client does."""

@@ -4,10 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
+from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.listener import run_listener
+from svc_kit.metrics import HttpMetrics
 from svc_kit.network import Address, open_listener
 from tests.support.fake_inference import FakeInference, Script
 from tests.support.fake_responses import FakeResponses, run_response_service
@@ -136,8 +139,13 @@ async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) 
                 bound,
                 tls=None,
                 grace_s=1,
-                head_timeout_s=20,
-                unread_limit_s=0.2,
+                limits=ConnectionLimits(
+                    receive_timeout_s=20,
+                    min_body_rate=0,
+                    unread_limit_s=0.2,
+                    max_per_address=None,
+                    closed=HttpMetrics(CollectorRegistry()).closed_connections,
+                ),
                 frame_bytes=1024,
             ),
             open_connection(address, receive_buffer=8192) as connection,

@@ -4,7 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from gateway.http.protocol import MIN_READ_BYTES, SlowClientCutoff
+from prometheus_client import CollectorRegistry
+
+from gateway.http.connection_limits import ConnectionLimits
+from gateway.http.protocol import MIN_READ_BYTES, BoundedConnection
+from svc_kit.metrics import HttpMetrics
 
 LIMIT_S = 60.0
 LARGE = 9_000_000
@@ -55,13 +59,25 @@ class FakeProtocol(asyncio.Protocol):
         self.transport: Any = FakeTransport()
 
 
-class Protocol(SlowClientCutoff, FakeProtocol):
+class Protocol(BoundedConnection, FakeProtocol):
     """The protocol under test."""
+
+
+def make_protocol() -> Protocol:
+    """A protocol whose clients have LIMIT_S to read."""
+    limits = ConnectionLimits(
+        receive_timeout_s=LIMIT_S,
+        min_body_rate=0,
+        unread_limit_s=LIMIT_S,
+        max_per_address=None,
+        closed=HttpMetrics(CollectorRegistry()).closed_connections,
+    )
+    return Protocol(limits=limits)
 
 
 def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
     """Only one that reads less than MIN_READ_BYTES within the limit."""
-    protocol = Protocol(unread_limit_s=LIMIT_S)
+    protocol = make_protocol()
     loop, transport = cast("Any", protocol.loop), cast("Any", protocol.transport)
     transport.unread = LARGE
     protocol.pause_writing()
@@ -77,7 +93,7 @@ def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
 
 def test_the_timer_is_cancelled() -> None:
     """When the buffer has room or the connection is closed."""
-    protocol = Protocol(unread_limit_s=LIMIT_S)
+    protocol = make_protocol()
     loop: Any = protocol.loop
     for stop_timer in (protocol.resume_writing, lambda: protocol.connection_lost(None)):
         protocol.pause_writing()

@@ -1,0 +1,285 @@
+"""Connections that send too much beside bodies, ambiguous heads or too slowly, or are too many."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.http.connection_limits import ConnectionLimits, peer_network
+from gateway.http.listener import run_listener
+from svc_kit.metrics import HttpMetrics
+from svc_kit.network import Address, open_listener
+from tests.support.fake_inference import FakeInference
+from tests.support.loopback_gateway import LOOPBACK, run_and_connect, run_gateway
+from tests.support.raw_http import RawConnection, open_connection
+
+HOST = b"host: localhost\r\n"
+GET = b"GET /health HTTP/1.1\r\n" + HOST
+POST = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + b"content-type: application/json\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+BODY = b'{"model": "fake", "messages": [{"role": "user", "content": "hi"}]}'
+LAST = b"0\r\n"
+
+
+def chunks(body: bytes, size: int) -> bytes:
+    """Encode a body in chunks of a size, without the end."""
+    parts = [body[start : start + size] for start in range(0, len(body), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+@pytest.mark.parametrize(
+    "excess",
+    [
+        LAST + b"x: y\r\n" * 12_000,
+        LAST + b"x: " + b"y" * 70_000,
+        LAST + b"x" * 70_000,
+        b"1;" + b"x" * 70_000,
+        b"1;x=y\r\na\r\n" * 1000 + b"1;" + b"x" * 200_000,
+        b"0" * 70_000,
+    ],
+    ids=["trailers", "trailer", "trailer name", "extension", "late extension", "zeros"],
+)
+async def test_bytes_beside_a_body_are_bounded(connection: RawConnection, excess: bytes) -> None:
+    """Trailers and heads of chunks: the request fails and the connection is closed."""
+    await connection.send(CHUNKED + excess)
+    answer = await connection.rest()
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close\r\n" in answer
+
+
+async def test_trailers_and_small_chunks_are_allowed(
+    fake: FakeInference, connection: RawConnection
+) -> None:
+    """A body of 100,000 bytes in chunks of one byte, with a trailer."""
+    body = BODY + b" " * 100_000
+    await connection.send(CHUNKED + chunks(body, 1) + LAST + b"x-checksum: 5\r\n\r\n")
+    status, _ = await connection.head()
+
+    assert status == 200
+    assert len(fake.calls.requests) == 1
+
+
+@pytest.mark.parametrize("encodings", [b"x, chunked", b"chunked, chunked", b"gzip", b"identity"])
+async def test_the_only_transfer_encoding_is_chunked(
+    connection: RawConnection, encodings: bytes
+) -> None:
+    """A proxy in front could find another end of the request."""
+    await connection.send(POST + b"transfer-encoding: " + encodings + b"\r\n\r\n" + LAST + b"\r\n")
+    answer = await connection.rest()
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_transfer_encodings_are_not_repeated(connection: RawConnection) -> None:
+    """Even if both are valid."""
+    twice = b"transfer-encoding: chunked\r\n" * 2
+    await connection.send(POST + twice + b"\r\n" + LAST + b"\r\n")
+
+    assert (await connection.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_http_1_0_has_no_transfer_encoding(connection: RawConnection) -> None:
+    """RFC 9112, section 6.1."""
+    await connection.send(CHUNKED.replace(b"HTTP/1.1", b"HTTP/1.0") + LAST + b"\r\n")
+
+    assert (await connection.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("hosts", [b"", HOST * 2, HOST + b"Host: 127.0.0.1\r\n"])
+async def test_a_request_has_one_host(connection: RawConnection, hosts: bytes) -> None:
+    """Others would be checked for one host and routed to another."""
+    await connection.send(b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n")
+    answer = await connection.rest()
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Host headers" in answer
+
+
+async def test_a_large_head_in_one_read_is_rejected(connection: RawConnection) -> None:
+    """Although it is complete."""
+    await connection.send(GET + b"x: " + b"a" * 65_536 + b"\r\n\r\n")
+
+    assert (await connection.rest()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_refused_request_does_not_follow_an_unfinished_response(
+    connection: RawConnection,
+) -> None:
+    """The connection is closed without a second response."""
+    await connection.send(POST + b"content-length: 9999\r\nexpect: 100-continue\r\n\r\n")
+    await connection.head()  # "continue": the request runs
+    await connection.send(b" " * 9999 + b"GET / HTTP/1.1\r\n\r\n")
+    answer = await connection.rest()
+
+    assert answer.count(b"HTTP/1.1 ") <= 1
+
+
+async def test_empty_lines_do_not_keep_a_connection_open() -> None:
+    """Between requests, where they are allowed."""
+    async with run_and_connect(receive_timeout_s=0.1) as connection:
+        await connection.send(GET + b"\r\n")
+        await connection.body((await connection.head())[1])
+        await connection.send(b"\r\n")
+        assert await connection.rest() == b""
+
+
+# ---- slow bodies
+
+
+@asynccontextmanager
+async def listening(
+    app: ASGIApp, receive_timeout_s: float
+) -> AsyncIterator[tuple[Address, CollectorRegistry]]:
+    """Serve an application with these limits."""
+    registry = CollectorRegistry()
+    limits = ConnectionLimits(
+        receive_timeout_s=receive_timeout_s,
+        min_body_rate=10_000,
+        unread_limit_s=20,
+        max_per_address=None,
+        closed=HttpMetrics(registry).closed_connections,
+    )
+    with open_listener(Address("127.0.0.1", 0)) as bound:
+        bound.setblocking(False)
+        address = Address("127.0.0.1", bound.getsockname()[1])
+        async with (
+            asyncio.timeout(20),
+            run_listener(app, bound, tls=None, grace_s=1, limits=limits, frame_bytes=1024),
+        ):
+            yield address, registry
+
+
+class BodyReader:
+    """An application that reads a body once `gate` is set, and responds with its size."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.last: Message = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        size = 0
+        await self.gate.wait()
+        while self.last.get("more_body", True) and self.last.get("type") != "http.disconnect":
+            self.last = await receive()
+            size += len(self.last.get("body", b""))
+        body = b"%d" % size
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def test_a_slow_body_is_cut_off() -> None:
+    """With 408; the application sees a disconnect, the metric the cause."""
+    app = BodyReader()
+    app.gate.set()
+    async with (
+        listening(app, 0.1) as (address, registry),
+        open_connection(address) as connection,
+    ):
+        await connection.send(POST + b"content-length: 5000\r\n\r\n" + b"x" * 1000)
+        answer = await connection.rest()
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert app.last == {"type": "http.disconnect"}
+    total = b'corral_http_server_closed_connections_total{cause="slow_body"} 1.0'
+    assert total in generate_latest(registry)
+
+
+async def test_a_body_that_nobody_reads_is_cut_off() -> None:
+    """A request whose response is complete before its body."""
+    async with run_and_connect(receive_timeout_s=0.05) as connection:
+        await connection.send(GET + b"content-length: 5\r\n\r\n")
+        status, headers = await connection.head()
+        await connection.body(headers)
+        await connection.send(b"x")
+        rest = await connection.rest()
+
+    assert (status, rest) == (200, b"")
+
+
+async def test_a_server_that_does_not_read_does_not_blame_the_client() -> None:
+    """The body of a client that is not read is not slow."""
+    app = BodyReader()
+    async with (
+        listening(app, 0.05) as (address, _),
+        open_connection(address) as connection,
+    ):
+        await connection.send(POST + b"content-length: 200000\r\n\r\n" + b"x" * 100_000)
+        for _ in range(6):  # each is closed after 0.05 s, a body would be after 0.1 s
+            async with open_connection(address) as silent:
+                await silent.rest()
+        app.gate.set()
+        await connection.send(b"x" * 100_000)
+        status, headers = await connection.head()
+        size = await connection.body(headers)
+
+    assert (status, size) == (200, b"200000")
+
+
+# ---- connections of one address
+
+
+async def test_connections_of_one_address_are_limited() -> None:
+    """Further ones get 429 until one is closed; the metric counts them."""
+    async with (
+        run_gateway(max_connections_per_address=1, management_listen=LOOPBACK) as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.management}", trust_env=False) as prober,
+    ):
+        async with open_connection(gateway.address) as first:
+            await first.send(GET + b"\r\n")
+            await first.head()
+            async with open_connection(gateway.address) as second:
+                refusal = await second.rest()
+        async with gateway.client() as client:
+            while (served := await client.get("/health")).status_code == 429:
+                pass  # the gateway has not yet noticed that the first one is closed
+        metrics = (await prober.get("/metrics")).text
+
+    assert refusal.startswith(b"HTTP/1.1 429 ")
+    assert b"retry-after: 1\r\n" in refusal
+    assert b"1 connections from one address" in refusal
+    assert served.status_code == 200
+    assert 'closed_connections_total{cause="connections"}' in metrics
+
+
+async def test_an_upgraded_connection_is_counted_once() -> None:
+    """While it is open, and no longer."""
+    head = (
+        b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n"
+        b"connection: upgrade\r\nsec-websocket-version: 13\r\n"
+        b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    async with run_gateway(max_connections_per_address=1) as gateway:
+        async with open_connection(gateway.address) as upgraded:
+            await upgraded.send(head)
+            status, _ = await upgraded.head()
+            async with open_connection(gateway.address) as second:
+                refusal = await second.rest()
+        async with gateway.client() as client:
+            while (served := await client.get("/health")).status_code == 429:
+                pass
+
+    assert status == 101
+    assert refusal.startswith(b"HTTP/1.1 429 ")
+    assert served.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_ipv6_addresses_are_counted_by_network(host: str, network: str) -> None:
+    """A host can use every address of its network."""
+    assert peer_network(host) == network
