@@ -5,7 +5,9 @@ Some pictures and projectors abort the process, so only the encoder process uses
 """
 
 import ctypes
+from bisect import bisect_left
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from inference_svc.llama import devices, library
 from inference_svc.models.projector_file import ProjectorFile
 
 _LARGEST_SIDE = 8192  # no projector uses more pixels of a picture without tiles
+_SIDES = range(64, _LARGEST_SIDE + 1)  # of pictures that may be worth scaling down
 _KINDS = {
     mtmd.MTMD_INPUT_CHUNK_TYPE_IMAGE: MediaKind.IMAGE,
     mtmd.MTMD_INPUT_CHUNK_TYPE_AUDIO: MediaKind.AUDIO,
@@ -111,19 +114,38 @@ class Projector:
     def usable_pixels(self) -> int:
         """The pixels of a picture that it can use; larger pictures may be scaled down before.
 
-        Twice the sides that its tokens stand for, since scaling twice blurs.
+        Twice the sides that its vectors or tiles stand for, since scaling twice blurs. A vector of
+        a dynamic size is measured where its limits have no effect: at half of the largest number.
         """
-        side = _LARGEST_SIDE
-        chunks = [chunk for chunk in self.count_image(side, side) if chunk.kind is not None]
-        tokens = sum(chunk.num_tokens for chunk in chunks)
-        by_tokens = tokens * self.file.token_pixels**2
-        return 4 * max(by_tokens, len(chunks) * self.file.image_size**2)
+        num_chunks, num_vectors = self._size_of_square(_LARGEST_SIDE)
+        side = _SIDES[
+            bisect_left(_SIDES, num_vectors / 2, key=lambda side: self._size_of_square(side)[1])
+        ]
+        pixels = side**2 * num_vectors // self._size_of_square(side)[1]
+        return 4 * max(pixels, num_chunks * self.file.image_size**2)
 
     @property
     def joint_tokens(self) -> int:
-        """The vectors of its largest chunk of a picture without causal attention, else 0."""
-        chunks = self.count_image(_LARGEST_SIDE, _LARGEST_SIDE)
+        """The most vectors of a chunk of a picture without causal attention, 0 if there are none.
+
+        Of a dynamic size, a square has the largest square number of vectors below the limit; others
+        have up to the limit.
+        """
+        side = _LARGEST_SIDE
+        shapes = [(side, side), (side, side // 2), (side // 2, side), (_SIDES[0], _SIDES[0])]
+        counts = [self._largest_joint_chunk(*shape) for shape in shapes]
+        if len(set(counts)) == 1:
+            return counts[0]
+        return max(*counts, (isqrt(counts[0]) + 1) ** 2 - 1)
+
+    def _largest_joint_chunk(self, width: int, height: int) -> int:
+        chunks = self.count_image(width, height)
         return max((chunk.num_tokens for chunk in chunks if not chunk.is_causal), default=0)
+
+    def _size_of_square(self, side: int) -> tuple[int, int]:
+        """The chunks of vectors of a square picture, and their vectors."""
+        chunks = [chunk for chunk in self.count_image(side, side) if chunk.kind is not None]
+        return len(chunks), sum(chunk.num_tokens for chunk in chunks)
 
     def count_image(self, width: int, height: int) -> tuple[ProjectedChunk, ...]:
         """The chunks of a picture of a size in pixels. Raises `EncodeError`."""

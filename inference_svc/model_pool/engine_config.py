@@ -182,8 +182,8 @@ def _check_joint_tokens(joint_tokens: int, batch_tokens: int, ubatch_tokens: int
     for name, limit in (("batch_tokens", batch_tokens), ("ubatch_tokens", ubatch_tokens)):
         if limit is not None and limit < joint_tokens:
             raise StartupError(
-                f"a picture takes {joint_tokens} tokens at once, but {name} is {limit}: raise it, "
-                "or set image_max_tokens"
+                f"a picture takes up to {joint_tokens} tokens at once, but {name} is {limit}: "
+                "raise it, or set image_max_tokens"
             )
 
 

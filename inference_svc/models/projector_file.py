@@ -21,8 +21,7 @@ class ProjectorFile:
     """Description of a projector.
 
     `kinds` are libmtmd's names of its projectors. A fixed-size projector scales pictures to squares
-    of `image_size` pixels; a token stands for a square of `token_pixels`. With `needs_mrope` the
-    text model must have M-RoPE.
+    of `image_size` pixels. With `needs_mrope` the text model must have M-RoPE.
     """
 
     path: Path
@@ -32,7 +31,6 @@ class ProjectorFile:
     size_bytes: int
     stamp: FileStamp
     image_size: int = 0
-    token_pixels: int = 0
 
     @property
     def needs_mrope(self) -> bool:
@@ -59,12 +57,6 @@ def describe_projector(path: Path) -> ProjectorFile:
         if kind in _UNSUPPORTED:
             problem = f"projectors of the type {kind} are not supported: {_UNSUPPORTED[kind]}"
             raise ModelFileInvalid(path, problem)
-    patch = header.integer("clip.vision.patch_size") or 0
-    merge = (
-        header.integer("clip.vision.spatial_merge_size")
-        or header.integer("clip.vision.projector.scale_factor")
-        or (4 if "gemma3" in kinds else 2 if not _MROPE.isdisjoint(kinds) else 1)
-    )
     return ProjectorFile(
         path,
         kinds,
@@ -73,7 +65,6 @@ def describe_projector(path: Path) -> ProjectorFile:
         header.file_bytes,
         stamp,
         image_size=header.integer("clip.vision.image_size") or 0,
-        token_pixels=patch * merge,
     )
 
 

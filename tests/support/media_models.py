@@ -1,7 +1,8 @@
 """Tiny projectors and text models with random weights, for pictures and sounds.
 
 One pair for each way in which a projector differs: a fixed size, non-causal attention, a dynamic
-size, M-RoPE, deepstack, and audio. Files of equal arguments are equal.
+size, M-RoPE, deepstack, audio, and pictures and audio in one file. Files of equal arguments are
+equal.
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ TEXT_ARCHITECTURES: Final = {
     "qwen2vl_merger": "qwen2vl",
     "qwen3vl_merger": "qwen3vl",
     "qwen2a": "llama",
+    "gemma4uv": "gemma4",
+    "gemma4ua": "gemma4",
 }
 """The architecture of the text model for each type of projector."""
 
@@ -40,7 +43,9 @@ TILES: Final = "idefics3"
 """The type of a projector that cuts pictures into tiles, for `write_pair`."""
 
 _TILE_MARKERS = ("\n\n", "<fake_token_around_image>", "<global-img>")
-AUDIO_KINDS: Final = ("qwen2a",)
+_GEMMA4 = ("gemma4uv", "gemma4ua")  # of pictures and of sounds, in one file
+_GEMMA4_MARKERS = ("<|image>", "<image|>", "<|audio>", "<audio|>")
+AUDIO_KINDS: Final = ("qwen2a", "gemma4ua")
 SAMPLE_RATE: Final = 16_000
 PATCH: Final = 14
 AUDIO_POSITIONS: Final = 1500
@@ -52,6 +57,11 @@ _IMAGE_SIZES = {"janus_pro": 84, "gemma3": 112, TILES: 56}
 _IMAGE_SIZE = 112
 _MEL_BINS = 80
 _MERGED = 4 * _TOWER  # of 2 x 2 patches
+_GEMMA4_PATCH = 3 * PATCH
+_GEMMA4_FRAME = 640  # samples that are a vector
+_GEMMA4_POSITIONS = 1120  # the most tokens of a picture, which may all be in a row
+_GEMMA4_WINDOW = 32  # shorter than a picture
+_PER_LAYER = 16
 
 
 @dataclass(frozen=True)
@@ -65,10 +75,11 @@ class MediaPair:
 
 def write_pair(kind: str, folder: Path) -> MediaPair:
     """Write a text model and its projector of a kind into a folder."""
+    markers = {TILES: _TILE_MARKERS, **dict.fromkeys(_GEMMA4, _GEMMA4_MARKERS)}
     model = write_text_model(
         TEXT_ARCHITECTURES.get(kind, "llama"),
         folder / f"{kind}.gguf",
-        markers=_TILE_MARKERS if kind == TILES else MARKERS,
+        markers=markers.get(kind, MARKERS),
     )
     return MediaPair(kind, model, write_projector(kind, folder / f"mmproj-{kind}.gguf"))
 
@@ -84,7 +95,9 @@ def write_projector(
     """Write a projector of one of `KINDS` for a text model of a width. libmtmd aborts when it
     encodes with fewer than the usual positions of audio."""
     model = _Model(path, "clip", seed)
-    if kind in AUDIO_KINDS:
+    if kind in _GEMMA4:
+        _add_gemma4(model, width)
+    elif kind in AUDIO_KINDS:
         _add_audio(model, kind, width, audio_positions)
     else:
         _add_vision(model, kind, width)
@@ -112,6 +125,8 @@ def write_text_model(
     writer.add_rope_dimension_count(_HEAD)
     if architecture == "gemma3":
         writer.add_sliding_window(1024)
+    if architecture == "gemma4":
+        _add_gemma4_text_keys(writer)
     if architecture in ("qwen2vl", "qwen3vl"):
         writer.add_rope_dimension_sections([6, 5, 5, 0])
     if architecture == "qwen3vl":
@@ -161,18 +176,30 @@ class _Model:
 # --- projectors -----------------------------------------------------------------------------------
 
 
-def _add_tower_keys(writer: gguf.GGUFWriter, kind: str, modality: str, width: int) -> None:
+def _add_tower_keys(
+    writer: gguf.GGUFWriter, modality: str, width: int, *, num_layers: int = 1
+) -> None:
     prefix = f"clip.{modality}"
     writer.add_bool(f"clip.has_{modality}_encoder", True)
-    writer.add_string("clip.projector_type", kind)
-    writer.add_bool("clip.use_gelu", kind != "pixtral")
-    writer.add_bool("clip.use_silu", kind == "pixtral")
     writer.add_uint32(f"{prefix}.embedding_length", _TOWER)
     writer.add_uint32(f"{prefix}.feed_forward_length", _TOWER_FFN)
-    writer.add_uint32(f"{prefix}.block_count", 1)
+    writer.add_uint32(f"{prefix}.block_count", num_layers)
     writer.add_uint32(f"{prefix}.projection_dim", width)
     writer.add_uint32(f"{prefix}.attention.head_count", _TOWER_HEADS)
     writer.add_float32(f"{prefix}.attention.layer_norm_epsilon", 1e-6)
+
+
+def _add_kind_keys(writer: gguf.GGUFWriter, kind: str) -> None:
+    writer.add_string("clip.projector_type", kind)
+    writer.add_bool("clip.use_gelu", kind != "pixtral")
+    writer.add_bool("clip.use_silu", kind == "pixtral")
+
+
+def _add_image_keys(writer: gguf.GGUFWriter, size: int) -> None:
+    writer.add_uint32("clip.vision.image_size", size)
+    writer.add_uint32("clip.vision.patch_size", PATCH)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
 
 
 def _add_layer(model: _Model, prefix: str, kind: str) -> None:
@@ -194,12 +221,10 @@ def _add_layer(model: _Model, prefix: str, kind: str) -> None:
 
 
 def _add_vision(model: _Model, kind: str, width: int) -> None:
-    writer, size = model.writer, _IMAGE_SIZES.get(kind, _IMAGE_SIZE)
-    _add_tower_keys(writer, kind, "vision", width)
-    writer.add_uint32("clip.vision.image_size", size)
-    writer.add_uint32("clip.vision.patch_size", PATCH)
-    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
-    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+    size = _IMAGE_SIZES.get(kind, _IMAGE_SIZE)
+    _add_kind_keys(model.writer, kind)
+    _add_tower_keys(model.writer, "vision", width)
+    _add_image_keys(model.writer, size)
     model.random("v.patch_embd.weight", _TOWER, 3, PATCH, PATCH)
     if kind in ("janus_pro", "gemma3", "qwen3vl_merger", TILES):
         model.random("v.position_embd.weight", (size // PATCH) ** 2, _TOWER)
@@ -254,7 +279,8 @@ def _add_idefics3(model: _Model, width: int) -> None:
 
 
 def _add_audio(model: _Model, kind: str, width: int, positions: int) -> None:
-    _add_tower_keys(model.writer, kind, "audio", width)
+    _add_kind_keys(model.writer, kind)
+    _add_tower_keys(model.writer, "audio", width)
     model.writer.add_uint32("clip.audio.num_mel_bins", _MEL_BINS)
     model.random("a.position_embd.weight", positions, _TOWER)
     for number, inputs in ((1, _MEL_BINS), (2, _TOWER)):
@@ -263,6 +289,22 @@ def _add_audio(model: _Model, kind: str, width: int, positions: int) -> None:
     _add_layer(model, "a", kind)
     model.norm("a.post_ln", _TOWER, bias=True)
     model.linear("mm.a.fc", width, _TOWER)
+
+
+def _add_gemma4(model: _Model, width: int) -> None:
+    """The unified form of Gemma 4, without layers."""
+    for kind, modality in zip(_GEMMA4, ("vision", "audio"), strict=True):
+        model.writer.add_string(f"clip.{modality}.projector_type", kind)
+        _add_tower_keys(model.writer, modality, width, num_layers=0)
+    _add_image_keys(model.writer, _IMAGE_SIZE)
+    model.writer.add_uint32("clip.audio.num_mel_bins", _GEMMA4_FRAME)
+    pixels = 3 * _GEMMA4_PATCH**2
+    model.linear("v.patch_embd", _TOWER, pixels)
+    for number, size in ((1, pixels), (2, _TOWER), (3, _TOWER)):
+        model.norm(f"v.patch_norm.{number}", size, bias=True)
+    model.random("v.position_embd.weight", 2, _GEMMA4_POSITIONS, _TOWER)
+    model.linear("mm.input_projection", width, _TOWER, bias=False)
+    model.linear("mm.a.input_projection", width, _GEMMA4_FRAME, bias=False)
 
 
 # --- text models ----------------------------------------------------------------------------------
@@ -289,10 +331,28 @@ def _copy_vocabulary(writer: gguf.GGUFWriter, markers: tuple[str, ...]) -> int:
     return len(tokens)
 
 
+def _add_gemma4_text_keys(writer: gguf.GGUFWriter) -> None:
+    """Layers with a window, in which vectors of a picture attend to each other, alternate with
+    causal ones; all have input of their own, by token id."""
+    writer.add_sliding_window(_GEMMA4_WINDOW)
+    writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(_LAYERS)])
+    writer.add_key_length_swa(_HEAD)
+    writer.add_value_length_swa(_HEAD)
+    writer.add_rope_dimension_count_swa(_HEAD)
+    writer.add_rope_freq_base_swa(10_000.0)
+    writer.add_embedding_length_per_layer_input(_PER_LAYER)
+
+
 def _add_text_weights(model: _Model, architecture: str, num_tokens: int) -> None:
     model.random("token_embd.weight", num_tokens, WIDTH)
     model.random("output.weight", num_tokens, WIDTH)
     model.norm("output_norm", WIDTH)
+    is_gemma = architecture in ("gemma3", "gemma4")
+    if architecture == "gemma4":
+        model.norm("rope_freqs", _HEAD // 2)
+        model.random("per_layer_token_embd.weight", num_tokens, _LAYERS * _PER_LAYER)
+        model.linear("per_layer_model_proj", _LAYERS * _PER_LAYER, WIDTH, bias=False)
+        model.norm("per_layer_proj_norm", _PER_LAYER)
     for layer in range(_LAYERS):
         block = f"blk.{layer}."
         model.norm(f"{block}attn_norm", WIDTH)
@@ -302,10 +362,15 @@ def _add_text_weights(model: _Model, architecture: str, num_tokens: int) -> None
             # Sharp attention, so that the output depends on single vectors of a picture.
             gain = 6.0 if name == "attn_q" else 1.0
             model.linear(f"{block}{name}", WIDTH, WIDTH, bias=has_bias, gain=gain)
-        if architecture in ("gemma3", "qwen3vl"):
-            model.norm(f"{block}attn_q_norm", _HEAD, value=3.0)
+        if is_gemma or architecture == "qwen3vl":
+            # Gemma 4 does not divide by the root of the width.
+            model.norm(f"{block}attn_q_norm", _HEAD, value=0.5 if architecture == "gemma4" else 3.0)
             model.norm(f"{block}attn_k_norm", _HEAD)
-        if architecture == "gemma3":
+        if architecture == "gemma4":
+            model.linear(f"{block}inp_gate", _PER_LAYER, WIDTH, bias=False)
+            model.linear(f"{block}proj", WIDTH, _PER_LAYER, bias=False)
+            model.norm(f"{block}post_norm", WIDTH)
+        if is_gemma:
             model.norm(f"{block}post_attention_norm", WIDTH)
             model.norm(f"{block}post_ffw_norm", WIDTH)
         model.linear(f"{block}attn_output", WIDTH, WIDTH, bias=False)

@@ -107,6 +107,7 @@ PICTURES = {
         ProjectedChunk(15, 5, IMAGE, grid=(5, 3)),
         ["<|vision_start|>", "<|vision_end|>"],
     ),
+    "gemma4uv": (ProjectedChunk(77, 77, IMAGE, is_causal=False), ["<|image>", "<image|>"]),
 }
 
 
@@ -154,8 +155,45 @@ def test_a_projector_says_what_it_can_use(media_pair: Pairs) -> None:
     pair = media_pair("qwen2vl_merger")
     with opened(pair) as dynamic, opened(pair, image_max_tokens=20) as limited:
         both = (dynamic, limited)
-        assert [each.usable_pixels for each in both] == [4 * 4096 * 28**2, 4 * 16 * 28**2]
+        assert [each.usable_pixels for each in both] == pytest.approx(
+            [4 * 1792**2, 4 * 112**2], rel=0.03
+        )
         assert [each.count_image(600, 400)[1].num_tokens for each in both] == [294, 15]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in AUDIO_KINDS])
+def test_a_picture_of_usable_pixels_has_as_many_vectors_as_a_larger_one(
+    kind: str, media_pair: Pairs
+) -> None:
+    """So scaling down to them loses nothing."""
+    with opened(media_pair(kind)) as projector:
+        scale = (projector.usable_pixels / (6000 * 4000)) ** 0.5
+        sizes = [(6000, 4000), (round(6000 * scale), round(4000 * scale))]
+        counts = [[chunk.num_tokens for chunk in projector.count_image(*size)] for size in sizes]
+
+    assert scale < 1
+    assert counts[0] == counts[1]
+
+
+def test_the_largest_chunk_of_a_dynamic_size_depends_on_the_shape(media_pair: Pairs) -> None:
+    """A square of at most 1,120 tokens has 33 x 33, other pictures more; a fixed size has one."""
+    with opened(media_pair("gemma3")) as fixed:
+        assert fixed.joint_tokens == 16
+    with opened(media_pair("gemma4uv")) as projector:
+        square, other = projector.count_image(4000, 4000)[1], projector.count_image(1474, 1340)[1]
+
+        assert (square.num_tokens, other.num_tokens) == (1089, 1120)
+        assert 1120 <= projector.joint_tokens < 34**2
+        assert (projector.reads_images, projector.audio_rate) == (True, SAMPLE_RATE)
+
+
+def test_a_dynamic_length_of_sound_has_a_vector_for_each_frame(media_pair: Pairs) -> None:
+    """The same file has projectors for pictures and for sounds."""
+    with (
+        opened(media_pair("gemma4ua")) as projector,
+        projector.split_audio(sound(0.7).samples) as split,
+    ):
+        assert split.chunks[1] == ProjectedChunk(18, 18, MediaKind.AUDIO)
 
 
 def test_a_picture_without_pixels_cannot_be_encoded(media_pair: Pairs) -> None:

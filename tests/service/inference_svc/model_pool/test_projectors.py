@@ -58,6 +58,7 @@ def vector_folders(folder: Path) -> list[Path]:
 MODALITIES = {
     "gemma3": [model_pb.MODALITY_TEXT, model_pb.MODALITY_IMAGE],
     "qwen2a": [model_pb.MODALITY_TEXT, model_pb.MODALITY_AUDIO],
+    "gemma4uv": [model_pb.MODALITY_TEXT, model_pb.MODALITY_IMAGE, model_pb.MODALITY_AUDIO],
 }
 
 

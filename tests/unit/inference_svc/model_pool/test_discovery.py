@@ -177,7 +177,7 @@ def test_a_picture_that_is_computed_at_once_fits_into_a_compute_batch(
     limits = ResolvedLimits(4, 512, 0, "")
 
     if isinstance(expected, str):
-        with pytest.raises(StartupError, match=f"a picture takes 1120 tokens.*{expected}"):
+        with pytest.raises(StartupError, match=f"a picture takes up to 1120 tokens.*{expected}"):
             builder.build(entry.file, entry.requested, limits, joint_tokens=1120)
     else:
         config = builder.build(entry.file, entry.requested, limits, joint_tokens=1120)
