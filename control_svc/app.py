@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -22,8 +21,6 @@ from control_svc.base.pagination import PageTokens
 from control_svc.batches.lines import LineRunner
 from control_svc.batches.queries import delete_ended_lines
 from control_svc.batches.service import expedite_late_batches
-from control_svc.blobs.local import FolderBlobs
-from control_svc.blobs.s3 import Credentials, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
@@ -32,11 +29,15 @@ from control_svc.db.documents import convert_documents
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import Clock
 from control_svc.deps import (
+    INSTALLATION,
     Deps,
     ModelParts,
+    blob_location,
     build_prefix_cleanup,
     cancel_and_wait,
     data_folder,
+    database_url,
+    open_blobs,
     open_streams,
     shared_secret,
 )
@@ -71,7 +72,7 @@ from control_svc.sweeper import Sweeper
 from control_svc.vector_stores.search.pgvector import add_vector_column
 from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
-from svc_kit.lifecycle import StartupError, stop_on_signals
+from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import Option, open_channel
@@ -268,9 +269,7 @@ async def check_database(settings: ControlSettings) -> str:
 def _database(
     settings: ControlSettings, clock: Clock | None = None
 ) -> AbstractAsyncContextManager[Database]:
-    url = settings.database_url
-    folder = data_folder(settings)
-    return open_database(None if url is None else url.get_secret_value(), folder, clock)
+    return open_database(database_url(settings), data_folder(settings), clock)
 
 
 async def _prepare_schema(database: Database, settings: ControlSettings) -> None:
@@ -284,10 +283,8 @@ async def _prepare_schema(database: Database, settings: ControlSettings) -> None
 
 async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
     """Open the blob store of this database."""
-    installation = await shared_secret(database, "installation", _INSTALLATION_BYTES)
-    credentials = Credentials(settings.blobs_access_key_id, settings.blobs_secret_access_key)
-    folder = data_folder(settings) / "blobs"
-    return await open_blobs(settings.blobs_url, credentials, folder, installation.hex())
+    installation = await shared_secret(database, INSTALLATION, _INSTALLATION_BYTES)
+    return await open_blobs(*blob_location(settings), installation.hex())
 
 
 def _authenticator(settings: ControlSettings, keys: Keys) -> Authenticator:
@@ -356,23 +353,6 @@ async def run_dispatcher(
             dispatcher.stop()
             await dispatcher_task
             await cancel_and_wait(gauges_task)
-
-
-async def open_blobs(
-    url: str | None, credentials: Credentials, folder: Path, installation: str
-) -> BlobStore:
-    """Open the blob store of a URL, or the folder if `url` is None. Raises StartupError."""
-    if url is not None:
-        bucket = open_bucket(url, credentials)
-        await bucket.claim(installation)
-        return bucket
-    store = FolderBlobs(folder)
-    try:
-        store.prepare()
-        store.claim(installation)
-    except OSError as error:
-        raise StartupError(f"cannot store files in {folder}: {error.strerror}") from error
-    return store
 
 
 def _cleanup_steps(deps: Deps) -> list[CleanupStep]:

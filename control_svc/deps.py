@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc.aio
 
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
+from control_svc.blobs.local import FolderBlobs
+from control_svc.blobs.s3 import Credentials, S3Blobs, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import transaction
@@ -100,6 +102,45 @@ class Deps:
 def data_folder(settings: ControlSettings) -> Path:
     """The folder of the database and the blobs, unless they have a URL."""
     return settings.data_dir / "control"
+
+
+def database_url(settings: ControlSettings) -> str | None:
+    """The URL of the database; None for SQLite in the data folder."""
+    url = settings.database_url
+    return None if url is None else url.get_secret_value()
+
+
+def blob_location(settings: ControlSettings) -> tuple[str | None, Credentials, Path]:
+    """The URL of the bucket, its credentials, and the folder of blobs if the URL is None."""
+    credentials = Credentials(settings.blobs_access_key_id, settings.blobs_secret_access_key)
+    return settings.blobs_url, credentials, data_folder(settings) / "blobs"
+
+
+def open_store(url: str | None, credentials: Credentials, folder: Path) -> FolderBlobs | S3Blobs:
+    """Open a blob store without touching it. Raises StartupError for an invalid URL."""
+    return FolderBlobs(folder) if url is None else open_bucket(url, credentials)
+
+
+async def open_blobs(
+    url: str | None, credentials: Credentials, folder: Path, installation: str
+) -> BlobStore:
+    """Open the blob store of the database with this id. Raises StartupError."""
+    store = open_store(url, credentials, folder)
+    if isinstance(store, S3Blobs):
+        await store.claim(installation)
+        return store
+    try:
+        store.prepare()
+        store.claim(installation)
+    except OSError as error:
+        raise StartupError(f"cannot store files in {folder}: {error.strerror}") from error
+    return store
+
+
+INSTALLATION: Final = "installation"
+"""The name of the secret that is the id of the database."""
+SEAL_KEY: Final = "seal_key"
+"""The name of the secret that encrypts contents for callers."""
 
 
 async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:

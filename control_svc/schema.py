@@ -4,9 +4,10 @@ The slices define the tables; this module imports them, so that `METADATA` is co
 """
 
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import MetaData
+from sqlalchemy import MetaData, literal, select
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.adapters import queries as adapters
@@ -51,3 +52,27 @@ BLOB_COLUMNS: Final[tuple[InstrumentedAttribute[str], ...]] = (
     files.UploadPartRow.blob_key,
 )
 """Every column that refers to a blob. A blob that none refers to is deleted."""
+
+
+class BlobReference(NamedTuple):
+    """A row that refers to a blob."""
+
+    table: str
+    project: str
+    object_id: str
+    key: str
+    size_bytes: int
+    sha256: str
+    """Empty for a part of an upload."""
+
+
+async def read_references(
+    session: AsyncSession, column: InstrumentedAttribute[str], after: str, limit: int
+) -> list[BlobReference]:
+    """The references of one of `BLOB_COLUMNS` with keys greater than `after`, by key."""
+    table: Any = column.class_
+    size = table.file_bytes if table is adapters.AdapterRow else table.size_bytes
+    digest = literal("") if table is files.UploadPartRow else table.sha256
+    query = select(literal(table.__tablename__), table.project, table.id, column, size, digest)
+    rows = await session.execute(query.where(column > after).order_by(column).limit(limit))
+    return [BlobReference(*row) for row in rows]

@@ -31,6 +31,7 @@ from control_svc.config import McpServerSettings
 from control_svc.conversations.service import Conversations
 from control_svc.conversations.servicer import ConversationServicer
 from control_svc.deps import (
+    SEAL_KEY,
     Deps,
     ModelParts,
     build_prefix_cleanup,
@@ -237,7 +238,7 @@ async def response_parts(
 ) -> ResponseParts:
     """Build the parts of responses; `model` replaces the inference service. Raises StartupError."""
     bounds = deps.settings.responses
-    cipher = ContentCipher(Sealer(await shared_secret(deps.database, "seal_key", KEY_BYTES)))
+    cipher = ContentCipher(Sealer(await shared_secret(deps.database, SEAL_KEY, KEY_BYTES)))
     model = model or model_parts(deps, bounds.turn_timeout_s)
     servers = _mcp_servers(deps.settings.mcp_servers)
     tools = ResponseTools(search, servers)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sqlalchemy import select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from control_svc.blobs.store import BlobStore, StoredKey
+from control_svc.blobs.store import BlobStore
 from control_svc.db.cleanup import CleanupStep
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from svc_kit.logs import log_errors
@@ -65,19 +65,25 @@ class Sweeper:
 
     async def _delete_orphans(self, now: datetime) -> int:
         total = 0
+        if await self.blobs.is_held():
+            return total
         async for group in self.blobs.keys():
-            orphans = await self._orphans(group, now)
+            old = {stored.key for stored in group if stored.touched_at <= now - self.grace}
+            orphans = await find_orphans(self.transactions, self.blob_columns, old)
             await self.blobs.delete(orphans)
             total += len(orphans)
         return total
 
-    async def _orphans(self, group: Sequence[StoredKey], now: datetime) -> set[str]:
-        old = {stored.key for stored in group if stored.touched_at <= now - self.grace}
-        if not old:
-            return old
 
-        async def find_referenced(tx: Transaction) -> set[str]:
-            queries = [select(column).where(column.in_(old)) for column in self.blob_columns]
-            return {key for query in queries for key in await tx.session.scalars(query)}
+async def find_orphans(
+    transactions: Transactions,
+    blob_columns: Sequence[InstrumentedAttribute[str]],
+    keys: Collection[str],
+) -> set[str]:
+    """Those of the keys that no row refers to."""
 
-        return old - await self.transactions.read(find_referenced)
+    async def find_referenced(tx: Transaction) -> set[str]:
+        queries = [select(column).where(column.in_(keys)) for column in blob_columns]
+        return {key for query in queries for key in await tx.session.scalars(query)}
+
+    return set(keys) - await transactions.read(find_referenced) if keys else set()

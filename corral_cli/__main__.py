@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 import click
 
 from corral_cli.adapters import adapters
+from corral_cli.backup import check
 from corral_cli.batch import batch
 from corral_cli.chat import chat
 from corral_cli.config import config
@@ -79,6 +80,7 @@ for command in (
     adapters,
     config,
     db,
+    check,
     projects,
     keys,
     usage,

@@ -3,6 +3,7 @@
     incoming/KEY      a blob that is being written; the sweeper deletes those of killed writers
     ab/KEY            a complete, synced blob; "ab" are the first two digits of the key
     INSTALLATION      the id of the database that references the blobs
+    holds/NAME        the time until which a backup holds deletions
 
 Keys are generated, so no input of a caller becomes part of a path. All disk access is in threads,
 because a slow disk must not block the event loop.
@@ -19,10 +20,17 @@ from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from control_svc.blobs.store import Blob, BlobSink, StoredKey, run_shielded
+from control_svc.blobs.store import (
+    Blob,
+    BlobSink,
+    StoredKey,
+    hold_end,
+    is_future,
+    run_shielded,
+)
 from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
-from svc_kit.local_files import disk_errors
+from svc_kit.local_files import atomic_file, disk_errors
 
 READ_BYTES: Final = 256 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -30,6 +38,7 @@ _BUFFER_CHUNKS: Final = 256
 _WRITEBACK_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
+_HOLDS: Final = "holds"
 
 
 class FolderBlobs:
@@ -64,9 +73,9 @@ class FolderBlobs:
             )
 
     @asynccontextmanager
-    async def create(self) -> AsyncIterator[BlobSink]:
+    async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
         """Begin a new blob. Unless committed, it is removed when the context is left."""
-        key = secrets.token_hex(16)
+        key = key or secrets.token_hex(16)
         sink = _FileSink(key, self._incoming / key, self._path(key))
         try:
             yield sink
@@ -96,9 +105,22 @@ class FolderBlobs:
             file.close()
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs; missing ones are ignored."""
+        """Delete blobs, unless deletions are held; missing ones are ignored."""
         if keys:
             await asyncio.to_thread(self._unlink, list(keys))
+
+    async def hold_deletions(self, holder: str, duration_s: float) -> None:
+        """Hold all deletions for so long; 0 ends the hold of this holder. Raises StorageFailed."""
+        await asyncio.to_thread(self._hold, holder, duration_s)
+
+    async def is_held(self) -> bool:
+        """Whether deletions are held."""
+        return await asyncio.to_thread(self._is_held)
+
+    async def installation(self) -> str | None:
+        """The id of the database that references the blobs; None if there is none yet."""
+        path = self._folder / _INSTALLATION
+        return path.read_text().strip() if path.exists() else None
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
         """Yield all keys in the store, in groups."""
@@ -130,7 +152,23 @@ class FolderBlobs:
         except FileNotFoundError:
             raise BlobMissing(blob=key) from None
 
+    def _hold(self, holder: str, duration_s: float) -> None:
+        with disk_errors():
+            folder = self._folder / _HOLDS
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not duration_s:
+                (folder / holder).unlink(missing_ok=True)
+                return
+            with atomic_file(folder / holder) as file:
+                file.write(hold_end(duration_s).encode())
+
+    def _is_held(self) -> bool:
+        holds = (self._folder / _HOLDS).glob("*")
+        return any(is_future(path.read_text()) for path in holds if path.suffix != ".part")
+
     def _unlink(self, keys: Sequence[str]) -> None:
+        if self._is_held():
+            return
         for key in keys:
             self._path(key).unlink(missing_ok=True)
             (self._incoming / key).unlink(missing_ok=True)
@@ -259,7 +297,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _list_keys(folder: Path) -> list[StoredKey]:
-    keys = []
+    keys: list[StoredKey] = []
+    if not folder.is_dir():
+        return keys
     for entry in os.scandir(folder):
         try:
             touched = entry.stat().st_mtime

@@ -2,6 +2,7 @@
 
     PREFIX/KEY             a complete blob
     PREFIX/INSTALLATION    the id of the database that references the blobs
+    PREFIX/holds/NAME      the time until which a backup holds deletions
 
 Small blobs are one request. Larger ones are multipart uploads, sent while the bytes arrive; an
 upload that is not committed is aborted. Only a process that dies leaves parts, which a lifecycle
@@ -24,7 +25,14 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 from pydantic import SecretStr
 
-from control_svc.blobs.store import Blob, BlobSink, StoredKey, run_shielded
+from control_svc.blobs.store import (
+    Blob,
+    BlobSink,
+    StoredKey,
+    hold_end,
+    is_future,
+    run_shielded,
+)
 from svc_kit.errors import BlobMissing, StorageFailed
 from svc_kit.lifecycle import StartupError
 
@@ -36,6 +44,7 @@ _log = logging.getLogger(__name__)
 READ_BYTES: Final = 256 * 1024
 _LIST_GROUP: Final = 500
 _INSTALLATION: Final = "INSTALLATION"
+_HOLDS: Final = "holds"
 _KEY: Final = re.compile("[0-9a-f]{32}")
 _OPTIONS: Final = {"endpoint", "region"}
 
@@ -60,13 +69,13 @@ class S3Blobs:
         another database or has no owner, or if the bucket cannot be used.
         """
         try:
-            owner = await self._installation()
+            owner = await self._text(_INSTALLATION)
             if owner is None:
                 await self._check_empty(installation)
                 with suppress(AlreadyExistsError):
                     text = installation.encode()
                     await obstore.put_async(self._store, _INSTALLATION, text, mode="create")
-                owner = await self._installation()
+                owner = await self._text(_INSTALLATION)
         except (BaseError, OSError, ValueError) as error:
             _log.warning("S3 failed: %s", error)
             raise StartupError(f"cannot store files in {self._name}: {_reason(error)}") from error
@@ -77,9 +86,9 @@ class S3Blobs:
             )
 
     @asynccontextmanager
-    async def create(self) -> AsyncIterator[BlobSink]:
+    async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
         """Begin a new blob. Unless committed, it is removed when the context is left."""
-        sink = ObjectSink(self._store, secrets.token_hex(16))
+        sink = ObjectSink(self._store, key or secrets.token_hex(16))
         try:
             yield sink
         finally:
@@ -98,10 +107,30 @@ class S3Blobs:
             raise BlobMissing(blob=key)  # too short
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs; missing ones are ignored."""
-        if keys:
+        """Delete blobs, unless deletions are held; missing ones are ignored."""
+        if keys and not await self.is_held():
             with translate_s3_errors(), suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(keys))
+
+    async def hold_deletions(self, holder: str, duration_s: float) -> None:
+        """Hold all deletions for so long; 0 ends the hold of this holder. Raises StorageFailed."""
+        path = f"{_HOLDS}/{holder}"
+        with translate_s3_errors(), suppress(FileNotFoundError):
+            if duration_s:
+                await obstore.put_async(self._store, path, hold_end(duration_s).encode())
+            else:
+                await obstore.delete_async(self._store, [path])
+
+    async def is_held(self) -> bool:
+        """Whether deletions are held. Raises StorageFailed."""
+        with translate_s3_errors():
+            holds = await obstore.list(self._store, prefix=_HOLDS).collect_async()
+            return any([is_future(await self._text(hold["path"]) or "") for hold in holds])
+
+    async def installation(self) -> str | None:
+        """The id of the database that references the blobs. Raises StorageFailed."""
+        with translate_s3_errors():
+            return await self._text(_INSTALLATION)
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
         """Yield all keys in the store, in groups. Other objects are ignored."""
@@ -121,9 +150,9 @@ class S3Blobs:
         except FileNotFoundError:
             raise BlobMissing(blob=key) from None
 
-    async def _installation(self) -> str | None:
+    async def _text(self, path: str) -> str | None:
         try:
-            result = await obstore.get_async(self._store, _INSTALLATION)
+            result = await obstore.get_async(self._store, path)
         except FileNotFoundError:
             return None
         return bytes(await result.bytes_async()).decode().strip()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 
@@ -45,14 +45,28 @@ class BlobSink(Protocol):
 class BlobStore(Protocol):
     """A store of immutable blobs under keys that it generates."""
 
-    def create(self) -> AbstractAsyncContextManager[BlobSink]:
-        """Begin a new blob. Unless committed, it is removed when the context is left."""
+    def create(self, key: str | None = None) -> AbstractAsyncContextManager[BlobSink]:
+        """Begin a new blob. Unless committed, it is removed when the context is left.
+
+        A restore gives the `key`; otherwise it is generated.
+        """
 
     def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a range in chunks. Raises BlobMissing."""
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs; missing ones are ignored."""
+        """Delete blobs; missing ones are ignored. While a backup holds deletions, nothing is
+        deleted: the sweeper finds the blobs later.
+        """
+
+    async def hold_deletions(self, holder: str, duration_s: float) -> None:
+        """Hold all deletions, of every process, for so long; 0 ends the hold of this holder."""
+
+    async def is_held(self) -> bool:
+        """Whether deletions are held."""
+
+    async def installation(self) -> str | None:
+        """The id of the database that references the blobs; None if there is none yet."""
 
     def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
         """Yield all keys in the store, in groups."""
@@ -61,3 +75,13 @@ class BlobStore(Protocol):
 async def run_shielded(work: Coroutine[Any, Any, None]) -> None:
     """Wait for work that continues even if the caller is cancelled repeatedly."""
     await asyncio.shield(asyncio.ensure_future(work))
+
+
+def hold_end(duration_s: float) -> str:
+    """The content of a hold of deletions: the time of its end."""
+    return (datetime.now(UTC) + timedelta(seconds=duration_s)).isoformat()
+
+
+def is_future(end: str) -> bool:
+    """Whether a hold with this content, empty if it was removed, has not ended."""
+    return bool(end) and datetime.fromisoformat(end) > datetime.now(UTC)

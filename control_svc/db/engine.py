@@ -19,6 +19,7 @@ from contextlib import (
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -117,7 +118,7 @@ async def _open_sqlite(
 ) -> AsyncIterator[Database]:
     with ExitStack() as stack:
         for folder in _resolved(Path(str(target.database)).parent, data_dir):
-            stack.enter_context(_lock_folder(folder))
+            stack.enter_context(lock_data_folder(folder))
         await asyncio.to_thread(_check_owner, Path(str(target.database)))
         wait, migration_wait = map(_busy_timeout, (limits.lock_s, limits.migration_lock_s))
         migrator = _sqlite(target, limits, 1, SQLITE_WRITE, (migration_wait, *_MIGRATOR))
@@ -141,6 +142,43 @@ async def _open_sqlite(
             await transactions.close()
             for engine in (reader, writer, migrator):
                 await engine.dispose()
+
+
+class ReadOnlyDatabase(NamedTuple):
+    """A database that other processes may be using."""
+
+    engine: AsyncEngine
+    transactions: Transactions
+    """Only for reads."""
+    file: Path | None
+    """The file of SQLite."""
+
+
+@asynccontextmanager
+async def open_read_only(url: str | None, data_dir: Path) -> AsyncIterator[ReadOnlyDatabase]:
+    """Open an existing database without a lock and without changing it.
+
+    Statements may take any time. Raises StartupError.
+    """
+    target, file = _target(url, data_dir), None
+    if target.get_backend_name() == "postgresql":
+        unlimited = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
+        read_only = {"default_transaction_read_only": "on"}
+        settings = LIMITS.postgres_settings() | unlimited | read_only
+        engine = _postgres(target, LIMITS, settings, size=2)
+        engine = engine.execution_options(isolation_level=READ_ISOLATION)
+    else:
+        file = Path(str(target.database))
+        if not file.is_file():
+            raise StartupError(f"there is no database {file}")
+        uri = target.set(database=f"file:{quote(str(file))}")
+        uri = uri.update_query_dict({"mode": "ro", "uri": "true"})
+        engine = _sqlite(uri, LIMITS, 2, SQLITE_READ, (_busy_timeout(LIMITS.lock_s), *_READER))
+    try:
+        transactions = Transactions(engine, engine, nullcontext, LocalNotifications())
+        yield ReadOnlyDatabase(engine, transactions, file)
+    finally:
+        await engine.dispose()
 
 
 def _resolved(*folders: Path) -> set[Path]:
@@ -251,7 +289,7 @@ def _sqlite(
     return engine
 
 
-def _lock_folder(folder: Path) -> AbstractContextManager[None]:
+def lock_data_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a folder against other processes while the context is open. Raises StartupError."""
     return lock_folder(
         folder,

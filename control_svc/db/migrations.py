@@ -75,6 +75,17 @@ async def upgrade(engine: AsyncEngine, folder: Path = MIGRATIONS) -> None:
         _log.info("upgraded the database from revision %s to %s", revision or "nothing", newest)
 
 
+async def upgrade_to(engine: AsyncEngine, revision: str) -> None:
+    """Upgrade an empty database to the revision of a backup. Raises StartupError."""
+    await _known_revision(engine, MIGRATIONS)
+    await _run(engine, lambda connection: command.upgrade(configuration(connection), revision))
+
+
+def is_known(revision: str, folder: Path = MIGRATIONS) -> bool:
+    """Whether this release has a revision, that is, whether it is not from a later one."""
+    return revision in {script.revision for script in _scripts(folder).walk_revisions()}
+
+
 async def downgrade(engine: AsyncEngine, revision: str) -> None:
     """Downgrade a database; "base" empties it. The data of dropped columns and tables is lost."""
     await _run(engine, lambda connection: command.downgrade(configuration(connection), revision))
@@ -106,9 +117,7 @@ async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
     revision = await current(engine)
     tables = await _run(engine, lambda connection: inspect(connection).get_table_names())
     check_owner(tables, is_migrated=revision is not None)
-    if revision is not None and revision not in {
-        script.revision for script in _scripts(folder).walk_revisions()
-    }:
+    if revision is not None and not is_known(revision, folder):
         raise StartupError(
             f"the database is at revision {revision}, which this release does not know:"
             " it was made by a later one"

@@ -208,12 +208,12 @@ class FaultyBlobs(FolderBlobs):
         self.gate.set()
 
     @asynccontextmanager
-    async def create(self) -> AsyncIterator[BlobSink]:
+    async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
         """Open a sink, unless there is an error to raise."""
         if self.errors:
             raise self.errors.pop(0)
         try:
-            async with super().create() as sink:
+            async with super().create(key) as sink:
                 self.started.set()
                 await self.gate.wait()
                 yield _FaultySink(sink, self)
