@@ -65,7 +65,7 @@ class Sweeper:
 
     async def _delete_orphans(self, now: datetime) -> int:
         total = 0
-        if await self.blobs.is_held():
+        if await self.blobs.is_deletion_suspended():
             return total
         async for group in self.blobs.keys():
             old = {stored.key for stored in group if stored.touched_at <= now - self.grace}

@@ -3,7 +3,7 @@
     incoming/KEY      a blob that is being written; the sweeper deletes those of killed writers
     ab/KEY            a complete, synced blob; "ab" are the first two digits of the key
     INSTALLATION      the id of the database that references the blobs
-    holds/NAME        the time until which a backup holds deletions
+    suspensions/NAME  the time until which a backup suspends deletions
 
 Keys are generated, so no input of a caller becomes part of a path. All disk access is in threads,
 because a slow disk must not block the event loop.
@@ -24,9 +24,9 @@ from control_svc.blobs.store import (
     Blob,
     BlobSink,
     StoredKey,
-    hold_end,
     is_future,
     run_shielded,
+    suspension_end,
 )
 from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
@@ -38,7 +38,7 @@ _BUFFER_CHUNKS: Final = 256
 _WRITEBACK_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
-_HOLDS: Final = "holds"
+_SUSPENSIONS: Final = "suspensions"
 
 
 class FolderBlobs:
@@ -105,17 +105,17 @@ class FolderBlobs:
             file.close()
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs, unless deletions are held; missing ones are ignored."""
+        """Delete blobs, unless deletions are suspended; missing ones are ignored."""
         if keys:
             await asyncio.to_thread(self._unlink, list(keys))
 
-    async def hold_deletions(self, holder: str, duration_s: float) -> None:
-        """Hold all deletions for so long; 0 ends the hold of this holder. Raises StorageFailed."""
-        await asyncio.to_thread(self._hold, holder, duration_s)
+    async def suspend_deletions(self, holder: str, duration_s: float) -> None:
+        """Suspend all deletions for so long; 0 ends it for this holder. Raises StorageFailed."""
+        await asyncio.to_thread(self._suspend, holder, duration_s)
 
-    async def is_held(self) -> bool:
-        """Whether deletions are held."""
-        return await asyncio.to_thread(self._is_held)
+    async def is_deletion_suspended(self) -> bool:
+        """Whether deletions are suspended."""
+        return await asyncio.to_thread(self._is_deletion_suspended)
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs; None if there is none yet."""
@@ -152,22 +152,25 @@ class FolderBlobs:
         except FileNotFoundError:
             raise BlobMissing(blob=key) from None
 
-    def _hold(self, holder: str, duration_s: float) -> None:
+    def _suspend(self, holder: str, duration_s: float) -> None:
         with disk_errors():
-            folder = self._folder / _HOLDS
+            folder = self._folder / _SUSPENSIONS
             folder.mkdir(mode=0o700, exist_ok=True)
             if not duration_s:
                 (folder / holder).unlink(missing_ok=True)
                 return
             with atomic_file(folder / holder) as file:
-                file.write(hold_end(duration_s).encode())
+                file.write(suspension_end(duration_s).encode())
 
-    def _is_held(self) -> bool:
-        holds = (self._folder / _HOLDS).glob("*")
-        return any(is_future(path.read_text()) for path in holds if path.suffix != ".part")
+    def _is_deletion_suspended(self) -> bool:
+        for path in (self._folder / _SUSPENSIONS).glob("*"):
+            with suppress(FileNotFoundError):  # ended meanwhile
+                if path.suffix != ".part" and is_future(path.read_text()):
+                    return True
+        return False
 
     def _unlink(self, keys: Sequence[str]) -> None:
-        if self._is_held():
+        if self._is_deletion_suspended():
             return
         for key in keys:
             self._path(key).unlink(missing_ok=True)

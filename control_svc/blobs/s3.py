@@ -2,7 +2,7 @@
 
     PREFIX/KEY             a complete blob
     PREFIX/INSTALLATION    the id of the database that references the blobs
-    PREFIX/holds/NAME      the time until which a backup holds deletions
+    PREFIX/suspensions/NAME    the time until which a backup suspends deletions
 
 Small blobs are one request. Larger ones are multipart uploads, sent while the bytes arrive; an
 upload that is not committed is aborted. Only a process that dies leaves parts, which a lifecycle
@@ -29,9 +29,9 @@ from control_svc.blobs.store import (
     Blob,
     BlobSink,
     StoredKey,
-    hold_end,
     is_future,
     run_shielded,
+    suspension_end,
 )
 from svc_kit.errors import BlobMissing, StorageFailed
 from svc_kit.lifecycle import StartupError
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 READ_BYTES: Final = 256 * 1024
 _LIST_GROUP: Final = 500
 _INSTALLATION: Final = "INSTALLATION"
-_HOLDS: Final = "holds"
+_SUSPENSIONS: Final = "suspensions"
 _KEY: Final = re.compile("[0-9a-f]{32}")
 _OPTIONS: Final = {"endpoint", "region"}
 
@@ -107,25 +107,25 @@ class S3Blobs:
             raise BlobMissing(blob=key)  # too short
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs, unless deletions are held; missing ones are ignored."""
-        if keys and not await self.is_held():
+        """Delete blobs, unless deletions are suspended; missing ones are ignored."""
+        if keys and not await self.is_deletion_suspended():
             with translate_s3_errors(), suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(keys))
 
-    async def hold_deletions(self, holder: str, duration_s: float) -> None:
-        """Hold all deletions for so long; 0 ends the hold of this holder. Raises StorageFailed."""
-        path = f"{_HOLDS}/{holder}"
+    async def suspend_deletions(self, holder: str, duration_s: float) -> None:
+        """Suspend all deletions for so long; 0 ends it for this holder. Raises StorageFailed."""
+        path = f"{_SUSPENSIONS}/{holder}"
         with translate_s3_errors(), suppress(FileNotFoundError):
             if duration_s:
-                await obstore.put_async(self._store, path, hold_end(duration_s).encode())
+                await obstore.put_async(self._store, path, suspension_end(duration_s).encode())
             else:
                 await obstore.delete_async(self._store, [path])
 
-    async def is_held(self) -> bool:
-        """Whether deletions are held. Raises StorageFailed."""
+    async def is_deletion_suspended(self) -> bool:
+        """Whether deletions are suspended. Raises StorageFailed."""
         with translate_s3_errors():
-            holds = await obstore.list(self._store, prefix=_HOLDS).collect_async()
-            return any([is_future(await self._text(hold["path"]) or "") for hold in holds])
+            suspensions = await obstore.list(self._store, prefix=_SUSPENSIONS).collect_async()
+            return any([is_future(await self._text(each["path"]) or "") for each in suspensions])
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""

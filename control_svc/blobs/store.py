@@ -55,15 +55,15 @@ class BlobStore(Protocol):
         """Yield the bytes of a range in chunks. Raises BlobMissing."""
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete blobs; missing ones are ignored. While a backup holds deletions, nothing is
+        """Delete blobs; missing ones are ignored. While a backup suspends deletions, nothing is
         deleted: the sweeper finds the blobs later.
         """
 
-    async def hold_deletions(self, holder: str, duration_s: float) -> None:
-        """Hold all deletions, of every process, for so long; 0 ends the hold of this holder."""
+    async def suspend_deletions(self, holder: str, duration_s: float) -> None:
+        """Suspend all deletions, of every process, for so long; 0 ends it for this holder."""
 
-    async def is_held(self) -> bool:
-        """Whether deletions are held."""
+    async def is_deletion_suspended(self) -> bool:
+        """Whether deletions are suspended."""
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs; None if there is none yet."""
@@ -77,11 +77,11 @@ async def run_shielded(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(asyncio.ensure_future(work))
 
 
-def hold_end(duration_s: float) -> str:
-    """The content of a hold of deletions: the time of its end."""
+def suspension_end(duration_s: float) -> str:
+    """The content of a suspension: the time of its end."""
     return (datetime.now(UTC) + timedelta(seconds=duration_s)).isoformat()
 
 
 def is_future(end: str) -> bool:
-    """Whether a hold with this content, empty if it was removed, has not ended."""
+    """Whether a suspension with this content, empty if it was removed, has not ended."""
     return bool(end) and datetime.fromisoformat(end) > datetime.now(UTC)
