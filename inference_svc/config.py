@@ -95,7 +95,7 @@ class MediaSettings(SettingsGroup):
     folder: Path | None = None
     """Folder for them, emptied when the service ends. Unset: the system's temporary folder."""
     encoder_threads: int | None = Field(None, ge=1, le=1024)
-    """Threads with which pictures and sounds are encoded, at a low priority. Unset: half of the
+    """Threads with which pictures and sounds are encoded, at a low priority. Unset: as many as
     cores."""
     queued: int = Field(256, ge=1)
     """Maximum number of pictures and sounds of a model that wait to be encoded."""

@@ -140,7 +140,7 @@ class EngineConfigBuilder:
             ProjectorSettings(
                 projector,
                 file.path,
-                threads=self.settings.media.encoder_threads or max(1, self.cores // 2),
+                threads=self.settings.media.encoder_threads or self.cores,
                 uses_gpu=uses_devices and library.can_use_gpu(),
                 image_min_tokens=overrides.image_min_tokens,
                 image_max_tokens=overrides.image_max_tokens,

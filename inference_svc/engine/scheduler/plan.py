@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.cost_model.step_time import StepTimeModel
@@ -22,6 +23,10 @@ from inference_svc.engine.scheduler.policy import (
 )
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot
+
+_MIN_VECTORS: Final = 8
+"""Vectors of a step beside decoding sequences, even if these then miss their target time. With 16,
+steps of eight streams beside a picture take 2.2 times as long as without it, with 8 1.7 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +82,9 @@ def plan_prefill(
         _pending_prompt(sequence, count, now)
         for sequence, (_, count) in zip(sequences, parts, strict=True)
     ]
-    chunks = _chunks(prompts, num_decoding, limits, step_time)
-    _choose_whole([span for span, _ in parts], chunks)
+    spans = [span for span, _ in parts]
+    chunks = _chunks(prompts, spans, num_decoding, limits, step_time)
+    _choose_whole(spans, chunks)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk, span))
         for sequence, (span, _), chunk in zip(sequences, parts, chunks, strict=True)
@@ -126,6 +132,7 @@ def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
 
 def _chunks(
     prompts: SequenceOf[PendingPrompt],
+    spans: SequenceOf[MediaSpan | None],
     num_decoding: int,
     limits: PlanLimits,
     step_time: StepTimeModel,
@@ -143,7 +150,28 @@ def _chunks(
         num_decoding=num_decoding,
     )
     steps = 1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1)
-    return priority_chunks(prompts, budget, steps=steps)
+    chunks = priority_chunks(prompts, budget, steps=steps)
+    if fitting is not None and limits.policy is not Policy.THROUGHPUT_FIRST:
+        _shorten_causal(spans, prompts, chunks, max(fitting, _MIN_VECTORS))
+    return chunks
+
+
+def _shorten_causal(
+    spans: SequenceOf[MediaSpan | None],
+    prompts: SequenceOf[PendingPrompt],
+    chunks: list[int],
+    available: int,
+) -> None:
+    """Limit the tokens of causal chunks together, highest priority first.
+
+    Decoding sequences wait for pictures and sounds no longer than for the target time, also under
+    `Policy.BALANCED`: a chunk has waited for its encoding, so a few more steps add little to that.
+    """
+    for i in sorted(range(len(chunks)), key=lambda i: -prompts[i].effective_priority):
+        span = spans[i]
+        if span is not None and span.is_causal:
+            chunks[i] = min(chunks[i], available)
+            available -= chunks[i]
 
 
 def _pending_prompt(sequence: Sequence, count: int, now: float) -> PendingPrompt:

@@ -4,6 +4,7 @@ from array import array
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from inference_svc.engine.events import Preempted
 from inference_svc.engine.media import VectorFile, media_tokens
 from inference_svc.engine.ngram import propose_tokens
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.scheduler.policy import Policy
 from svc_kit.errors import DecodeFailed, InvalidField
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.media_prompts import Chunk, media_request, write_fake_chunk
@@ -33,8 +35,8 @@ def picture(tmp_path: Path) -> Chunk:
     return write_fake_chunk(tmp_path, "picture", 20)
 
 
-def _bench(limits: NativeLimits = LIMITS, chunk_cap: int = 16) -> EngineBench:
-    return EngineBench(FakeBackend(limits), chunk_cap=chunk_cap)
+def _bench(limits: NativeLimits = LIMITS, chunk_cap: int = 16, **options: Any) -> EngineBench:
+    return EngineBench(FakeBackend(limits), chunk_cap=chunk_cap, **options)
 
 
 def test_tokens_and_vectors_of_a_step_are_computed_in_two_calls(picture: Chunk) -> None:
@@ -64,6 +66,31 @@ def test_a_chunk_is_cut_by_the_budget_of_prompts(picture: Chunk) -> None:
     pieces = [len(batch.tokens) for batch in bench.backend.batches if batch.vectors is not None]
     assert sum(pieces) == 20
     assert max(pieces) <= 8
+
+
+@pytest.mark.parametrize(
+    ("policy", "step_s", "largest"),
+    [
+        (Policy.BALANCED, 0.01, 20),
+        (Policy.BALANCED, 0.09, 11),
+        (Policy.BALANCED, 0.2, 8),
+        (Policy.LATENCY_FIRST, 0.2, 8),
+        (Policy.THROUGHPUT_FIRST, 0.2, 20),
+    ],
+)
+def test_pieces_of_a_chunk_keep_the_target_time_of_streams(
+    picture: Chunk, policy: Policy, step_s: float, largest: int
+) -> None:
+    """They have at least eight vectors; a policy without a target computes the chunk at once."""
+    times = {1: step_s, 3: step_s}
+    bench = _bench(chunk_cap=64, policy=policy, measured=times, token_target_s=0.43)
+    bench.submit(make_request(0, max_tokens=30))
+    bench.step()
+    bench.submit(media_request(1, [[65], picture, [66]]))
+    bench.run()
+
+    pieces = [len(batch.tokens) for batch in bench.backend.batches if batch.vectors is not None]
+    assert (pieces[0], sum(pieces)) == (largest, 20)
 
 
 def test_non_causal_chunks_are_computed_whole_and_alone(tmp_path: Path) -> None:
