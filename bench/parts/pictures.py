@@ -4,11 +4,15 @@ import asyncio
 import base64
 import io
 import json
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from bench import loadgen
@@ -19,12 +23,19 @@ from bench.servers import MODEL_NAME, NEW_PROMPTS, Server
 from bench.stage import Stage
 from bench.streams import Stream
 from bench.workload import SAMPLINGS, WORDS
+from inference_svc.llama.projector import Projector, ProjectorSettings
+from inference_svc.media.encoder import Encoder, EncoderLimits
+from inference_svc.media.encoder_messages import EncoderConfig
+from inference_svc.media.model import DecodedImage
+from inference_svc.models.projector_file import describe_projector
 
 SEEN, SEEN_TEXT = "seen before", "text in the cache"
 NEW = "new picture"
+ENCODE, LIBMTMD = "encode a picture", "libmtmd alone"
 ALONE, BESIDE = "8 streams alone", "8 streams, pictures arrive"
 STREAMS: Final = 8
 MAX_SEEN_COST, MAX_GAP_COST = 1.1, 1.5
+MAX_ENCODE_COST = 1 / 0.95
 
 
 class Sizes(NamedTuple):
@@ -34,11 +45,12 @@ class Sizes(NamedTuple):
     new: int
     output_tokens: int  # of the streams
     arriving: int  # pictures, one after the other
+    encoded: int
     rounds: int
 
 
-FULL = Sizes(seen=10, new=6, output_tokens=96, arriving=6, rounds=3)
-QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, rounds=1)
+FULL = Sizes(seen=10, new=6, output_tokens=96, arriving=6, encoded=40, rounds=3)
+QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, encoded=4, rounds=1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
@@ -47,12 +59,70 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     stage.folder.mkdir(parents=True, exist_ok=True)
     projector = stage.folder / "random-projector.gguf"
     write_projector(projector, text_width(stage.model))
+    projector_settings = ProjectorSettings(
+        describe_projector(projector), stage.model, stage.threads
+    )
+    for number in range(stage.rounds or sizes.rounds):
+        yield from _encode_round(stage, projector_settings, sizes.encoded, number)
     shape = replace(stage.shape(STREAMS + 2, 1024), projector=projector)
     with stage.corral(shape) as corral, stage.llama_servers(shape, NEW_PROMPTS[:1]) as peers:
         servers = {CORRAL: corral, **{peer.name: peer for peer in peers}}
         for number in range(stage.rounds or sizes.rounds):
             for name in alternate([*servers], number):
                 yield from _round(stage, servers[name], name, sizes, number)
+
+
+def _encode_round(
+    stage: Stage, settings: ProjectorSettings, count: int, number: int
+) -> Iterator[Measurement]:
+    """Encode pictures in the encoder process, which writes their vectors to files, and in this
+    process."""
+    pictures = [
+        DecodedImage(PICTURE_PIXELS, PICTURE_PIXELS, _pixels(number * count + i).tobytes())
+        for i in range(count)
+    ]
+    folder = stage.folder / f"vectors-{number}"
+    folder.mkdir()
+    measured = {
+        CORRAL: lambda: stage.runner.run(_encode_in_process(settings, pictures, folder)),
+        LIBMTMD: lambda: _encode_here(settings, pictures),
+    }
+    for name in alternate([*measured], number):
+        yield Measurement(ENCODE, number, name, round(measured[name]() / count * 1e3, 3))
+
+
+async def _encode_in_process(
+    settings: ProjectorSettings, pictures: Sequence[DecodedImage], folder: Path
+) -> float:
+    encoder = Encoder(EncoderConfig("bench", settings), EncoderLimits())
+    await encoder.start()
+    try:
+        started = time.monotonic()
+        await asyncio.gather(
+            *(
+                encoder.encode(picture, picture.digest, folder / str(i), project="p", field="f")
+                for i, picture in enumerate(pictures)
+            )
+        )
+        return time.monotonic() - started
+    finally:
+        await encoder.close()
+
+
+def _encode_here(settings: ProjectorSettings, pictures: Sequence[DecodedImage]) -> float:
+    with closing(Projector(settings)) as projector:
+        _encode_one(projector, pictures[0])
+        started = time.monotonic()
+        for picture in pictures:
+            _encode_one(projector, picture)
+        return time.monotonic() - started
+
+
+def _encode_one(projector: Projector, picture: DecodedImage) -> None:
+    with projector.split_image(picture.width, picture.height, picture.rgb) as split:
+        for index, chunk in enumerate(split.chunks):
+            if chunk.kind is not None:
+                split.encode(index)
 
 
 def _round(
@@ -98,10 +168,14 @@ async def _send(server: Server, body: bytes) -> Stream:
 
 def _picture(seed: int) -> bytes:
     """A PNG of noise, which no server can have seen."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (PICTURE_PIXELS, PICTURE_PIXELS, 3))
     file = io.BytesIO()
-    Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+    Image.fromarray(_pixels(seed)).save(file, "PNG")
     return file.getvalue()
+
+
+def _pixels(seed: int) -> npt.NDArray[np.uint8]:
+    side = PICTURE_PIXELS
+    return np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
 def _picture_chat(picture: bytes) -> bytes:
@@ -131,10 +205,13 @@ def _chat(content: Any, output_tokens: int = 1) -> bytes:
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
     """Compare pictures with text, busy streams with quiet ones, and both with llama-server."""
-    others = dict.fromkeys(each.system for each in measurements if each.system != CORRAL)
+    others = dict.fromkeys(
+        each.system for each in measurements if each.system not in (CORRAL, LIBMTMD)
+    )
     results = [
         _ratio(measurements, (SEEN, CORRAL), (SEEN_TEXT, CORRAL), MAX_SEEN_COST),
         _ratio(measurements, (BESIDE, CORRAL), (ALONE, CORRAL), MAX_GAP_COST),
+        _ratio(measurements, (ENCODE, CORRAL), (ENCODE, LIBMTMD), MAX_ENCODE_COST),
     ]
     results += [_ratio(measurements, (NEW, CORRAL), (NEW, other), 1.0) for other in others]
     results += [_ratio(measurements, (BESIDE, CORRAL), (BESIDE, other), 1.0) for other in others]
@@ -166,7 +243,8 @@ PART = Part(
         "a projector with random weights). Milliseconds to the first token of a new picture and of "
         "one that was seen before, beside text of the same length in the cache; and the 99th "
         f"percentile of the time between two pieces of {STREAMS} streams of text, alone and while "
-        "new pictures arrive one after the other."
+        "new pictures arrive one after the other. Milliseconds to encode a picture, in the encoder "
+        "process and by libmtmd in the process that measures."
     ),
     measure=measure,
     conclude=conclude,
