@@ -10,7 +10,7 @@ from svc_kit.auth.authenticator import Authenticator, ServiceToken, principal_me
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
-from svc_kit.logs import current_request_id, project_var
+from svc_kit.logs import add_call_fields, current_request_id, project_var
 
 MAX_LABEL_BYTES = 256
 
@@ -47,6 +47,7 @@ class Authentication:
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
+        add_call_fields(key=principal.key_id)
         if not principal.has(scope):
             raise ScopeMissing(scope=scope, method=method)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc.aio
+from corral.control.v1.response_pb2 import Response
+from corral.control.v1.response_service_pb2 import CreateResponseResponse, StreamResponseResponse
+from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
-from svc_kit.logs import current_request_id
+from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
@@ -92,11 +95,12 @@ class StreamCall(StoppableCall, Generic[Message]):
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the messages, all with call number 0."""
-        message = self._first
+        message = last = self._first
         with self._stoppable(), translate_errors(self._service):
             while message is not None:
                 yield 0, message
-                message = await self._read()
+                last, message = message, await self._read()
+        _log_usage(last)
 
     async def _read(self) -> Message | None:
         """Read the next message. None after the last."""
@@ -113,10 +117,46 @@ class UnaryCall(StoppableCall, Generic[Message]):
         """Wait for the reply."""
         with self._stoppable(), translate_errors(self._service):
             self._reply = await self._call
+        _log_usage(self._reply)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the reply, with call number 0."""
         yield 0, self._reply
+
+
+def _log_usage(last: Any) -> None:
+    """Add what the last message of a call says about its tokens to the access log."""
+    match last:
+        case pb.ChatResponse() | pb.GenerateResponse():
+            usage, timings = last.done.usage, last.done.timings
+            add_call_counts(
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+            )
+            if timings.HasField("first_token"):  # else no choice was started
+                add_call_fields(
+                    queue_s=round(timings.queue.ToTimedelta().total_seconds(), 4),
+                    first_token_s=round(timings.first_token.ToTimedelta().total_seconds(), 4),
+                )
+        case pb.EmbedResponse() | pb.RerankResponse():
+            add_call_fields(model=last.model)
+            add_call_counts(prompt_tokens=last.prompt_tokens)
+        case CreateResponseResponse():
+            _log_response(last.response)
+        case StreamResponseResponse():
+            ended = getattr(last.event, last.event.WhichOneof("event") or "event", None)
+            if isinstance(ended, Response):
+                _log_response(ended)
+
+
+def _log_response(response: Response) -> None:
+    add_call_fields(model=response.settings.model)
+    add_call_counts(
+        prompt_tokens=response.usage.input_tokens,
+        cached_tokens=response.usage.cached_tokens,
+        completion_tokens=response.usage.output_tokens,
+    )
 
 
 class UploadCall(StoppableCall, Generic[Request, Message]):

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
 from gateway.active_calls import ActiveCalls
-from gateway.auth import Authentication, Caller
+from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls
 from gateway.config import GatewaySettings
 from gateway.http.json_body import read_body
@@ -33,7 +33,7 @@ from openai_wire.errors import ParamNames
 from openai_wire.shared.json_body import parse_array, parse_object
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining
-from svc_kit.logs import current_request_id
+from svc_kit.logs import add_call_fields, current_request_id
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class AppContext:
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""
+        add_call_fields(model=model[:MAX_LABEL_BYTES])
         return Envelope(
             id=prefix + random_suffix(),
             created=int(time.time()),

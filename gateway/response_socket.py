@@ -38,7 +38,7 @@ from svc_kit.errors import (
     QueueFull,
     WebsocketConnectionLimitReached,
 )
-from svc_kit.logs import request_id_var
+from svc_kit.logs import request_id_var, start_call_fields
 
 MAX_RESPONSES: Final = 16
 MAX_STREAMS: Final = 16
@@ -50,6 +50,7 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 _COMPLETED: Final = ("completed", "incomplete")
 _FINAL: Final = (*_COMPLETED, "failed", "cancelled")
 _log = logging.getLogger(__name__)
+_access_log = logging.getLogger("gateway.access")
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ class ResponseSocket:
 
     async def _run_frame(self, frame: CreateFrame) -> None:
         request_id_var.set(new_request_id())
+        fields, started_at = start_call_fields(), time.monotonic()
         previous = frame.body.previous_response_id or ""
         try:
             request = new_response(frame.body)
@@ -192,6 +194,8 @@ class ResponseSocket:
             await self._send_error(frame, InternalError(request_id=request_id_var.get()))
         if not succeeded:
             self._history.remove(previous)
+        fields |= {"succeeded": succeeded, "duration_s": round(time.monotonic() - started_at, 4)}
+        _access_log.info("response over a WebSocket", extra={"fields": fields})
 
     async def _generate(
         self, frame: CreateFrame, request: response_pb2.NewResponse, control: ControlClient

@@ -19,11 +19,39 @@ request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
 """The id of the running request; empty outside one."""
 project_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("project", default="")
 """The project of the running request; empty outside one."""
+_call_fields: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.ContextVar(
+    "call_fields", default=None
+)
 
 
 def current_request_id() -> str:
     """The id of the running request; empty outside one."""
     return request_id_var.get()
+
+
+def start_call_fields() -> dict[str, Any]:
+    """Start the fields that the running call's line in the access log will have, and return them.
+
+    Tasks that the call starts add to the same fields.
+    """
+    fields: dict[str, Any] = {}
+    _call_fields.set(fields)
+    return fields
+
+
+def add_call_fields(**fields: Any) -> None:
+    """Add fields to the running call's line in the access log; does nothing outside a call."""
+    current = _call_fields.get()
+    if current is not None:
+        current.update(fields)
+
+
+def add_call_counts(**counts: int) -> None:
+    """Add to fields of the running call's line in the access log that are sums."""
+    current = _call_fields.get()
+    if current is not None:
+        for name, count in counts.items():
+            current[name] = current.get(name, 0) + count
 
 
 def configure_logging(

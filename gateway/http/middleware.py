@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.errors import error_response
 from svc_kit.errors import DomainError, InternalError, QueueFull
-from svc_kit.logs import project_var, request_id_var
+from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics
 
 _log = logging.getLogger("gateway.access")
@@ -42,11 +42,15 @@ class _ResponseObserver:
         self.started_at = clock()
         self.status = 0
         self.num_bytes = 0
+        self.first_byte_at: float | None = None
+        self.fields = start_call_fields()
 
     async def send(self, message: Message) -> None:
         """Send one message."""
         if message["type"] not in _START_MESSAGES:
             self.num_bytes += len(message.get("body") or message.get("text") or "")
+            if self.first_byte_at is None and self.num_bytes:
+                self.first_byte_at = self._clock()
         else:
             self.status = message.get("status", SWITCHING_PROTOCOLS)
             duration_ms = round((self._clock() - self.started_at) * 1000)
@@ -122,5 +126,8 @@ class RequestMiddleware:
             "status": status,
             "duration_s": round(duration_s, 4),
             "sent_bytes": response.num_bytes,
+            **response.fields,
         }
+        if response.first_byte_at is not None:
+            fields["first_byte_s"] = round(response.first_byte_at - response.started_at, 4)
         _log.log(level, "request", extra={"fields": fields})

@@ -23,6 +23,7 @@ from svc_kit.errors import (
     OutOfRange,
     TooLong,
 )
+from svc_kit.logs import add_call_fields
 
 MAX_INPUTS = 2048
 _FLOAT_BYTES = 4
@@ -115,6 +116,7 @@ class EmbeddingService:
         )
         vectors = await loaded.engine.embed(request)
         self._count(request.project, request.model, Counts(1, request.num_tokens))
+        add_call_fields(model=request.model, prompt_tokens=request.num_tokens)
         return vectors, request.num_tokens
 
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:

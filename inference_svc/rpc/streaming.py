@@ -6,7 +6,7 @@ of the call that carries the messages.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
@@ -24,6 +24,7 @@ from inference_svc.engine_client.output_stream import OutputStream, SequenceEven
 from inference_svc.media.processor import MediaLease
 from inference_svc.rpc.media_inputs import NO_MEDIA
 from inference_svc.usage import Counts, RecordUsage
+from svc_kit.logs import add_call_fields
 from svc_kit.rpc.message_mapper import EnumMapper
 
 _SOURCES: Final = EnumMapper[events.CacheSource](
@@ -104,6 +105,23 @@ class UsageCounts:
         usage = self._usage
         num_tokens = sum(self._new_tokens.values())
         return Counts(1, usage.prompt_tokens, usage.cached_tokens, num_tokens)
+
+    def log_fields(self) -> Mapping[str, float]:
+        """The tokens so far, and the durations of the first choice once it has finished."""
+        used = self.used()
+        fields: dict[str, float] = {
+            "prompt_tokens": used.prompt_tokens,
+            "cached_tokens": used.cached_tokens,
+            "completion_tokens": used.completion_tokens,
+        }
+        if self._timed is not None:
+            queue_s, prefill_s, decode_s = self._timed
+            fields |= {
+                "queue_ms": round(queue_s * 1000, 3),
+                "first_token_ms": round((queue_s + prefill_s) * 1000, 3),
+                "decode_ms": round(decode_s * 1000, 3),
+            }
+        return fields
 
     def done(self) -> pb.Done:
         """The last event."""
@@ -258,6 +276,7 @@ async def stream_responses(
         yield response_type(sequence_number=next(numbers), done=usage.done())
     finally:
         stream.close()
+        add_call_fields(model=accepted.model, **usage.log_fields())
         if usage.started:
             count(accepted.project, accepted.model, usage.used())
 

@@ -38,7 +38,7 @@ from svc_kit.errors import (
     ScopeMissing,
 )
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
-from svc_kit.logs import project_var, request_id_var
+from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics
 from svc_kit.settings.groups import ServerSettings
 
@@ -91,6 +91,8 @@ class _Call:
     request_id: str = field(default_factory=new_request_id)
     started: float = field(default_factory=time.perf_counter)
     key_id: str = ""
+    fields: dict[str, Any] = field(default_factory=start_call_fields)
+    """Of the method, for the log."""
 
 
 class RpcInterceptor(grpc.aio.ServerInterceptor):
@@ -269,6 +271,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             "duration_ms": round(seconds * 1000, 3),
             "peer": call.context.peer(),
             "key": call.key_id,
+            **call.fields,
             **_labels(call.metadata),
         }
         events = {name: value for name, value in fields.items() if value != ""}

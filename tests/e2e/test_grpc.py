@@ -370,6 +370,11 @@ async def test_the_request_id_is_generated_by_the_server(rpc: Rpc, up: Corral) -
     answer = await gather(call)
     initial, trailing = dict(await call.initial_metadata()), dict(await call.trailing_metadata())
     await up.program.line("call ended", after=mark, caller_request_id="mine-17")
+    lines = [each.fields for each in up.program.stderr[mark:]]
+    (line,) = [each for each in lines if each.get("caller_request_id") == "mine-17"]
 
+    assert line["model"] == answer.accepted.model
+    assert line["completion_tokens"] == answer.done.usage.completion_tokens
+    assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["duration_ms"]
     assert answer.accepted.request_id.startswith("req_")
     assert initial["x-request-id"] == trailing["x-request-id"] == answer.accepted.request_id

@@ -43,6 +43,8 @@ class Script:
     gate_at: int = 1
     acceptance_gate: asyncio.Event | None = None
     """Awaited before the request is accepted."""
+    times_s: tuple[float, float] | None = None
+    """Time in the queue, and until the first token; None: not reported."""
     endless: bool = False
     """Repeat the pieces until the call is cancelled."""
 
@@ -225,7 +227,12 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         usage = generation_pb2.Usage(
             prompt_tokens=3, completion_tokens=number, reasoning_tokens=len(script.reasoning)
         )
-        yield {"done": generation_pb2.Done(usage=usage)}
+        done = generation_pb2.Done(usage=usage)
+        if script.times_s is not None:
+            queue_s, first_token_s = script.times_s
+            done.timings.queue.FromMilliseconds(round(queue_s * 1000))
+            done.timings.first_token.FromMilliseconds(round(first_token_s * 1000))
+        yield {"done": done}
 
 
 @dataclass(frozen=True, slots=True)

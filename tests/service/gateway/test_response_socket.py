@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -306,3 +307,21 @@ async def test_the_handshake_is_authenticated(headers: dict[str, str], status: i
 
     assert rejected.value.response.status_code == status
     assert json.loads(rejected.value.response.body)["error"]["message"]
+
+
+async def test_each_response_is_one_line_of_the_access_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With its model and its tokens; the connection has a line of its own when it ends."""
+    caplog.set_level(logging.INFO, "gateway.access")
+    async with open_socket() as socket:
+        await socket.create("one")
+        await socket.create("two")
+        await socket.create("x", previous_response_id="resp_" + "0" * 32)
+
+    lines = [r for r in caplog.records if r.message == "response over a WebSocket"]
+    fields: list[dict[str, Any]] = [line.fields for line in lines]  # type: ignore[attr-defined]
+    assert [line["succeeded"] for line in fields] == [True, True, False]
+    assert [line.get("model") for line in fields] == [MODEL, MODEL, None]
+    assert [line.get("completion_tokens") for line in fields] == [3, 3, None]
+    assert len([r for r in caplog.records if r.message == "request"]) == 1

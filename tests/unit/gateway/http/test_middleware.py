@@ -120,6 +120,7 @@ async def test_the_access_log_has_no_content(caplog: pytest.LogCaptureFixture) -
         "method": "POST",
         "path": "/v1/x",
         "status": "200",
-        "duration_s": 2.0,
+        "duration_s": 3.0,
         "sent_bytes": len(SECRET),
+        "first_byte_s": 2.0,
     }
