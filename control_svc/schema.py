@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import MetaData, literal, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.adapters import queries as adapters
@@ -67,7 +67,10 @@ class BlobReference(NamedTuple):
 
 
 async def read_references(
-    session: AsyncSession, column: InstrumentedAttribute[str], after: str, limit: int
+    session: AsyncSession | AsyncConnection,
+    column: InstrumentedAttribute[str],
+    after: str,
+    limit: int,
 ) -> list[BlobReference]:
     """The references of one of `BLOB_COLUMNS` with keys greater than `after`, by key."""
     table: Any = column.class_

@@ -8,7 +8,7 @@ from importlib.metadata import version as installed_version
 import click
 
 from corral_cli.adapters import adapters
-from corral_cli.backup import check
+from corral_cli.backup import backup, check, restore
 from corral_cli.batch import batch
 from corral_cli.chat import chat
 from corral_cli.config import config
@@ -81,6 +81,8 @@ for command in (
     config,
     db,
     check,
+    backup,
+    restore,
     projects,
     keys,
     usage,

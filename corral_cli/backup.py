@@ -4,19 +4,23 @@ import asyncio
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from corral_cli.serve import load
+from svc_kit.errors import DomainError
+from svc_kit.lifecycle import StartupError
 
 if TYPE_CHECKING:
     from control_svc.backup.check import Report
+    from control_svc.backup.layout import Manifest
     from control_svc.config import ControlSettings
 
+ResultT = TypeVar("ResultT")
 DAMAGED: Final = 3
 """The exit code if the installation is damaged."""
 
@@ -57,7 +61,8 @@ def check(settings: "ControlSettings", *, quick: bool, as_json: bool) -> None:
     # Imported here because it is slow, and most commands need no database.
     from control_svc.backup.check import check as check_installation
 
-    report = asyncio.run(check_installation(settings, quick=quick, progress=Progress("checked")))
+    progress = Progress("checked")
+    report = asyncio.run(_run(check_installation(settings, quick=quick, progress=progress)))
     click.echo(json.dumps(_report_object(report)) if as_json else "\n".join(_lines(report)))
     if report.problems:
         sys.exit(DAMAGED)
@@ -75,6 +80,85 @@ def _lines(report: "Report") -> list[str]:
         f" {report.foreign_keys:,} foreign keys and {report.sealed:,} encrypted contents:"
         f" {len(report.problems):,} problems; {report.unreferenced:,} files without a row",
     ]
+
+
+@click.command("backup")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
+@as_json
+@installation_options
+def backup(settings: "ControlSettings", *, folder: Path, keep: int | None, as_json: bool) -> None:
+    """Add a backup of the database and the stored files to FOLDER, while services run.
+
+    Files that an earlier backup in FOLDER has are not copied again. Exit with code 3 if files were
+    lost before.
+    """
+    from control_svc.backup.backup import back_up
+
+    manifest = asyncio.run(
+        _run(back_up(settings, folder, keep=keep, progress=Progress("backed up")))
+    )
+    _print_manifest(manifest, as_json=as_json, verb="backed up")
+    if manifest.lost:
+        sys.exit(DAMAGED)
+
+
+@click.command("restore")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--backup", "backup_id", help="The id of a backup. Default: the newest in FOLDER.")
+@click.option("--list", "list_ids", is_flag=True, help="Only list the backups, oldest first.")
+@click.option("--verify", "verify_only", is_flag=True, help="Only read it and compare all digests.")
+@as_json
+@installation_options
+def restore(
+    settings: "ControlSettings",
+    *,
+    folder: Path,
+    backup_id: str | None,
+    list_ids: bool,
+    verify_only: bool,
+    as_json: bool,
+) -> None:
+    """Restore a backup from FOLDER where nothing is yet: an empty data folder, database and bucket.
+
+    Services must not run. All bytes are verified.
+    """
+    from control_svc.backup.layout import BackupFolder
+    from control_svc.backup.restore import restore as restore_backup
+    from control_svc.backup.restore import verify
+
+    if list_ids:
+        manifests = map(BackupFolder(folder).read, BackupFolder(folder).ids())
+        for manifest in manifests:
+            _print_manifest(manifest, as_json=as_json, verb="has")
+    elif verify_only:
+        manifest = asyncio.run(_run(verify(folder, backup_id, Progress("verified"))))
+        _print_manifest(manifest, as_json=as_json, verb="verified")
+    else:
+        restoring = restore_backup(settings, folder, backup_id, Progress("restored"))
+        _print_manifest(asyncio.run(_run(restoring)), as_json=as_json, verb="restored")
+
+
+async def _run(work: Awaitable[ResultT]) -> ResultT:
+    """Await work on the data. Raises StartupError."""
+    try:
+        return await work
+    except DomainError as error:
+        raise StartupError(error.message) from error
+
+
+def _print_manifest(manifest: "Manifest", *, as_json: bool, verb: str) -> None:
+    if as_json:
+        click.echo(json.dumps({**asdict(manifest), "mark": manifest.mark.isoformat()}))
+        return
+    for lost in manifest.lost:
+        click.echo(f"lost before the backup: {lost.object}: blob {lost.key}: {lost.problem}")
+    click.echo(
+        f"{verb} {manifest.backup_id}: {manifest.database} at revision {manifest.revision},"
+        f" {manifest.num_blobs:,} files ({manifest.num_bytes / 1e6:,.1f} MB,"
+        f" {manifest.copied_bytes / 1e6:,.1f} MB of them new), everything until"
+        f" {manifest.mark.isoformat(timespec='seconds')}"
+    )
 
 
 class Progress:

@@ -104,6 +104,11 @@ class FolderBlobs:
         finally:
             file.close()
 
+    def size(self, key: str) -> int | None:
+        """The size of a blob in bytes; None if there is none."""
+        path = self._path(key)
+        return path.stat().st_size if path.is_file() else None
+
     async def delete(self, keys: Collection[str]) -> None:
         """Delete blobs, unless deletions are suspended; missing ones are ignored."""
         if keys:

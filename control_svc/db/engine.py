@@ -144,6 +144,12 @@ async def _open_sqlite(
                 await engine.dispose()
 
 
+def sqlite_file(url: str | None, data_dir: Path) -> Path | None:
+    """The file of a URL, or in the data folder if `url` is None; None for PostgreSQL."""
+    target = _target(url, data_dir)
+    return None if target.get_backend_name() == "postgresql" else Path(str(target.database))
+
+
 class ReadOnlyDatabase(NamedTuple):
     """A database that other processes may be using."""
 
@@ -160,15 +166,14 @@ async def open_read_only(url: str | None, data_dir: Path) -> AsyncIterator[ReadO
 
     Statements may take any time. Raises StartupError.
     """
-    target, file = _target(url, data_dir), None
-    if target.get_backend_name() == "postgresql":
+    target, file = _target(url, data_dir), sqlite_file(url, data_dir)
+    if file is None:
         unlimited = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0"}
         read_only = {"default_transaction_read_only": "on"}
         settings = LIMITS.postgres_settings() | unlimited | read_only
         engine = _postgres(target, LIMITS, settings, size=2)
         engine = engine.execution_options(isolation_level=READ_ISOLATION)
     else:
-        file = Path(str(target.database))
         if not file.is_file():
             raise StartupError(f"there is no database {file}")
         uri = target.set(database=f"file:{quote(str(file))}")

@@ -59,7 +59,12 @@ def _scripts(folder: Path) -> ScriptDirectory:
 
 async def current(engine: AsyncEngine) -> str | None:
     """The revision of a database; None if it is empty."""
-    return await _run(engine, lambda connection: _context(connection).get_current_revision())
+    return await _run(engine, read_revision)
+
+
+def read_revision(connection: Connection) -> str | None:
+    """The revision of a database; None if it is empty."""
+    return _context(connection).get_current_revision()
 
 
 async def upgrade(engine: AsyncEngine, folder: Path = MIGRATIONS) -> None:

@@ -145,7 +145,7 @@ class Transactions:
         return await asyncio.shield(task)
 
     async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        async with _translate_errors(), self._transaction(self._reader) as tx:
+        async with translate_database_errors(), self._transaction(self._reader) as tx:
             return await work(tx)
 
     async def _write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
@@ -160,7 +160,7 @@ class Transactions:
 
     async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         async with (
-            _translate_errors(),
+            translate_database_errors(),
             self._write_lock(),
             self._transaction(self._writer) as tx,
         ):
@@ -241,7 +241,7 @@ async def shared_secret(tx: Transaction, name: str, candidate: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def _translate_errors() -> AsyncIterator[None]:
+async def translate_database_errors() -> AsyncIterator[None]:
     """Raise UpstreamUnavailable or StorageFailed; other errors pass unchanged."""
     try:
         yield

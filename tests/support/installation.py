@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
+from pydantic import SecretStr
 
 from control_svc.app import build, upgrade_database
 from control_svc.config import ControlSettings
@@ -35,6 +36,11 @@ class Installation:
         await upgrade_database(settings)
         return cls(settings)
 
+    def with_database(self, url: str | None) -> "Installation":
+        """The same installation with another database, or with SQLite in its folder."""
+        secret = None if url is None else SecretStr(url)
+        return Installation(self.settings.model_copy(update={"database_url": secret}))
+
     @property
     def blobs(self) -> Path:
         """The folder of blobs."""
@@ -55,11 +61,6 @@ class Installation:
         url = database_url(self.settings)
         async with open_database(url, data_folder(self.settings)) as database:
             yield database
-
-    def blob_file(self) -> Path:
-        """The only stored blob."""
-        (path,) = [path for path in self.blobs.glob("??/*") if path.is_file()]
-        return path
 
     async def corral(self, *arguments: str | Path) -> Result:
         """Run the command on it in a thread."""

@@ -1,0 +1,226 @@
+"""Backs up an installation while it runs.
+
+Deletions of blobs are suspended first, then the database is copied in one snapshot, then the blobs
+that the copy refers to. So each of them is in the backup, whatever is deleted meanwhile.
+"""
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_svc.backup.database_copy import copy_sqlite, copy_tables
+from control_svc.backup.layout import (
+    BLOB_LIST,
+    BackupFolder,
+    BlobEntry,
+    LostBlob,
+    Manifest,
+    TableCopy,
+    file_digest,
+    write_lines,
+)
+from control_svc.backup.references import ROWS_AT_ONCE, for_each, read_secret, reference_groups
+from control_svc.blobs.store import BlobStore
+from control_svc.config import ControlSettings
+from control_svc.db import migrations
+from control_svc.db.engine import FILE_NAME, ReadOnlyDatabase, open_read_only
+from control_svc.db.transaction import translate_database_errors
+from control_svc.deps import (
+    INSTALLATION,
+    blob_location,
+    cancel_and_wait,
+    data_folder,
+    database_url,
+    open_store,
+)
+from control_svc.schema import BlobReference
+from svc_kit.errors import BlobMissing
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import lock_folder
+
+_LOCK_NAME: Final = "backup.lock"
+_SUSPENSION_S: Final = 600.0
+_RENEWAL_S: Final = 60.0
+_REFERENCES: Final = "references.jsonl"
+
+
+class BlobChanged(Exception):
+    """The bytes of a blob do not have its digest."""
+
+
+class _DatabaseCopy(NamedTuple):
+    revision: str
+    installation: str
+    tables: Sequence[TableCopy] = ()
+
+
+async def back_up(
+    settings: ControlSettings, root: Path, *, keep: int | None, progress: Callable[[int], None]
+) -> Manifest:
+    """Add a backup to a folder; then remove all but the newest `keep`, unless it is None.
+
+    `progress` gets the number of blobs so far. Raises StartupError, StorageFailed,
+    UpstreamUnavailable or OSError.
+    """
+    folder = BackupFolder(root)
+    remedy = "wait until it has ended, or choose another folder"
+    with lock_folder(root, _LOCK_NAME, holder="`corral backup`", remedy=remedy):
+        folder.prepare()
+        async with open_read_only(database_url(settings), data_folder(settings)) as database:
+            store = open_store(*blob_location(settings))
+            manifest = await _back_up(folder, database, store, progress)
+        folder.write(manifest)
+        if keep is not None:
+            folder.prune(keep)
+    return manifest
+
+
+async def _back_up(
+    folder: BackupFolder,
+    database: ReadOnlyDatabase,
+    store: BlobStore,
+    progress: Callable[[int], None],
+) -> Manifest:
+    now = datetime.now(UTC)
+    place = folder.create(now)
+    blobs = _BlobCopier(store, folder)
+    async with suspended_deletions(store, place.name):
+        mark = datetime.now(UTC)
+        copy = await _copy_database(database, place)
+        await blobs.run(place / _REFERENCES, progress)
+    write_lines(place / BLOB_LIST, blobs.entries)
+    (place / _REFERENCES).unlink()
+    return Manifest(
+        backup_id=place.name,
+        mark=mark,
+        release=version("corral"),
+        database="postgresql" if database.file is None else "sqlite",
+        revision=copy.revision,
+        installation=copy.installation,
+        tables=copy.tables,
+        files={path.name: file_digest(path) for path in sorted(place.iterdir())},
+        num_blobs=len(blobs.entries),
+        num_bytes=sum(entry.size_bytes for entry in blobs.entries),
+        copied_bytes=blobs.copied_bytes,
+        lost=blobs.lost,
+    )
+
+
+@asynccontextmanager
+async def suspended_deletions(store: BlobStore, holder: str) -> AsyncIterator[None]:
+    """Suspend deletions of blobs while the context is open. Raises StorageFailed.
+
+    If this process is killed, they resume after ten minutes.
+    """
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(_RENEWAL_S)
+            await store.suspend_deletions(holder, _SUSPENSION_S)
+
+    await store.suspend_deletions(holder, _SUSPENSION_S)
+    renewal = asyncio.create_task(renew())
+    try:
+        yield
+        if renewal.done():
+            renewal.result()  # it has failed
+    finally:
+        await cancel_and_wait(renewal)
+        await store.suspend_deletions(holder, 0)
+
+
+async def _copy_database(database: ReadOnlyDatabase, place: Path) -> _DatabaseCopy:
+    """Copy the database and the list of its blobs. Raises StartupError."""
+    if database.file is None:
+        async with translate_database_errors(), database.engine.connect() as connection:
+            facts = await _read_facts(connection, place)
+            return facts._replace(tables=await copy_tables(connection, place))
+    try:
+        await asyncio.to_thread(copy_sqlite, database.file, place / FILE_NAME)
+    except sqlite3.Error as error:
+        raise StartupError(f"{database.file} cannot be copied: {error}") from error
+    async with open_read_only(None, place) as copy, copy.engine.connect() as connection:
+        return await _read_facts(connection, place)
+
+
+async def _read_facts(connection: AsyncConnection, place: Path) -> _DatabaseCopy:
+    revision = await connection.run_sync(migrations.read_revision)
+    installation = await read_secret(connection, INSTALLATION)
+    if revision is None or installation is None:
+        raise StartupError("the database is empty: there is nothing to back up")
+    with (place / _REFERENCES).open("w") as file:
+        async for group in reference_groups(lambda read: read(connection)):
+            file.writelines(json.dumps(reference) + "\n" for reference in group)
+    return _DatabaseCopy(revision, installation.hex())
+
+
+@dataclass
+class _BlobCopier:
+    """Copies blobs to a backup folder, unless it has them already."""
+
+    store: BlobStore
+    folder: BackupFolder
+    entries: list[BlobEntry] = field(default_factory=list)
+    lost: list[LostBlob] = field(default_factory=list)
+    copied_bytes: int = 0
+    _locks: defaultdict[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock), init=False
+    )
+    """By digest."""
+
+    async def run(self, references: Path, progress: Callable[[int], None]) -> None:
+        """Copy the blobs of a list. Raises StorageFailed."""
+        with references.open() as file:
+            while lines := list(islice(file, ROWS_AT_ONCE)):
+                await for_each([BlobReference(*json.loads(line)) for line in lines], self._copy)
+                progress(len(self.entries))
+
+    async def _copy(self, reference: BlobReference) -> None:
+        key, size_bytes = reference.key, reference.size_bytes
+        try:
+            digest = reference.sha256 or await self._digest(reference)
+            async with self._locks[digest]:
+                if self.folder.blobs.size(digest) != size_bytes:
+                    entry = BlobEntry(key, size_bytes, digest)
+                    await copy_blob(self.store, key, self.folder.blobs, digest, entry)
+                    self.copied_bytes += size_bytes
+        except (BlobMissing, BlobChanged) as error:
+            subject = f"{reference.table} {reference.object_id} of project {reference.project}"
+            self.lost.append(LostBlob(key, subject, str(error)))
+        else:
+            self.entries.append(BlobEntry(key, size_bytes, digest))
+
+    async def _digest(self, reference: BlobReference) -> str:
+        digest = hashlib.sha256()
+        async with aclosing(self.store.read(reference.key, 0, reference.size_bytes)) as chunks:
+            async for chunk in chunks:
+                digest.update(chunk)
+        return digest.hexdigest()
+
+
+async def copy_blob(
+    source: BlobStore, key: str, target: BlobStore, new_key: str, entry: BlobEntry
+) -> None:
+    """Copy a blob from one store to another under a new key, and compare its digest.
+
+    Raises BlobMissing, BlobChanged or StorageFailed; the target has no blob then.
+    """
+    async with target.create(new_key) as sink:
+        async with aclosing(source.read(key, 0, entry.size_bytes)) as chunks:
+            async for chunk in chunks:
+                await sink.write(chunk)
+        if (digest := await sink.sha256()) != entry.sha256:
+            raise BlobChanged(f"its SHA-256 is {digest}, not {entry.sha256}")
+        await sink.commit()

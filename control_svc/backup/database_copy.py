@@ -1,0 +1,88 @@
+"""Copies of databases: SQLite by its online backup, PostgreSQL by COPY in one snapshot.
+
+`pg_dump` is not needed: it must be at least as new as the server and installed beside Corral, while
+the schema is that of the migrations anyway.
+"""
+
+import gzip
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from control_svc.backup.layout import TableCopy
+from control_svc.schema import METADATA
+
+_COMPRESSION: Final = 1
+# The column of pgvector is left out: it is filled from `vector_chunks`, and the extension may be
+# missing where the backup is restored.
+_COLUMNS: Final = text(
+    "SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)"
+    " FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid"
+    " JOIN pg_type AS t ON t.oid = a.atttypid"
+    " WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace"
+    " AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''"
+    " AND t.typname <> 'vector' AND c.relname <> 'alembic_version' GROUP BY c.relname"
+)
+
+
+def copy_sqlite(file: Path, copy: Path) -> None:
+    """Copy an SQLite file in one step, which reads one snapshot and blocks no writer.
+
+    Raises sqlite3.Error.
+    """
+    uri = f"file:{quote(str(file))}?mode=ro"
+    with (
+        closing(sqlite3.connect(uri, uri=True)) as source,
+        closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
+        target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+async def copy_tables(connection: AsyncConnection, folder: Path) -> list[TableCopy]:
+    """Write all tables of PostgreSQL to files; the connection has a transaction with a snapshot."""
+    rows = await connection.execute(_COLUMNS)
+    columns: dict[str, list[str]] = {name: list(names) for name, names in rows}
+    order = [table.name for table in METADATA.sorted_tables if table.name in columns]
+    tables = [
+        TableCopy(name, columns[name]) for name in (*order, *sorted(columns.keys() - set(order)))
+    ]
+    driver = await _driver(connection)
+    for table in tables:
+        query = f"SELECT {_names(table.columns)} FROM {_names([table.table])}"  # noqa: S608  (quoted)
+        with gzip.open(table_file(folder, table), "wb", compresslevel=_COMPRESSION) as file:
+            await driver.copy_from_query(query, output=file)
+    return tables
+
+
+async def restore_tables(
+    connection: AsyncConnection, folder: Path, tables: Sequence[TableCopy]
+) -> None:
+    """Fill the tables of a new PostgreSQL database, in the transaction of the connection."""
+    await connection.execute(text("SET LOCAL statement_timeout = 0"))
+    # Migrations may have inserted rows.
+    await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))
+    driver = await _driver(connection)
+    for table in tables:
+        with gzip.open(table_file(folder, table), "rb") as file:
+            await driver.copy_to_table(table.table, source=file, columns=table.columns)
+
+
+def table_file(folder: Path, table: TableCopy) -> Path:
+    """The file of a table."""
+    return folder / f"{table.table}.copy.gz"
+
+
+async def _driver(connection: AsyncConnection) -> Any:
+    """The connection of asyncpg."""
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join('"' + name.replace('"', '""') + '"' for name in names)

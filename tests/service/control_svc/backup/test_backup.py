@@ -1,0 +1,282 @@
+"""`corral backup` and `corral restore` on both databases."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+
+from control_svc.backup.backup import suspended_deletions
+from control_svc.base.ids import PART
+from control_svc.blobs.local import FolderBlobs
+from control_svc.items.model import Message, Role, Text
+from control_svc.items.queries import TimelineQueries
+from control_svc.schema import METADATA
+from control_svc.vector_stores.search.chunk_index import TABLE
+from svc_kit.errors import FileNotFound
+from svc_kit.local_files import lock_folder
+from tests.service.control_svc.backup.test_check import make_item
+from tests.support.installation import Installation
+from tests.support.postgres import create_database
+
+Rows = dict[str, list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def other_url(database_url: str | None) -> str | None:
+    """The URL of another database of the same kind, without tables."""
+    if database_url is None:
+        return None
+    return create_database(re.sub(r"/test_\w+\?", "/NAME?", database_url))
+
+
+@pytest.fixture
+async def installation(tmp_path: Path, database_url: str | None) -> Installation:
+    """An installation with files, a part of an upload, and a message."""
+    installation = await Installation.make(tmp_path / "one", database_url)
+    async with installation.run() as client:
+        await client.create(b"12345", filename="one.txt")
+        await client.create(b"12345", filename="copy.txt")
+        await client.create(b"", filename="empty.txt")
+        upload = await client.create_upload(4)
+        await client.add_part(upload.id, b"abcd")
+    async with installation.database() as database:
+        message = Message(role=Role.USER, content=(Text(text='null \x00, tab \t, \\N and "ä€𝄞"'),))
+        await database.transactions.write(
+            lambda tx: TimelineQueries(tx).append("default", "conv_1", [make_item(message)])
+        )
+    return installation
+
+
+async def rows(installation: Installation) -> Rows:
+    """All rows of all tables."""
+    async with installation.database() as database, database.writer.connect() as connection:
+        found = {
+            table.name: sorted(map(tuple, await connection.execute(select(table))), key=repr)
+            for table in METADATA.sorted_tables
+        }
+        index = await connection.execute(text(f"SELECT * FROM {TABLE}"))  # noqa: S608
+        return {**found, TABLE: sorted(map(tuple, index), key=repr)}
+
+
+async def test_a_restored_backup_is_the_installation(
+    installation: Installation, tmp_path: Path, other_url: str | None
+) -> None:
+    """Each row and each byte; taken while the service runs, and checked after the restore."""
+    folder = tmp_path / "backups"
+    async with installation.run():
+        manifest = await installation.report("backup", folder)
+    restored = Installation(
+        installation.settings.model_copy(update={"data_dir": tmp_path / "two"})
+    ).with_database(other_url)
+
+    assert (await restored.corral("restore", folder)).exit_code == 0
+
+    assert (manifest["num_blobs"], manifest["num_bytes"]) == (4, 14)
+    assert manifest["copied_bytes"] == 9, "equal bytes are stored once"
+    before, after = await rows(installation), await rows(restored)
+    assert before == after
+    assert len(after["files"]) == 3
+    assert (await restored.report("check"))["problems"] == []
+    async with restored.run() as client:
+        files = {file.filename: file.id for file in (await client.page()).files}
+        assert await client.read(files["one.txt"]) == b"12345"
+        assert await client.read(files["empty.txt"]) == b""
+        upload_id = next(row[1] for row in after["uploads"])
+        part_id = next(row[2] for row in after["upload_parts"])
+        assert part_id.startswith(PART)
+        completed = await client.complete(upload_id, part_id)
+        assert await client.read(completed.file.id) == b"abcd"
+
+
+async def test_a_second_backup_copies_only_new_bytes(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Each backup in the folder can be restored until `--keep` removes it with its own bytes."""
+    folder = tmp_path / "backups"
+    first = await installation.report("backup", folder)
+    async with installation.run() as client:
+        files = {file.filename: file.id for file in (await client.page()).files}
+        for name in ("one.txt", "copy.txt"):
+            await client.delete(files[name])
+        await client.create(b"123456")
+    second = await installation.report("backup", folder)
+    ids = [first["backup_id"], second["backup_id"]]
+    assert second["copied_bytes"] == 6
+    assert await listed_ids(installation, folder) == ids
+    for backup_id in ids:
+        await installation.report("restore", folder, "--verify", "--backup", backup_id)
+
+    third = await installation.report("backup", folder, "--keep", "1")
+
+    assert third["copied_bytes"] == 0
+    assert await listed_ids(installation, folder) == [third["backup_id"]]
+    await installation.report("restore", folder, "--verify")
+    sizes = sorted(path.stat().st_size for path in (folder / "blobs").glob("??/*"))
+    assert sizes == [0, 4, 6]
+
+
+async def listed_ids(installation: Installation, folder: Path) -> list[str]:
+    """The ids that `--list` prints."""
+    result = await installation.corral("restore", folder, "--list", "--json")
+    return [json.loads(line)["backup_id"] for line in result.stdout.splitlines()]
+
+
+async def test_bytes_are_not_deleted_during_a_backup(installation: Installation) -> None:
+    """The object is gone at once; the sweeper deletes its bytes after the backup."""
+    store = FolderBlobs(installation.blobs)
+    async with installation.run() as client:
+        file = await client.create(b"deleted")
+        blobs = set(installation.blobs.glob("??/*"))
+        async with suspended_deletions(store, "backup"):
+            await client.delete(file.id)
+            with pytest.raises(FileNotFound):
+                await client.get(file.id)
+            assert set(installation.blobs.glob("??/*")) == blobs
+        other = await client.create(b"more")
+        await client.delete(other.id)
+        assert set(installation.blobs.glob("??/*")) == blobs
+
+
+async def test_lost_bytes_do_not_stop_a_backup(installation: Installation, tmp_path: Path) -> None:
+    """They are named, with exit code 3; the rest is complete."""
+    for path in installation.blobs.glob("??/*"):
+        if path.stat().st_size == 4:
+            path.unlink()
+
+    manifest = await installation.report("backup", tmp_path / "backups", code=3)
+
+    (lost,) = manifest["lost"]
+    assert lost[1].startswith("upload_parts ")
+    assert manifest["num_blobs"] == 3
+    await installation.report("restore", tmp_path / "backups", "--verify")
+
+
+async def test_a_backup_is_not_restored_where_something_is(
+    installation: Installation, tmp_path: Path, other_url: str | None
+) -> None:
+    """Not over a database, and not into a folder with files; nothing is changed."""
+    folder = tmp_path / "backups"
+    await installation.report("backup", folder)
+    before = await rows(installation)
+    over = await installation.corral("restore", folder)
+    beside = Installation(installation.settings).with_database(
+        other_url or f"sqlite:///{tmp_path / 'two.sqlite3'}"
+    )
+    into = await beside.corral("restore", folder)
+
+    assert "only where nothing is" in str(over.exception)
+    assert "has files: a backup is restored only where nothing is" in str(into.exception)
+    assert await rows(installation) == before
+    assert (await installation.report("check"))["problems"] == []
+
+
+def change_blob(backup: Path) -> None:
+    """Change bytes of a blob."""
+    blob = next(path for path in (backup.parent / "blobs").glob("??/*") if path.stat().st_size)
+    blob.write_bytes(blob.read_bytes()[::-1])
+
+
+def remove_blob(backup: Path) -> None:
+    """Remove a blob."""
+    next((backup.parent / "blobs").glob("??/*")).unlink()
+
+
+def change_database(backup: Path) -> None:
+    """Change a byte of the database."""
+    path = next(path for path in backup.iterdir() if path.name.startswith(("control", "files")))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def remove_list(backup: Path) -> None:
+    """Remove the list of blobs."""
+    (backup / "blobs.jsonl.gz").unlink()
+
+
+def cut_manifest(backup: Path) -> None:
+    """Cut the manifest."""
+    manifest = backup / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-10])
+
+
+def remove_manifest(backup: Path) -> None:
+    """Leave the backup as if it had been killed."""
+    (backup / "manifest.json").unlink()
+
+
+def make_newer(backup: Path) -> None:
+    """Let a later release have made the backup."""
+    replace_in_manifest(backup, "revision", "9999")
+
+
+def make_foreign(backup: Path) -> None:
+    """Let the backup be of the other kind of database."""
+    replace_in_manifest(backup, "database", "another")
+
+
+def replace_in_manifest(backup: Path, name: str, value: str) -> None:
+    """Change a field of a manifest."""
+    path = backup / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (change_blob, "the backup is damaged: blob"),
+        (remove_blob, "the backup is damaged: blob"),
+        (change_database, "is missing or was changed"),
+        (remove_list, "is missing or was changed"),
+        (cut_manifest, "is damaged, or of a later release"),
+        (remove_manifest, "there is no complete backup"),
+        (make_newer, "it was made by a later one"),
+        (make_foreign, "the backup is of another, the settings are for"),
+    ],
+)
+async def test_a_damaged_backup_is_refused(
+    installation: Installation,
+    tmp_path: Path,
+    other_url: str | None,
+    damage: Callable[[Path], None],
+    problem: str,
+) -> None:
+    """With the reason, and what it leaves is not taken for an installation."""
+    folder = tmp_path / "backups"
+    manifest = await installation.report("backup", folder)
+    damage(folder / manifest["backup_id"])
+    restored = Installation(
+        installation.settings.model_copy(update={"data_dir": tmp_path / "two"})
+    ).with_database(other_url)
+
+    result = await restored.corral("restore", folder)
+
+    assert problem in str(result.exception)
+    assert not (tmp_path / "two" / "control" / "control.sqlite3").exists()
+    if "blob" in problem:
+        again = await restored.corral("restore", folder)
+        assert "has files" in str(again.exception) or problem in str(again.exception)
+    shutil.rmtree(tmp_path / "two", ignore_errors=True)
+    assert (await installation.report("check"))["problems"] == []
+
+
+async def test_a_folder_takes_one_backup_at_a_time(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """What a killed one has left is removed by the next."""
+    folder = tmp_path / "backups"
+    with lock_folder(folder, "backup.lock", holder="`corral backup`", remedy="wait"):
+        refused = await installation.corral("backup", folder)
+    incoming = folder / "blobs" / "incoming"
+    incoming.mkdir(parents=True)
+    (incoming / ("0" * 64)).write_bytes(b"half")
+
+    await installation.report("backup", folder)
+
+    assert "another `corral backup` uses" in str(refused.exception)
+    assert list(incoming.glob("*")) == []
