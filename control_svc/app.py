@@ -49,6 +49,7 @@ from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
 from control_svc.jobs.leases import Leases, LeaseTerms
 from control_svc.jobs.queries import delete_ended_jobs
+from control_svc.limits.queries import delete_unused_shares
 from control_svc.projects.keys import Keys
 from control_svc.projects.usage import delete_old_reports
 from control_svc.responses.service import delete_expired_responses
@@ -368,4 +369,5 @@ def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
         delete_ended_lines,
         delete_old_requests,
         delete_old_reports,
+        delete_unused_shares,
     ]

@@ -1,5 +1,6 @@
 """Settings of the control service."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
 
@@ -133,6 +134,17 @@ class McpServerSettings(SettingsGroup):
     """Maximum size of a result; a call with a larger one fails."""
 
 
+class PriceSettings(SettingsGroup):
+    """The price of a model, for a million tokens, in a currency of your choice."""
+
+    prompt: Decimal = Field(Decimal(0), ge=0, le=1_000_000)
+    """Price of prompt tokens."""
+    cached: Decimal | None = Field(None, ge=0, le=1_000_000)
+    """Price of prompt tokens that are cached. Unset: as other prompt tokens."""
+    completion: Decimal = Field(Decimal(0), ge=0, le=1_000_000)
+    """Price of generated tokens."""
+
+
 class ControlSettings(ServiceSettings):
     """Settings of the control service."""
 
@@ -198,5 +210,7 @@ class ControlSettings(ServiceSettings):
     """Remote MCP servers whose tools responses may use."""
     runs: RunSettings = RunSettings()
     """Runs of assistants."""
+    prices: dict[str, PriceSettings] = Field(default_factory=dict)
+    """Prices by model or adapter, for the cost of usage and for budgets; `*` for all others."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""

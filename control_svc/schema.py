@@ -21,6 +21,7 @@ from control_svc.event_log import queries as event_log
 from control_svc.files import tables as files
 from control_svc.items import queries as items
 from control_svc.jobs import queries as jobs
+from control_svc.limits import queries as limits
 from control_svc.projects import keys, projects, usage
 from control_svc.responses import queries as responses
 from control_svc.runs import queries as runs
@@ -38,6 +39,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     items,
     jobs,
     keys,
+    limits,
     projects,
     responses,
     runs,

@@ -50,7 +50,10 @@ from control_svc.inference.prefix_cleanup import PrefixCleanupWorker, RpcDiskPre
 from control_svc.jobs.handler import JobHandler, refuse_retry, retry_from_start
 from control_svc.jobs.service import Jobs, Retry
 from control_svc.jobs.servicer import JobServicer
+from control_svc.limits.service import Limits
+from control_svc.limits.servicer import LimitServicer
 from control_svc.projects.keys import Keys
+from control_svc.projects.prices import Prices
 from control_svc.projects.projects import Projects
 from control_svc.projects.servicers import KeyServicer, ProjectServicer, UsageServicer
 from control_svc.projects.usage import Usage
@@ -204,13 +207,15 @@ def job_service(deps: Deps) -> Service:
 
 
 async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
-    """Build the services of projects, keys and usage. Raises StartupError."""
+    """Build the services of projects, keys, usage and limits. Raises StartupError."""
+    prices = Prices(deps.settings.prices)
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
     return [
         _service(ProjectServicer(projects)),
         _service(KeyServicer(keys, serves_keyless=authenticator.serves_keyless)),
-        _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock))),
+        _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock, prices))),
+        _service(LimitServicer(Limits(deps.transactions, deps.tokens, deps.clock), prices)),
     ]
 
 

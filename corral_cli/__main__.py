@@ -15,6 +15,7 @@ from corral_cli.config import config
 from corral_cli.db import db
 from corral_cli.jobs import jobs
 from corral_cli.keys import keys
+from corral_cli.limits import limits
 from corral_cli.migration.commands import export_group, import_group, threads
 from corral_cli.models import models
 from corral_cli.projects import projects
@@ -84,6 +85,7 @@ for command in (
     backup,
     restore,
     projects,
+    limits,
     keys,
     usage,
     jobs,

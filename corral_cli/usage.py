@@ -1,4 +1,4 @@
-"""`corral usage`: tokens and requests by project, model and period."""
+"""`corral usage`: tokens, requests and cost by project, model and period."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,24 +11,29 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options, format_time
 
-_HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion")
+_HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
 _NUM_TEXT_COLUMNS = 3
 
 
 @click.command("usage")
 @click.option("--project", default="", help="Only this project. Default: all.")
 @click.option("--model", default="", help="Only this model. Default: all.")
+@click.option("--key", default="", help="Only this API key: its id, or its name in settings.")
 @click.option("--days", type=DAYS, default=30, show_default=True)
 @click.option(
     "--by", "period", type=click.Choice(["day", "hour"]), default="day", show_default=True
 )
 @control_options
-def usage(control: Connection, project: str, model: str, days: int, period: str) -> None:
-    """Show requests and tokens by project and model, oldest first."""
+def usage(control: Connection, project: str, model: str, key: str, days: int, period: str) -> None:
+    """Show requests, tokens and cost by project and model, oldest first."""
     start = Timestamp()
     start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
     request = pb.ListUsageRequest(
-        project=project, model=model, start_time=start, period=f"PERIOD_{period.upper()}"
+        project=project,
+        key=key,
+        model=model,
+        start_time=start,
+        period=f"PERIOD_{period.upper()}",
     )
     sums = control.list_all(lambda channel: UsageServiceStub(channel).ListUsage, request, "sums")
     for line in table(sums):
@@ -51,7 +56,8 @@ def _row(item: pb.UsageSum) -> tuple[str, ...]:
         counts.completion_tokens,
     )
     texts = (format_time(item.start_time), item.project, item.model)
-    return (*texts, *(f"{number:,}" for number in numbers))
+    cost = f"{item.cost_nanos / 1e9:,.6f}"
+    return (*texts, *(f"{number:,}" for number in numbers), cost)
 
 
 def _align(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -105,7 +105,7 @@ class LineClient:
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
         """See `LineRunner`."""
-        metadata = call_metadata(self._token, project, Priority.BATCH, "batch")
+        metadata = call_metadata(self._token, project, Priority.BATCH)
         call = _Call(project, metadata, self._timeout_s, [])
         fields = await _parse(line.request)
         try:

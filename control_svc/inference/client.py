@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from svc_kit.auth.authenticator import ServiceToken, principal_metadata
-from svc_kit.auth.principal import Principal, Priority
+from svc_kit.auth.principal import Principal, Priority, current_key
 from svc_kit.auth.scopes import Scope
 from svc_kit.rpc.client import translate_errors
 
@@ -13,17 +13,19 @@ SERVICE: Final = "inference"
 Metadata = Sequence[tuple[str, str]]
 
 
-def call_metadata(
-    token: ServiceToken | None, project: str, priority: Priority, key_id: str
-) -> Metadata:
-    """Return the metadata of a call on behalf of a project; `key_id` names the work in logs.
+def call_metadata(token: ServiceToken | None, project: str, priority: Priority) -> Metadata:
+    """Return the metadata of a call on behalf of a project, and of the key of the running call or
+    job.
 
     Without a token no metadata is sent, and the service must accept callers without a key.
     """
     if token is None:
         return ()
     principal = Principal(
-        project=project, scopes=frozenset({Scope.INFERENCE}), priority=priority, key_id=key_id
+        project=project,
+        scopes=frozenset({Scope.INFERENCE}),
+        priority=priority,
+        key_id=current_key(),
     )
     return (("authorization", f"Bearer {token.secret}"), *principal_metadata(principal))
 

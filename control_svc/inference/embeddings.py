@@ -99,6 +99,6 @@ class EmbeddingClient:
     async def _call(
         self, method: Callable[..., Awaitable[Any]], request: Any, project: str, priority: Priority
     ) -> Any:
-        metadata = call_metadata(self._token, project, priority, "vectors")
+        metadata = call_metadata(self._token, project, priority)
         with translate_errors(SERVICE):
             return await method(request, metadata=metadata, timeout=self._timeout_s)

@@ -50,7 +50,7 @@ class RpcModels:
 
     async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
         """See `Models.resolve`."""
-        metadata = call_metadata(self._token, project, Priority.INTERACTIVE, "responses")
+        metadata = call_metadata(self._token, project, Priority.INTERACTIVE)
         with translate_errors(SERVICE):
             response = await self._stub.GetModel(
                 pb.GetModelRequest(model=model), metadata=metadata, timeout=_TIMEOUT_S

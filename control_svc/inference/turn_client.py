@@ -45,7 +45,6 @@ from svc_kit.errors import EngineRestarting
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import MessageMapper
 
-_KEY_ID: Final = "turn"
 _REASONS: Final[Mapping[int, FinishReason]] = {
     generation.FINISH_REASON_STOP: FinishReason.STOP,
     generation.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -129,7 +128,7 @@ class RpcTurnClient:
 
     def _metadata(self, request: TurnRequest) -> Metadata:
         priority = Priority[request.priority.name]
-        return call_metadata(self._token, request.project, priority, _KEY_ID)
+        return call_metadata(self._token, request.project, priority)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from control_svc.jobs.model import (
     Outcome,
 )
 from control_svc.jobs.queries import JobQueueQueries
+from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
 from svc_kit.errors.status import is_retryable
 from svc_kit.logs import log_errors
@@ -46,7 +47,7 @@ class _Attempt:
     def __init__(self, job: Job, leases: Leases, handler: JobHandler) -> None:
         self.claim = job.claim
         self.context = JobContext(job, leases)
-        self.task = asyncio.create_task(handler.run(self.claim, self.context))
+        self.task = asyncio.create_task(_run_for_caller(handler, self.claim, self.context))
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -182,6 +183,12 @@ class Dispatcher:
         fields = {"job": job.id, "kind": job.kind, "subject": job.subject, **error}
         level = logging.ERROR if job.state is JobState.DEAD else logging.INFO
         _log.log(level, "attempt ended: %s; job: %s", outcome, job.state, extra={"fields": fields})
+
+
+async def _run_for_caller(handler: JobHandler, claim: Claim, context: JobContext) -> None:
+    """Run a job with the project and the key of its caller, for the calls that it makes."""
+    set_principal(Principal(project=claim.project, scopes=frozenset(), key_id=claim.caller_key))
+    await handler.run(claim, context)
 
 
 async def _result(attempt: _Attempt) -> AttemptResult:

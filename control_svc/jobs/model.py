@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
+from svc_kit.auth.principal import current_key
 from svc_kit.errors import DomainError, EngineCrashed, JobNotRetriable, WorkAbandoned
 
 MAX_ATTEMPTS: Final = 3
@@ -117,6 +118,7 @@ class Claim:
     attempt: int = field(compare=False)
     engine_deaths: int = field(compare=False)
     num_postponed: int = field(default=0, compare=False)
+    caller_key: str = field(default="", compare=False)
 
     @property
     def runs_alone(self) -> bool:
@@ -135,6 +137,8 @@ class NewJob:
     priority: JobPriority = JobPriority.NORMAL
     delay: timedelta = timedelta()
     """Minimum wait before the first attempt."""
+    caller_key: str = field(default_factory=current_key)
+    """The API key that causes the job: its usage and its limits are those of the key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +150,7 @@ class Job:
     kind: str
     subject: str
     priority: JobPriority
+    caller_key: str = ""
     state: JobState = JobState.QUEUED
     run_after: datetime
     attempt: int = 0
@@ -176,6 +181,7 @@ class Job:
             attempt=self.attempt,
             engine_deaths=self.engine_deaths,
             num_postponed=self.num_postponed,
+            caller_key=self.caller_key,
         )
 
     def check_held(self, claim: Claim) -> None:
@@ -272,7 +278,9 @@ class Job:
         return job._dead(now) if self.attempt >= MAX_ATTEMPTS else job._queued(now)
 
     def _postponed(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
-        wait = max(backoff(self.num_postponed + 1, jitter), result.retry_after)
+        wait = max(
+            backoff(self.num_postponed + 1, jitter), min(result.retry_after, LONGEST_BACKOFF)
+        )
         return replace(self, num_postponed=self.num_postponed + 1)._queued(now + wait)
 
     def _engine_died(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":

@@ -87,6 +87,7 @@ class JobRow(ObjectRow):
     kind: Mapped[str] = mapped_column(String(32))
     subject: Mapped[str] = mapped_column(Key)
     priority: Mapped[int] = mapped_column(SmallInteger)
+    caller_key: Mapped[str] = mapped_column(Text, server_default=text("''"))
     created_at: Mapped[datetime] = mapped_column(Instant)
     # state
     state: Mapped[str] = mapped_column(String(16))
@@ -135,6 +136,7 @@ class JobQueries(Queries):
                 kind=new.kind,
                 subject=new.subject,
                 priority=new.priority,
+                caller_key=new.caller_key,
                 run_after=now + new.delay,
                 created_at=now,
             )

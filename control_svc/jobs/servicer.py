@@ -17,6 +17,7 @@ _JOB: Final = MessageMapper(
     renamed={"run_after": "run_time"},
     uses=[_STATES],
     only_domain=[
+        "caller_key",
         "priority",
         "num_postponed",
         "fence",

@@ -17,6 +17,7 @@ from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Usage,
+    UsageDelta,
     UsageKey,
     UsageQuery,
     UsageReport,
@@ -42,13 +43,7 @@ _PROJECT: Final = MessageMapper(Project, project_pb.Project, only_message=["stat
 _KEY: Final = MessageMapper(
     ApiKey, key_pb.ApiKey, only_domain=["sha256", "scopes"], only_message=["scopes"]
 )
-_DELTA: Final = MessageMapper(
-    UsageSum,
-    usage_pb.UsageDelta,
-    flat={
-        "key": MessageMapper(UsageKey, usage_pb.UsageDelta, renamed={"start": "hour"}, is_part=True)
-    },
-)
+_DELTA: Final = MessageMapper(UsageDelta, usage_pb.UsageDelta)
 _SUM: Final = MessageMapper(
     UsageSum,
     usage_pb.UsageSum,
@@ -114,7 +109,7 @@ def usage_report(request: usage_pb.ReportUsageRequest) -> UsageReport:
     ]
     return UsageReport(
         request.report_id,
-        [replace(each, key=replace(each.key, start=hour_of(each.key.start))) for each in deltas],
+        [replace(each, hour=hour_of(each.hour)) for each in deltas],
     )
 
 

@@ -1,4 +1,4 @@
-"""Usage: reports of the services, summed by project, model and hour."""
+"""Usage: reports of the services, summed by project, key, model and hour, with its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, unquote
 
-from sqlalchemy import BigInteger, Index, Select, func, insert, select, tuple_, update
+from sqlalchemy import BigInteger, Index, Select, func, insert, select, text, tuple_, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Page, PageRequest, PageTokens
@@ -21,6 +21,7 @@ from control_svc.db.transaction import (
     Transactions,
     read_transaction,
 )
+from control_svc.projects.prices import Prices
 from svc_kit.errors import InvalidField, MissingField
 
 HOUR: Final = timedelta(hours=1)
@@ -51,12 +52,20 @@ class UsageKey:
     model: str
 
 
+class UsageTotal(NamedTuple):
+    """Counters, and the cost of the tokens in billionths of the currency."""
+
+    counts: Counts
+    cost_nanos: int
+
+
 @dataclass(frozen=True)
 class UsageSum:
-    """A sum, or an increment of one."""
+    """A sum."""
 
     key: UsageKey
     counts: Counts
+    cost_nanos: int = 0
 
     @property
     def id(self) -> str:
@@ -73,12 +82,23 @@ class UsageSum:
         return UsageKey(start, unquote(project), unquote(model))
 
 
+@dataclass(frozen=True, order=True)
+class UsageDelta:
+    """What a key of a project used of a model within an hour."""
+
+    hour: datetime
+    project: str
+    key: str
+    model: str
+    counts: Counts
+
+
 @dataclass(frozen=True)
 class UsageReport:
     """What a service counted since its last report."""
 
     id: str
-    deltas: Sequence[UsageSum]
+    deltas: Sequence[UsageDelta]
 
     def check(self, now: datetime) -> Self:
         """Validate the report. Raises MissingField, TooLong, InvalidField or OutOfRange."""
@@ -91,10 +111,12 @@ class UsageReport:
         return self
 
 
-def _check_delta(field: str, delta: UsageSum, now: datetime) -> None:
-    check_text(f"{field}.project", delta.key.project)
-    check_text(f"{field}.model", delta.key.model)
-    if not now - OLDEST_REPORT <= delta.key.start <= now + HOUR:
+def _check_delta(field: str, delta: UsageDelta, now: datetime) -> None:
+    check_text(f"{field}.project", delta.project)
+    check_text(f"{field}.model", delta.model)
+    if delta.key:
+        check_text(f"{field}.key", delta.key)
+    if not now - OLDEST_REPORT <= delta.hour <= now + HOUR:
         raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
     for name, value in zip(Counts._fields, delta.counts, strict=True):
         check_range(f"{field}.counts.{name}", value, 0, _MAX_COUNT)
@@ -122,6 +144,7 @@ class UsageQuery:
     """Filters of sums; empty and None do not filter."""
 
     project: str = ""
+    key: str = ""
     model: str = ""
     start: datetime | None = None
     end: datetime | None = None
@@ -129,7 +152,7 @@ class UsageQuery:
 
     def check(self) -> None:
         """Validate the query. Raises TooLong or InvalidField."""
-        for field in ("project", "model"):
+        for field in ("project", "key", "model"):
             if value := getattr(self, field):
                 check_text(field, value)
         if self.start is not None and self.end is not None and self.end <= self.start:
@@ -137,12 +160,13 @@ class UsageQuery:
 
 
 class UsageRow(Table):
-    """Usage of a model by a project within an hour."""
+    """Usage of a model by a key of a project within an hour."""
 
     __tablename__ = "usage"
     __table_args__ = (Index(None, "hour"),)
 
     project: Mapped[str] = mapped_column(Project, primary_key=True)
+    key: Mapped[str] = mapped_column(Project, primary_key=True, server_default=text("''"))
     model: Mapped[str] = mapped_column(Project, primary_key=True)
     hour: Mapped[datetime] = mapped_column(Instant, primary_key=True)
     day: Mapped[datetime] = mapped_column(Instant)
@@ -151,6 +175,7 @@ class UsageRow(Table):
     prompt_tokens: Mapped[int] = mapped_column(BigInteger)
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     completion_tokens: Mapped[int] = mapped_column(BigInteger)
+    cost_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
 
 
 class UsageReportRow(Table):
@@ -162,13 +187,14 @@ class UsageReportRow(Table):
     added_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
-_COLUMNS = [getattr(UsageRow, name) for name in Counts._fields]
+_COUNTERS = [*Counts._fields, "cost_nanos"]
+_SUMS: list[Any] = [func.coalesce(func.sum(getattr(UsageRow, name)), 0) for name in _COUNTERS]
 
 
 class UsageQueries(Queries):
     """Usage."""
 
-    async def add(self, report: UsageReport, now: datetime) -> None:
+    async def add(self, report: UsageReport, now: datetime, prices: Prices) -> None:
         """Add a report to the sums, unless it has been added before.
 
         Of two concurrent copies of a report, or inserts of a sum, one violates the primary key; its
@@ -178,28 +204,30 @@ class UsageQueries(Queries):
             return
         await self._session.execute(insert(UsageReportRow).values(id=report.id, added_at=now))
         # In key order, to avoid deadlocks.
-        for delta in sorted(report.deltas, key=lambda each: each.key):
-            await self._add(delta)
+        for delta in sorted(report.deltas):
+            cost = prices.cost(delta.model, *delta.counts[1:])
+            await self._add(delta, {**delta.counts._asdict(), "cost_nanos": cost})
 
     async def page(self, query: UsageQuery, after: str, limit: int) -> list[UsageSum]:
         """List sums by time, project and model, after the cursor `after` unless it is empty."""
         start = UsageRow.hour if query.period is Period.HOUR else UsageRow.day
         key = (start, UsageRow.project, UsageRow.model)
-        statement = _filtered(
-            select(*key, *map(func.sum, _COLUMNS)).group_by(*key).order_by(*key), query
-        )
+        statement = _filtered(select(*key, *_SUMS).group_by(*key).order_by(*key), query)
         if after:
             last = UsageSum.parse_cursor(after)
             statement = statement.where(tuple_(*key) > tuple_(last.start, last.project, last.model))
         rows = await self._session.execute(statement.limit(limit))
-        # In PostgreSQL the sum of a bigint is a decimal.
-        return [
-            UsageSum(UsageKey(*row[: len(key)]), Counts(*map(int, row[len(key) :]))) for row in rows
-        ]
+        return [UsageSum(UsageKey(*row[: len(key)]), *_total(row[len(key) :])) for row in rows]
 
-    async def _add(self, delta: UsageSum) -> None:
-        start, counts = delta.key.start, delta.counts._asdict()
-        key = {"project": delta.key.project, "model": delta.key.model, "hour": start}
+    async def total(self, start: datetime, *, project: str, key: str, model: str) -> UsageTotal:
+        """The usage since the start of an hour; empty names do not filter."""
+        query = UsageQuery(project=project, key=key, model=model, start=start)
+        rows = await self._session.execute(_filtered(select(*_SUMS), query))
+        return _total(rows.one())
+
+    async def _add(self, delta: UsageDelta, counts: dict[str, int]) -> None:
+        start = delta.hour
+        key = {"project": delta.project, "key": delta.key, "model": delta.model, "hour": start}
         updated: Any = await self._session.execute(
             update(UsageRow)
             .filter_by(**key)
@@ -209,9 +237,16 @@ class UsageQueries(Queries):
             await self._session.execute(insert(UsageRow).values(**key, day=day_of(start), **counts))
 
 
+def _total(sums: Sequence[Any]) -> UsageTotal:
+    *counts, cost = map(int, sums)  # in PostgreSQL the sum of a bigint is a decimal
+    return UsageTotal(Counts(*counts), cost)
+
+
 def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
     if query.project:
         statement = statement.where(UsageRow.project == query.project)
+    if query.key:
+        statement = statement.where(UsageRow.key == query.key)
     if query.model:
         statement = statement.where(UsageRow.model == query.model)
     if query.start is not None:
@@ -231,6 +266,7 @@ class Usage:
     transactions: Transactions
     tokens: PageTokens
     clock: Clock
+    prices: Prices
 
     async def add(self, report: UsageReport) -> None:
         """Add a report; repetitions change nothing.
@@ -239,7 +275,7 @@ class Usage:
         """
         now = self.clock()
         report.check(now)
-        await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now))
+        await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now, self.prices))
 
     @read_transaction
     async def page(

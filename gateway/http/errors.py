@@ -19,7 +19,7 @@ from svc_kit.errors import (
 )
 from svc_kit.errors.status import http_status, is_retryable
 
-_RETRIED_BY_CLIENTS = (408, 409, 501)
+_RETRIED_BY_CLIENTS = (408, 409, 429, 501)
 """Statuses that OpenAI's clients retry by default, even if the error is permanent."""
 
 

@@ -136,8 +136,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """Start the timer of the first head, or refuse the connection."""
         super().connection_made(transport)
         if self._limits.is_full(self._peer or ""):
-            limit = f"{self._limits.max_per_address} connections from one address"
-            self._respond(_Refusal(429, "connections", RateLimited(limit=limit)))
+            self._respond(_Refusal(429, "connections", _too_many(self._limits.max_per_address)))
             self.transport.close()
         else:
             self._start_timer(self._limits.receive_timeout_s, self._end_slow_head)
@@ -309,3 +308,16 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 
 class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
     """A connection that was upgraded to a WebSocket."""
+
+
+def _too_many(amount: int | None) -> RateLimited:
+    return RateLimited(
+        name="connections_per_address",
+        limit=f"{amount} connections from one address",
+        unit="connections",
+        amount=amount or 0,
+        remaining=0,
+        requested=1,
+        window_s=0,
+        reset_s=0,
+    )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote, unquote
 
 from svc_kit.auth.keys import KeyChain, KeyVerifier, SettingsKeys, has_key_form
 from svc_kit.auth.principal import Principal, Priority
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 PROJECT_KEY: Final = "x-corral-project"
 SCOPES_KEY: Final = "x-corral-scopes"
 PRIORITY_KEY: Final = "x-corral-priority"
+API_KEY_KEY: Final = "x-corral-key"
+"""The id of the caller's API key, percent-encoded."""
+SERVICE_KEY_ID: Final = "service"
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ def principal_metadata(principal: Principal) -> tuple[tuple[str, str], ...]:
         (PROJECT_KEY, principal.project),
         (SCOPES_KEY, ",".join(sorted(principal.scopes))),
         (PRIORITY_KEY, principal.priority.name.lower()),
+        (API_KEY_KEY, quote(principal.key_id)),
     )
 
 
@@ -56,7 +61,7 @@ def _service_principal(metadata: Mapping[str, str]) -> Principal:
         return Principal(
             scopes=GRANTABLE | {Scope.SERVICE},
             priority=Priority.INTERACTIVE,
-            key_id="service",
+            key_id=SERVICE_KEY_ID,
             is_service=True,
         )
     named = {name for name in metadata.get(SCOPES_KEY, "").split(",") if name}
@@ -64,7 +69,7 @@ def _service_principal(metadata: Mapping[str, str]) -> Principal:
         project=metadata[PROJECT_KEY],
         scopes=frozenset(named & GRANTABLE),
         priority=_priority(metadata.get(PRIORITY_KEY, "normal")),
-        key_id="service",
+        key_id=unquote(metadata.get(API_KEY_KEY, "")) or SERVICE_KEY_ID,
         is_service=True,
     )
 

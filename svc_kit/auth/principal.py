@@ -50,6 +50,12 @@ def current_principal() -> Principal:
     return principal
 
 
+def current_key() -> str:
+    """The key of the running call, or of the caller of the running job; empty if unknown."""
+    principal = _principal.get()
+    return "" if principal is None else principal.key_id
+
+
 def set_principal(principal: Principal | None) -> None:
     """Set the principal of the running call, which is an asyncio task."""
     _principal.set(principal)

@@ -113,6 +113,15 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows("corral.control.v1.UsageService", Scope.ADMIN, "ListUsage"),
         **_rows("corral.control.v1.UsageService", Scope.SERVICE, "ReportUsage"),
         **_rows(
+            "corral.control.v1.LimitService",
+            Scope.ADMIN,
+            "CreateLimit",
+            "ListLimits",
+            "UpdateLimit",
+            "DeleteLimit",
+        ),
+        **_rows("corral.control.v1.LimitService", Scope.SERVICE, "LeaseLimits"),
+        **_rows(
             "corral.control.v1.AdapterService",
             Scope.INFERENCE,
             "CreateAdapter",

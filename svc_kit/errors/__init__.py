@@ -18,6 +18,7 @@ from svc_kit.errors.domain_error import MAX_VALUE_BYTES as MAX_VALUE_BYTES
 from svc_kit.errors.domain_error import DomainError as DomainError
 from svc_kit.errors.files import *
 from svc_kit.errors.kinds import *
+from svc_kit.errors.limits import *
 from svc_kit.errors.models import *
 from svc_kit.errors.requests import *
 from svc_kit.errors.responses import *

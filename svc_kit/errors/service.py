@@ -49,13 +49,6 @@ class QueueFull(ResourceExhausted):
     limit: int
 
 
-class RateLimited(ResourceExhausted):
-    """Rate limit reached: {limit}. Retry later."""
-
-    limit: str
-    """The limit in words, such as "60 requests a minute"."""
-
-
 class CallerCancelled(Cancelled):
     """The client cancelled the request or disconnected."""
 

@@ -66,8 +66,13 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.UnsupportedMediaType: 415,
     errors.MethodNotAllowed: 405,
     errors.RangeNotSatisfiable: 416,
+    errors.BudgetExceeded: 429,
 }
 """HTTP statuses that differ from the one of the kind."""
+TYPE_OVERRIDES: Final[Mapping[type[DomainError], str]] = {
+    errors.BudgetExceeded: "insufficient_quota",
+}
+"""OpenAI types that differ from the one of the kind."""
 
 
 def _out_of_range_code(error: DomainError) -> str | None:
@@ -138,15 +143,19 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "CONVERSATION_NOT_FOUND": None,
     "ITEM_NOT_FOUND": None,
     "RATE_LIMITED": "rate_limit_exceeded",
+    "BUDGET_EXCEEDED": "insufficient_quota",
 }
 """`error.code` where OpenAI defines one; otherwise it is the reason in lower case."""
 
 
 def status_row(error: DomainError | type[DomainError]) -> StatusRow:
-    """The statuses of an error: those of its kind, except for `HTTP_OVERRIDES`."""
+    """The statuses of an error: those of its kind, except for the overrides."""
     cls = error if isinstance(error, type) else type(error)
     row = KIND_ROWS[kind_of(cls)]
-    return row._replace(http_status=HTTP_OVERRIDES.get(cls, row.http_status))
+    return row._replace(
+        http_status=HTTP_OVERRIDES.get(cls, row.http_status),
+        openai_type=TYPE_OVERRIDES.get(cls, row.openai_type),
+    )
 
 
 def http_status(error: DomainError) -> int:

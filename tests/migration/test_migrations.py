@@ -104,6 +104,24 @@ async def test_a_vector_store_without_a_digest_keeps_its_vectors(settings: Contr
     assert back == [("vs_1", "m", 64)]
 
 
+async def test_usage_without_a_key_is_kept(settings: ControlSettings) -> None:
+    """In the upgrade that adds keys and cost, and the usage of all keys in the downgrade."""
+    counts = "INSERT INTO usage (project, {}model, hour, day, requests, prompt_tokens,"
+    counts += " cached_tokens, completion_tokens) VALUES ('p', {}'m', '2026-01-01', '2026-01-01',"
+    counts += " 1, 20, 3, 4)"
+    await upgrade_database(settings)
+    await downgrade(settings, "0015")
+    await execute_sql(settings, counts.format("", ""))
+    await upgrade_database(settings)
+    upgraded = await query(settings, "SELECT key, model, prompt_tokens, cost_nanos FROM usage")
+    await execute_sql(settings, counts.format("key, ", "'key_1', "))
+    await downgrade(settings, "0015")
+    back = await query(settings, "SELECT model, requests, prompt_tokens FROM usage")
+
+    assert upgraded == [("", "m", 20, 0)]
+    assert back == [("m", 2, 40)]
+
+
 async def test_databases_of_other_releases_are_refused(settings: ControlSettings) -> None:
     """An older one with the command to run; a newer one is left unchanged."""
     with pytest.raises(StartupError, match="run `corral db upgrade`"):
@@ -151,7 +169,7 @@ def test_tables_are_keyed_by_project_unless_they_are_global() -> None:
     project.
     """
     global_tables = {"counters", "secrets", "projects", "api_keys", "usage_reports"}
-    global_tables.add("document_conversions")
+    global_tables |= {"document_conversions", "limits", "limit_buckets", "limit_shares"}
 
     leading = {name: next(iter(t.primary_key)).name for name, t in Table.metadata.tables.items()}
 

@@ -1,4 +1,4 @@
-"""A client of the services for operators: jobs, projects, keys and usage."""
+"""A client of the services for operators: jobs, projects, keys, usage and limits."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,11 +7,13 @@ from typing import Any
 from corral.control.v1 import (
     job_service_pb2,
     key_service_pb2,
+    limit_service_pb2,
     project_service_pb2,
     usage_service_pb2,
 )
 from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
+from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -20,6 +22,7 @@ from svc_kit.auth.keys import hash_key
 from tests.support.control import GrpcClient, RunningControl
 
 JobPb = job_service_pb2.Job
+LimitPb = limit_service_pb2.Limit
 Verdict = key_service_pb2.VerifyKeyResponse.Verdict
 ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_INFERENCE
 
@@ -40,6 +43,7 @@ class Operator(GrpcClient):
         self.keys = KeyServiceStub(self.channel)
         self.usage = UsageServiceStub(self.channel)
         self.jobs = JobServiceStub(self.channel)
+        self.limits = LimitServiceStub(self.channel)
 
     @classmethod
     def of(cls, running: RunningControl, credential: str | None = None) -> "Operator":
@@ -116,15 +120,49 @@ class Operator(GrpcClient):
         """List a page of sums."""
         return await self.call(self.usage.ListUsage, usage_service_pb2.ListUsageRequest(**request))
 
+    async def create_limit(
+        self, limit_id: str, unit: str, amount: int, *period: str, **fields: Any
+    ) -> LimitPb:
+        """Create a limit, by the names of unit and period."""
+        limit = make_limit(limit_id, unit, amount, *period, **fields)
+        request = limit_service_pb2.CreateLimitRequest(limit=limit)
+        return (await self.call(self.limits.CreateLimit, request)).limit
+
+    async def lease(
+        self, holder: str, *shares: limit_service_pb2.LimitShareRequest
+    ) -> limit_service_pb2.LeaseLimitsResponse:
+        """Lease shares as a holder."""
+        request = limit_service_pb2.LeaseLimitsRequest(holder=holder, shares=shares)
+        return await self.call(self.limits.LeaseLimits, request)
+
+
+def make_limit(
+    limit_id: str, unit: str, amount: int, period: str = "MINUTE", **fields: Any
+) -> LimitPb:
+    """A limit, by the names of unit and period; an empty period is none."""
+    return LimitPb(
+        id=limit_id,
+        unit=f"UNIT_{unit}",
+        amount=amount,
+        period=f"PERIOD_{period}" if period else None,
+        **fields,
+    )
+
 
 def make_usage_delta(
-    hour: datetime, counts: tuple[int, int, int, int], *, project: str = "red", model: str = "demo"
+    hour: datetime,
+    counts: tuple[int, int, int, int],
+    *,
+    project: str = "red",
+    model: str = "demo",
+    key: str = "",
 ) -> usage_service_pb2.UsageDelta:
     """A delta with counts of requests, prompt, cached and completion tokens."""
     requests, prompt, cached, completion = counts
     return usage_service_pb2.UsageDelta(
         project=project,
         model=model,
+        key=key,
         hour=make_timestamp(hour),
         counts=usage_service_pb2.UsageCounts(
             requests=requests,

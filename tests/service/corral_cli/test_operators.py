@@ -118,6 +118,25 @@ def test_projects_are_listed_and_archived(served: Served) -> None:
     assert [line.split()[0] for line in everything.splitlines()] == ["default", "red"]
 
 
+def test_limits_are_created_changed_and_deleted(served: Served) -> None:
+    """Amounts of cost are in the currency, all others are whole numbers."""
+    calls = ("limits", "create", "calls", "--unit", "requests", "--period", "minute")
+    served.output(*calls, "--amount", "6000", "--per", "key", "--per", "model")
+    spend = ("limits", "create", "spend", "--unit", "cost", "--period", "month", "--shadow")
+    served.output(*spend, "--amount", "12.50", "--project", "red")
+    listed = served.output("limits", "list").splitlines()
+    served.output("limits", "update", "spend", "--amount", "0.000000001", "--mode", "enforce")
+    served.output("limits", "delete", "calls")
+
+    assert listed == [
+        "calls    6,000 requests per minute    each key, each model",
+        "spend    12.5 cost per month    project red    shadow",
+    ]
+    assert served.output("limits", "list") == "spend    0.000000001 cost per month    project red\n"
+    assert "whole number" in served.corral(*calls, "--amount", "1.5").output
+    assert "Nothing to change" in served.corral("limits", "update", "spend").output
+
+
 def test_usage_is_a_table(served: Served) -> None:
     """By day or hour, of one project or all."""
     operator, now = Operator.of(served.running), served.running.clock()
@@ -131,10 +150,11 @@ def test_usage_is_a_table(served: Served) -> None:
 
     lines = served.output("usage").splitlines()
     assert lines[0].split() == [
-        *("from", "(UTC)", "project", "model", "requests", "prompt", "cached", "completion")
+        *("from", "(UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
     ]
-    assert lines[1].split() == [*day.split(), "blue", "demo", "1", "2", "0", "0"]
-    assert lines[2].split() == [*day.split(), "red", "demo", "1,200", "34,567", "800", "90"]
+    assert lines[1].split() == [*day.split(), "blue", "demo", "1", "2", "0", "0", "0.000000"]
+    counts = ["1,200", "34,567", "800", "90", "0.000000"]
+    assert lines[2].split() == [*day.split(), "red", "demo", *counts]
     assert {len(line) for line in lines} == {len(lines[0])}
     only = served.output("usage", "--project", "red", "--by", "hour").splitlines()
     assert only[1].startswith(f"{hour}  red")

@@ -23,16 +23,18 @@ class UsageCounts(_message.Message):
     def __init__(self, requests: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class UsageDelta(_message.Message):
-    __slots__ = ("project", "model", "hour", "counts")
+    __slots__ = ("project", "model", "hour", "counts", "key")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     HOUR_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     project: str
     model: str
     hour: _timestamp_pb2.Timestamp
     counts: UsageCounts
-    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., hour: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[UsageCounts, _Mapping]] = ...) -> None: ...
+    key: str
+    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., hour: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[UsageCounts, _Mapping]] = ..., key: _Optional[str] = ...) -> None: ...
 
 class ReportUsageRequest(_message.Message):
     __slots__ = ("report_id", "deltas")
@@ -47,19 +49,21 @@ class ReportUsageResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class UsageSum(_message.Message):
-    __slots__ = ("project", "model", "start_time", "counts")
+    __slots__ = ("project", "model", "start_time", "counts", "cost_nanos")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     START_TIME_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    COST_NANOS_FIELD_NUMBER: _ClassVar[int]
     project: str
     model: str
     start_time: _timestamp_pb2.Timestamp
     counts: UsageCounts
-    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[UsageCounts, _Mapping]] = ...) -> None: ...
+    cost_nanos: int
+    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., counts: _Optional[_Union[UsageCounts, _Mapping]] = ..., cost_nanos: _Optional[int] = ...) -> None: ...
 
 class ListUsageRequest(_message.Message):
-    __slots__ = ("project", "model", "start_time", "end_time", "period", "page_size", "page_token")
+    __slots__ = ("project", "model", "start_time", "end_time", "period", "page_size", "page_token", "key")
     class Period(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PERIOD_UNSPECIFIED: _ClassVar[ListUsageRequest.Period]
@@ -75,6 +79,7 @@ class ListUsageRequest(_message.Message):
     PERIOD_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
     project: str
     model: str
     start_time: _timestamp_pb2.Timestamp
@@ -82,7 +87,8 @@ class ListUsageRequest(_message.Message):
     period: ListUsageRequest.Period
     page_size: int
     page_token: str
-    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., period: _Optional[_Union[ListUsageRequest.Period, str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    key: str
+    def __init__(self, project: _Optional[str] = ..., model: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., period: _Optional[_Union[ListUsageRequest.Period, str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
 
 class ListUsageResponse(_message.Message):
     __slots__ = ("sums", "next_page_token")

@@ -168,20 +168,48 @@ class ResumedChoice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens")
+    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     queue_position: int
     seed: int
     model: str
     max_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[RateLimitStatus]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ...) -> None: ...
+
+class RateLimitStatus(_message.Message):
+    __slots__ = ("name", "unit", "amount", "remaining", "reset", "window")
+    class Unit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNIT_UNSPECIFIED: _ClassVar[RateLimitStatus.Unit]
+        UNIT_REQUESTS: _ClassVar[RateLimitStatus.Unit]
+        UNIT_TOKENS: _ClassVar[RateLimitStatus.Unit]
+        UNIT_CONCURRENT_REQUESTS: _ClassVar[RateLimitStatus.Unit]
+    UNIT_UNSPECIFIED: RateLimitStatus.Unit
+    UNIT_REQUESTS: RateLimitStatus.Unit
+    UNIT_TOKENS: RateLimitStatus.Unit
+    UNIT_CONCURRENT_REQUESTS: RateLimitStatus.Unit
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    AMOUNT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    unit: RateLimitStatus.Unit
+    amount: int
+    remaining: int
+    reset: _duration_pb2.Duration
+    window: _duration_pb2.Duration
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[_Union[RateLimitStatus.Unit, str]] = ..., amount: _Optional[int] = ..., remaining: _Optional[int] = ..., reset: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., window: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("cached_tokens", "cache_source")

@@ -139,19 +139,19 @@ def test_long_values_are_truncated_at_a_character() -> None:
 
 def test_errors_are_compared_by_value() -> None:
     """By class, metadata and retry_after."""
-    one = errors.RateLimited(limit="60 a minute", retry_after=1)
+    one = errors.QueueFull(bound="tokens", depth=9, limit=60, retry_after=1)
 
-    assert one == errors.RateLimited(limit="60 a minute", retry_after=1)
-    assert one != errors.RateLimited(limit="60 a minute", retry_after=2)
-    assert one != errors.RateLimited(limit="61 a minute", retry_after=1)
-    assert one != "RATE_LIMITED"
-    assert len({one, errors.RateLimited(limit="60 a minute", retry_after=1)}) == 1
+    assert one == errors.QueueFull(bound="tokens", depth=9, limit=60, retry_after=1)
+    assert one != errors.QueueFull(bound="tokens", depth=9, limit=60, retry_after=2)
+    assert one != errors.QueueFull(bound="tokens", depth=9, limit=61, retry_after=1)
+    assert one != "QUEUE_FULL"
+    assert len({one, errors.QueueFull(bound="tokens", depth=9, limit=60, retry_after=1)}) == 1
 
 
 def test_retryable_kinds_have_a_retry_delay() -> None:
     """RESOURCE_EXHAUSTED and UNAVAILABLE have a default one."""
     assert errors.Draining().retry_after == 1.0
-    assert errors.RateLimited(limit="x").retry_after == 1.0
+    assert errors.QueueFull(bound="tokens", depth=9, limit=60).retry_after == 1.0
     assert errors.ApiKeyMissing().retry_after is None
 
 

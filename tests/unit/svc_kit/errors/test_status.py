@@ -43,7 +43,9 @@ EXACT_STATUS = {
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "METHOD_NOT_ALLOWED": 405,
     "RANGE_NOT_SATISFIABLE": 416,
+    "BUDGET_EXCEEDED": 429,
 }
+EXACT_TYPE = {"BUDGET_EXCEEDED": "insufficient_quota"}
 
 OPENAI_CODES = {
     "INVALID_FIELD": "invalid_value",
@@ -84,6 +86,7 @@ OPENAI_CODES = {
     "TOOL_OUTPUT_MISSING": None,
     "SEAL_INVALID": "invalid_encrypted_content",
     "RATE_LIMITED": "rate_limit_exceeded",
+    "BUDGET_EXCEEDED": "insufficient_quota",
 }
 
 
@@ -126,7 +129,7 @@ def test_the_codes_of_every_error(cls: type[DomainError]) -> None:
 
     assert status_row(cls).grpc_code is code
     assert http_status(error) == EXACT_STATUS.get(cls.reason, status)
-    assert body["type"] == kind
+    assert body["type"] == EXACT_TYPE.get(cls.reason, kind)
     assert body["code"] == OPENAI_CODES.get(cls.reason, cls.reason.lower())
     assert is_retryable(error) is retryable
 

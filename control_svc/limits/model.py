@@ -1,0 +1,201 @@
+"""Limits, and how the amount of a limit is divided among the services that enforce it.
+
+The services are holders. A holder gets shares and uses them without asking again. What all holders
+have together, and what is left here, is never more than the amount of the limit.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from control_svc.base.validation import (
+    PROJECT_ID_PATTERN,
+    check_length,
+    check_range,
+    check_text,
+)
+from control_svc.projects.usage import UsageTotal
+from svc_kit.errors import InvalidField, MissingField
+
+MAX_AMOUNT: Final = 10**15
+MAX_LIMITS: Final = 1000
+MAX_SHARES: Final = 1000
+LEASE: Final = timedelta(seconds=15)
+"""How long a share stays reserved for a holder that does not call again."""
+_MAX_COUNT: Final = 2 * MAX_AMOUNT
+_MAX_HOLDER_CHARACTERS: Final = 64
+
+
+class Unit(StrEnum):
+    """What is counted."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    CONCURRENT_REQUESTS = "concurrent_requests"
+    COST = "cost"
+
+
+class Period(StrEnum):
+    """The time in which the amount can be used."""
+
+    MINUTE = "minute"
+    DAY = "day"
+    MONTH = "month"
+
+
+class Mode(StrEnum):
+    """What happens to requests beyond the limit."""
+
+    ENFORCE = "enforce"
+    SHADOW = "shadow"
+
+
+class Subject(StrEnum):
+    """A property of a request."""
+
+    PROJECT = "project"
+    KEY = "key"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A limit; see `corral.control.v1.Limit`."""
+
+    id: str
+    project: str = ""
+    key: str = ""
+    model: str = ""
+    per: tuple[Subject, ...] = ()
+    unit: Unit
+    amount: int
+    period: Period | None = None
+    mode: Mode = Mode.ENFORCE
+    created_at: datetime | None = None
+
+    def check(self) -> None:
+        """Validate a new limit. Raises MissingField, InvalidField, TooLong or OutOfRange."""
+        if not self.id:
+            raise MissingField(field="limit.id")
+        if not PROJECT_ID_PATTERN.fullmatch(self.id):
+            problem = (
+                'it must have 1 to 63 lower-case letters, digits, ".", "_" and "-", and start with'
+                " a letter or digit"
+            )
+            raise InvalidField(field="limit.id", problem=problem)
+        for subject in Subject:
+            if value := getattr(self, subject):
+                check_text(f"limit.{subject}", value)
+            if self.per.count(subject) > 1:
+                raise InvalidField(field="limit.per", problem=f"{subject} is named twice")
+        self.check_amount()
+        if (self.unit is Unit.CONCURRENT_REQUESTS) != (self.period is None):
+            problem = "concurrent requests have no period, and all other units have one"
+            raise InvalidField(field="limit.period", problem=problem)
+
+    def check_amount(self) -> None:
+        """Raise OutOfRange for an amount that is too small or too large."""
+        check_range("limit.amount", self.amount, 1, MAX_AMOUNT)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether the amount is refilled continuously."""
+        return self.period is Period.MINUTE
+
+    def window(self, now: datetime) -> tuple[datetime, datetime]:
+        """Start and end of the day or month of a budget, in UTC."""
+        start = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self.period is Period.DAY:
+            return start, start + timedelta(days=1)
+        start = start.replace(day=1)
+        return start, (start + timedelta(days=32)).replace(day=1)
+
+    def used(self, total: UsageTotal) -> int:
+        """What usage counts against the budget."""
+        match self.unit:
+            case Unit.REQUESTS:
+                return total.counts.requests
+            case Unit.COST:
+                return total.cost_nanos
+            case _:
+                return total.counts.prompt_tokens + total.counts.completion_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareRequest:
+    """A holder asks for a share; see `corral.control.v1.LimitShareRequest`."""
+
+    limit_id: str
+    project: str = ""
+    key: str = ""
+    model: str = ""
+    held: int = 0
+    returned: int = 0
+    required: int = 0
+    desired: int = 0
+
+    def check(self, path: str) -> None:
+        """Validate the request. Raises MissingField, TooLong, InvalidField or OutOfRange."""
+        check_text(f"{path}.limit_id", self.limit_id)
+        for subject in Subject:
+            if value := getattr(self, subject):
+                check_text(f"{path}.{subject}", value)
+        for name in ("held", "required", "desired"):
+            check_range(f"{path}.{name}", getattr(self, name), 0, _MAX_COUNT)
+        check_range(f"{path}.returned", self.returned, -_MAX_COUNT, _MAX_COUNT)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the amount among those of the limit."""
+        return "/".join(quote(value, safe="") for value in (self.project, self.key, self.model))
+
+
+class Share(NamedTuple):
+    """What a holder gets; see `corral.control.v1.LimitShare`."""
+
+    granted: int = 0
+    remaining: int = 0
+    num_holders: int = 1
+    reset_at: datetime | None = None
+
+
+def check_holder(holder: str) -> None:
+    """Check the id of a holder. Raises MissingField, TooLong or InvalidField."""
+    check_length("holder", check_text("holder", holder), _MAX_HOLDER_CHARACTERS)
+
+
+@dataclass(frozen=True)
+class RateBucket:
+    """What is left of a rate, as a token bucket; negative after more was used than granted."""
+
+    level: float
+    updated_at: datetime
+
+    def refill(self, amount: int, now: datetime, *, held: int, returned: int) -> "RateBucket":
+        """Add what time has brought, and what the holder returns. `held` is what all holders have.
+
+        A bucket is full when level and `held` are the amount, so that returned shares cannot be
+        used on top of it.
+        """
+        elapsed_s = max(0.0, (now - self.updated_at).total_seconds())
+        full = float(amount - held)
+        level = min(self.level + elapsed_s * amount / 60, full)
+        return RateBucket(min(level + returned, full), max(now, self.updated_at))
+
+    def subtract(self, granted: int) -> "RateBucket":
+        """Remove what is granted."""
+        return replace(self, level=self.level - granted)
+
+
+def divide(free: float, request: ShareRequest, num_holders: int) -> Share:
+    """Grant what is required if it is free, and of the rest at most what is desired.
+
+    A holder gets no more than half of an equal part of the rest in advance: what is granted to one
+    cannot be used by the others.
+    """
+    granted = request.required if request.required <= free else 0
+    rest = max(0, int(free) - granted)
+    granted += min(request.desired, rest // (2 * num_holders))
+    return Share(granted, max(0, int(free) - granted), num_holders)

@@ -1,0 +1,178 @@
+"""Tables and SQL of limits, their buckets and the shares of holders."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import BigInteger, Double, Index, String, Text, delete, func, insert, select, update
+from sqlalchemy.orm import Mapped, mapped_column
+
+from control_svc.base.pagination import Window, apply_window
+from control_svc.base.validation import PROJECT_ID_PATTERN
+from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
+from control_svc.db.tables import Instant, Key, Project, Table, read_row
+from control_svc.db.transaction import Queries, Transaction
+from control_svc.limits.model import Limit, Mode, Period, RateBucket, Subject, Unit
+from svc_kit.errors import LimitExists, LimitNotFound
+
+_UNUSED_KEPT_FOR: Final = timedelta(days=1)
+"""A rate that was not used for so long is full again."""
+
+
+class LimitRow(Table):
+    """A limit."""
+
+    __tablename__ = "limits"
+
+    id: Mapped[str] = mapped_column(Key, primary_key=True)
+    project: Mapped[str] = mapped_column(Text)
+    key: Mapped[str] = mapped_column(Text)
+    model: Mapped[str] = mapped_column(Text)
+    per: Mapped[str] = mapped_column(String(64))
+    unit: Mapped[str] = mapped_column(String(32))
+    amount: Mapped[int] = mapped_column(BigInteger)
+    period: Mapped[str | None] = mapped_column(String(16))
+    mode: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime] = mapped_column(Instant)
+
+
+class LimitBucketRow(Table):
+    """One amount of a limit. Its row is locked while shares of it are divided."""
+
+    __tablename__ = "limit_buckets"
+
+    limit_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    bucket: Mapped[str] = mapped_column(Project, primary_key=True)
+    level: Mapped[float] = mapped_column(Double)
+    updated_at: Mapped[datetime] = mapped_column(Instant, index=True)
+
+
+class LimitShareRow(Table):
+    """What a holder has of a bucket."""
+
+    __tablename__ = "limit_shares"
+    __table_args__ = (Index(None, "expires_at"),)
+
+    limit_id: Mapped[str] = mapped_column(Key, primary_key=True)
+    bucket: Mapped[str] = mapped_column(Project, primary_key=True)
+    holder: Mapped[str] = mapped_column(Key, primary_key=True)
+    held: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime] = mapped_column(Instant)
+
+
+class LimitQueries(Queries):
+    """Limits."""
+
+    async def add(self, limit: Limit) -> None:
+        """Insert a limit. Raises LimitExists."""
+        if await self._session.get(LimitRow, limit.id) is not None:
+            raise LimitExists(limit=limit.id)
+        values = {**asdict(limit), "per": ",".join(limit.per)}
+        await self._session.execute(insert(LimitRow).values(**values))
+
+    async def get(self, limit_id: str) -> Limit:
+        """Return and lock a limit. Raises LimitNotFound."""
+        row = None
+        if PROJECT_ID_PATTERN.fullmatch(limit_id):
+            row = await self._session.get(LimitRow, limit_id, with_for_update=True)
+        if row is None:
+            raise LimitNotFound(limit=limit_id)
+        return _limit(row)
+
+    async def count(self) -> int:
+        """Return the number of limits."""
+        return (await self._session.scalars(select(func.count()).select_from(LimitRow))).one()
+
+    async def page(self, window: Window) -> list[Limit]:
+        """List the limits of a window, by id."""
+        return [
+            _limit(row)
+            for row in await self._session.scalars(
+                apply_window(select(LimitRow), LimitRow.id, window)
+            )
+        ]
+
+    async def all(self) -> list[Limit]:
+        """List all limits, by id."""
+        rows = await self._session.scalars(select(LimitRow).order_by(LimitRow.id))
+        return [_limit(row) for row in rows]
+
+    async def update(self, limit: Limit) -> None:
+        """Update amount and mode of a locked limit."""
+        await self._session.execute(
+            update(LimitRow)
+            .where(LimitRow.id == limit.id)
+            .values(amount=limit.amount, mode=limit.mode)
+        )
+
+    async def delete(self, limit_id: str) -> None:
+        """Delete a limit with its buckets and shares. Raises LimitNotFound."""
+        await self.get(limit_id)
+        for table in (LimitShareRow, LimitBucketRow):
+            await self._session.execute(delete(table).where(table.limit_id == limit_id))
+        await self._session.execute(delete(LimitRow).where(LimitRow.id == limit_id))
+
+
+class ShareQueries(Queries):
+    """Buckets and the shares of holders."""
+
+    async def lock(self, limit: Limit, bucket: str) -> RateBucket:
+        """Lock a bucket; a new one is full. A concurrent insert fails, and its transaction is
+        retried."""
+        row = await self._session.get(LimitBucketRow, (limit.id, bucket), with_for_update=True)
+        if row is not None:
+            return RateBucket(row.level, row.updated_at)
+        full = RateBucket(float(limit.amount), await self._tx.now())
+        await self._session.execute(
+            insert(LimitBucketRow).values(limit_id=limit.id, bucket=bucket, **asdict(full))
+        )
+        return full
+
+    async def save(self, limit: Limit, bucket: str, level: RateBucket) -> None:
+        """Update a locked bucket."""
+        await self._session.execute(
+            update(LimitBucketRow)
+            .where(LimitBucketRow.limit_id == limit.id, LimitBucketRow.bucket == bucket)
+            .values(**asdict(level))
+        )
+
+    async def held_by_others(self, limit: Limit, bucket: str, holder: str) -> Sequence[int]:
+        """What each other holder has of a locked bucket, without those whose leases expired."""
+        rows = await self._session.scalars(
+            select(LimitShareRow.held).where(
+                LimitShareRow.limit_id == limit.id,
+                LimitShareRow.bucket == bucket,
+                LimitShareRow.holder != holder,
+                LimitShareRow.expires_at > await self._tx.now(),
+            )
+        )
+        return rows.all()
+
+    async def set_held(
+        self, limit: Limit, bucket: str, holder: str, held: int, lease: timedelta
+    ) -> None:
+        """Store what a holder has of a locked bucket, and begin its lease."""
+        key = {"limit_id": limit.id, "bucket": bucket, "holder": holder}
+        values = {"held": held, "expires_at": await self._tx.now() + lease}
+        changed = await self._session.scalars(
+            update(LimitShareRow).filter_by(**key).values(**values).returning(LimitShareRow.holder)
+        )
+        if not changed.all():
+            await self._session.execute(insert(LimitShareRow).values(**key, **values))
+
+
+async def delete_unused_shares(tx: Transaction, now: datetime) -> Deleted:
+    """Delete expired shares and unused buckets. A step of the sweeper."""
+    before = now - _UNUSED_KEPT_FOR
+    shares = await delete_some(tx, LimitShareRow, LimitShareRow.expires_at < before)
+    buckets = await delete_some(
+        tx, LimitBucketRow, LimitBucketRow.updated_at < before, limit=ROWS_AT_ONCE
+    )
+    return Deleted(len(shares) + len(buckets))
+
+
+def _limit(row: LimitRow) -> Limit:
+    per = tuple(Subject(each) for each in row.per.split(",") if each)
+    period = None if row.period is None else Period(row.period)
+    return read_row(Limit, row, per=per, unit=Unit(row.unit), period=period, mode=Mode(row.mode))

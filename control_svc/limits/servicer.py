@@ -1,0 +1,76 @@
+"""gRPC servicer of limits."""
+
+from typing import Final
+
+from corral.control.v1 import limit_service_pb2 as pb
+from corral.control.v1 import limit_service_pb2_grpc as rpc
+
+from control_svc.base.proto import Context, check_mask, page_request
+from control_svc.limits.model import LEASE, Limit, Mode, Share, ShareRequest
+from control_svc.limits.service import Limits
+from control_svc.projects.prices import Price, Prices
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_duration
+
+_LIMIT: Final = MessageMapper(Limit, pb.Limit)
+_MODE: Final = EnumMapper[Mode](Mode, pb.Limit.Mode)
+_REQUEST: Final = MessageMapper(ShareRequest, pb.LimitShareRequest)
+_SHARE: Final = MessageMapper(Share, pb.LimitShare)
+_PRICE: Final = MessageMapper(Price, pb.Price)
+
+
+class LimitServicer(rpc.LimitServiceServicer):
+    """gRPC servicer of limits."""
+
+    def __init__(self, limits: Limits, prices: Prices) -> None:
+        self._limits = limits
+        self._prices = [_PRICE.to_message(price) for price in prices]
+
+    async def CreateLimit(
+        self, request: pb.CreateLimitRequest, context: Context
+    ) -> pb.CreateLimitResponse:
+        """Create a limit."""
+        limit = await self._limits.create(_LIMIT.from_message(request.limit, "limit"))
+        return pb.CreateLimitResponse(limit=_LIMIT.to_message(limit))
+
+    async def ListLimits(
+        self, request: pb.ListLimitsRequest, context: Context
+    ) -> pb.ListLimitsResponse:
+        """List limits."""
+        page = await self._limits.page(page_request(request, 0, newest_first=False))
+        limits = [_LIMIT.to_message(limit) for limit in page.items]
+        return pb.ListLimitsResponse(limits=limits, next_page_token=page.next_token)
+
+    async def UpdateLimit(
+        self, request: pb.UpdateLimitRequest, context: Context
+    ) -> pb.UpdateLimitResponse:
+        """Change amount or mode."""
+        mask = check_mask(request.update_mask, request.limit, ("amount", "mode"))
+        limit = await self._limits.update(
+            request.limit.id,
+            request.limit.amount if "amount" in mask.paths else None,
+            _MODE.decode(request.limit.mode, "limit.mode") if "mode" in mask.paths else None,
+        )
+        return pb.UpdateLimitResponse(limit=_LIMIT.to_message(limit))
+
+    async def DeleteLimit(
+        self, request: pb.DeleteLimitRequest, context: Context
+    ) -> pb.DeleteLimitResponse:
+        """Delete a limit."""
+        await self._limits.delete(request.limit_id)
+        return pb.DeleteLimitResponse()
+
+    async def LeaseLimits(
+        self, request: pb.LeaseLimitsRequest, context: Context
+    ) -> pb.LeaseLimitsResponse:
+        """Return all limits, and shares to a service."""
+        asked = [
+            _REQUEST.from_message(share, f"shares[{number}]")
+            for number, share in enumerate(request.shares)
+        ]
+        leased = await self._limits.lease(request.holder, asked)
+        return pb.LeaseLimitsResponse(
+            limits=[_LIMIT.to_message(limit) for limit in leased.limits],
+            shares=[_SHARE.to_message(share) for share in leased.shares],
+            prices=self._prices,
+            lease=encode_duration(LEASE),
+        )

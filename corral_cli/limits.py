@@ -1,0 +1,170 @@
+"""`corral limits`: create, list, change and delete limits and budgets."""
+
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import click
+from corral.control.v1 import limit_service_pb2 as pb
+from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
+
+from corral_cli.connection import Connection
+from corral_cli.control_access import control_options
+
+_NANOS: Final = 10**9
+_COST: Final = pb.Limit.UNIT_COST
+
+
+class _Amount(click.ParamType[Decimal]):
+    """A positive number; cost may have decimals."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Decimal:
+        """Parse the number."""
+        try:
+            amount = Decimal(value)
+        except InvalidOperation:
+            self.fail(f"'{value}' is not a number", param, ctx)
+        if not (amount.is_finite() and 0 < amount < 10**15):
+            self.fail("it must be more than 0 and less than 10^15", param, ctx)
+        return amount
+
+
+_amount_option = click.option(
+    "--amount", type=_Amount(), help="How much can be used in a period; cost in the currency."
+)
+
+
+def _choices(enum: Any, prefix: str) -> click.Choice[str]:
+    names = [name.removeprefix(prefix).lower() for name in enum.keys()[1:]]
+    return click.Choice(names)
+
+
+@click.group("limits")
+def limits() -> None:
+    """Limit requests, tokens and cost by project, key and model."""
+
+
+@limits.command("create")
+@click.argument("limit_id")
+@click.option("--project", default="", help="Only requests of this project. Default: all.")
+@click.option(
+    "--key", default="", help="Only requests with this key (its id, or name in settings)."
+)
+@click.option("--model", default="", help="Only requests to this model. Default: all.")
+@click.option(
+    "--per",
+    multiple=True,
+    type=_choices(pb.Limit.Subject, "SUBJECT_"),
+    help="Give each project, key or model an amount of its own. Repeatable.",
+)
+@click.option("--unit", required=True, type=_choices(pb.Limit.Unit, "UNIT_"))
+@_amount_option
+@click.option(
+    "--period",
+    type=_choices(pb.Limit.Period, "PERIOD_"),
+    help="A rate for each minute, or a budget for each day or month (UTC).",
+)
+@click.option("--shadow", is_flag=True, help="Only log and count requests beyond the limit.")
+@control_options
+def create(
+    control: Connection,
+    limit_id: str,
+    project: str,
+    key: str,
+    model: str,
+    per: tuple[str, ...],
+    unit: str,
+    amount: Decimal | None,
+    period: str | None,
+    shadow: bool,
+) -> None:
+    """Create the limit LIMIT_ID, a name that errors show."""
+    if amount is None:
+        raise click.UsageError("--amount is missing.")
+    limit = pb.Limit(
+        id=limit_id,
+        project=project,
+        key=key,
+        model=model,
+        per=[f"SUBJECT_{each.upper()}" for each in per],
+        unit=f"UNIT_{unit.upper()}",
+        period=None if period is None else f"PERIOD_{period.upper()}",
+        mode="MODE_SHADOW" if shadow else "MODE_ENFORCE",
+    )
+    limit.amount = _encode_amount(amount, is_cost=limit.unit == _COST)
+    reply = control.call(
+        lambda channel: LimitServiceStub(channel).CreateLimit, pb.CreateLimitRequest(limit=limit)
+    )
+    click.echo(describe(reply.limit))
+
+
+@limits.command("list")
+@control_options
+def list_limits(control: Connection) -> None:
+    """List the limits."""
+    for limit in _all_limits(control):
+        click.echo(describe(limit))
+
+
+@limits.command("update")
+@click.argument("limit_id")
+@_amount_option
+@click.option("--mode", type=_choices(pb.Limit.Mode, "MODE_"))
+@control_options
+def update(control: Connection, limit_id: str, amount: Decimal | None, mode: str | None) -> None:
+    """Change the amount or the mode of LIMIT_ID."""
+    if amount is None and mode is None:
+        raise click.UsageError("Nothing to change: give --amount or --mode.")
+    limit = pb.Limit(id=limit_id, mode=None if mode is None else f"MODE_{mode.upper()}")
+    if amount is not None:
+        known = {each.id: each.unit for each in _all_limits(control)}
+        limit.amount = _encode_amount(amount, is_cost=known.get(limit_id) == _COST)
+    reply = control.call(
+        lambda channel: LimitServiceStub(channel).UpdateLimit, pb.UpdateLimitRequest(limit=limit)
+    )
+    click.echo(describe(reply.limit))
+
+
+@limits.command("delete")
+@click.argument("limit_id")
+@control_options
+def delete(control: Connection, limit_id: str) -> None:
+    """Delete LIMIT_ID."""
+    control.call(
+        lambda channel: LimitServiceStub(channel).DeleteLimit,
+        pb.DeleteLimitRequest(limit_id=limit_id),
+    )
+    click.echo(f"{limit_id} is deleted")
+
+
+def describe(limit: pb.Limit) -> str:
+    """Format a limit as one line."""
+    amount = Decimal(limit.amount)
+    if limit.unit == _COST:
+        amount = (amount / _NANOS).normalize()
+    unit = pb.Limit.Unit.Name(limit.unit).removeprefix("UNIT_").lower().replace("_", " ")
+    period = ""
+    if limit.period:
+        period = f" per {pb.Limit.Period.Name(limit.period).removeprefix('PERIOD_').lower()}"
+    names = (("project", limit.project), ("key", limit.key), ("model", limit.model))
+    scope = [f"{name} {value}" for name, value in names if value]
+    scope += [f"each {pb.Limit.Subject.Name(each)[8:].lower()}" for each in limit.per]
+    shadow = "    shadow" if limit.mode == pb.Limit.MODE_SHADOW else ""
+    return f"{limit.id}    {amount:,f} {unit}{period}    {', '.join(scope) or 'everything'}{shadow}"
+
+
+def _encode_amount(amount: Decimal, *, is_cost: bool) -> int:
+    encoded = amount * _NANOS if is_cost else amount
+    if encoded != int(encoded):
+        raise click.BadParameter("it must be a whole number", param_hint="--amount")
+    return int(encoded)
+
+
+def _all_limits(control: Connection) -> list[pb.Limit]:
+    request = pb.ListLimitsRequest()
+    return list(
+        control.list_all(lambda channel: LimitServiceStub(channel).ListLimits, request, "limits")
+    )
