@@ -76,7 +76,7 @@ from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authen
 from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
-from svc_kit.rpc.client import Option, open_channel
+from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -312,6 +312,7 @@ def _server(
         registry=registry,
         settings=settings.server,
         tls=settings.tls,
+        window_bytes=WINDOW_BYTES,
     )
 
 

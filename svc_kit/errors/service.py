@@ -44,7 +44,7 @@ class QueueFull(ResourceExhausted):
     """The server is busy: its queue has {depth} of at most {limit} {bound}. Retry later."""
 
     bound: str
-    """What is counted: "requests", "tokens" or "characters"."""
+    """What is counted: "requests", "tokens", "characters" or "slow messages"."""
     depth: int
     limit: int
 
@@ -61,7 +61,7 @@ class DeadlineExpired(DeadlineExceeded):
     """The request did not finish before its deadline (phase: {phase}). Allow more time."""
 
     phase: str
-    """Where the request was: "queued", "prefill", "decode" or "call"."""
+    """Where the request was: "receive", "queued", "prefill", "decode" or "call"."""
 
 
 class Draining(Unavailable):

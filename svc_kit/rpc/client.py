@@ -12,13 +12,8 @@ from svc_kit.errors.status import from_rpc_error
 from svc_kit.settings.groups import UpstreamTlsSettings
 
 WINDOW_BYTES: Final = 1024 * 1024
-WINDOW_OPTIONS: Final = (
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-)
-"""HTTP/2 flow control of every server and channel. Messages may be larger than the window."""
-
-
+"""HTTP/2 flow control of channels, and of servers that receive files. Messages may be larger than
+the window."""
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """The default limit of messages, enough for a full context of token ids, or 50 MB of images."""
 _RETRIES: Final = {
@@ -42,6 +37,11 @@ _RETRIES: Final = {
 Option = tuple[str, int | str]
 
 
+def window_options(window_bytes: int) -> tuple[tuple[str, int], ...]:
+    """The options of a flow control window of constant size."""
+    return ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", window_bytes)
+
+
 def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Option]:
     """The options of all our channels."""
     return [
@@ -57,7 +57,7 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
         ("grpc.service_config", json.dumps(_RETRIES)),
-        *WINDOW_OPTIONS,
+        *window_options(WINDOW_BYTES),
     ]
 
 

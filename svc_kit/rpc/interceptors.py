@@ -2,7 +2,7 @@
 
 request id (created here; sent in initial metadata and trailers), access log, metrics, errors (a
 DomainError becomes a status with details, any other exception INTERNAL with the request id),
-authentication and scope check, deadline (default and maximum), size limit and parsing of requests.
+authentication and scope check, deadline (default and maximum), and then reading of the request.
 
 It is one interceptor because each nested one would wrap every stream in another generator. Initial
 metadata is sent with the first message, so that gRPC can retry a call that fails earlier.
@@ -10,7 +10,6 @@ metadata is sent with the first message, so that gRPC can retry a call that fail
 
 import asyncio
 import contextvars
-import functools
 import logging
 import secrets
 import time
@@ -19,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
-from google.protobuf.message import DecodeError
 from prometheus_client import Gauge
 
 from svc_kit.auth.authenticator import Authenticator
@@ -33,13 +31,12 @@ from svc_kit.errors import (
     FeatureUnsupported,
     Internal,
     InternalError,
-    InvalidField,
-    RequestTooLarge,
     ScopeMissing,
 )
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics
+from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -110,6 +107,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._metrics = metrics
         self._settings = settings or ServerSettings()
         self._scopes = scopes
+        self._requests = RequestReader(self._settings)
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._running: dict[asyncio.Timeout, _Method] = {}
         self._drained: set[asyncio.Timeout] = set()
@@ -151,39 +149,42 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             in_flight=self._metrics.in_flight.labels(name),
             log_level=logging.DEBUG if scope is Scope.PUBLIC else logging.INFO,
         )
-        serve = _function_of(handler)
-        parse: Callable[[Any], Any] = self._parser(handler.request_deserializer)
-        if handler.request_streaming:
-            parse = functools.partial(_parse_each, parse)
+        serve, receive = _function_of(handler), self._receiver(method, handler)
 
-        async def respond(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return await self._run(method, context, lambda: serve(parse(request), context))
+        # Also unary requests are served as streams: gRPC would read their message first.
+        async def respond(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            async def work() -> Any:
+                return await serve(await receive(context), context)
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-            await self._run(
-                method, context, lambda: _forward(serve(parse(request), context), context)
-            )
+            return await self._run(method, context, work)
 
-        return _make_handler(
-            handler.request_streaming,
-            handler.response_streaming,
-            stream if handler.response_streaming else respond,
-            handler.response_serializer,
-        )
+        async def stream(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            async def work() -> None:
+                await _forward(serve(await receive(context), context), context)
 
-    def _parser(self, deserialize: Callable[[bytes], Any] | None) -> Callable[[Any], Any]:
-        limit = self._settings.max_message_bytes
+            await self._run(method, context, work)
 
-        def parse(raw: bytes) -> Any:
-            if len(raw) > limit:
-                raise RequestTooLarge(size=len(raw), limit=limit)
-            try:
-                return raw if deserialize is None else deserialize(raw)
-            except DecodeError:
-                problem = "not a valid protobuf encoding of the method's request message"
-                raise InvalidField(field="request", problem=problem) from None
+        # Without a deserializer, so that parse errors can be returned with details.
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(respond, None, handler.response_serializer)
 
-        return parse
+    def _receiver(
+        self, method: _Method, handler: Any
+    ) -> Callable[[grpc.aio.ServicerContext[Any, Any]], Awaitable[Any]]:
+        """A function that reads a call's message, or returns an iterator over a stream of them."""
+        requests, deserialize = self._requests, handler.request_deserializer
+        is_public = method.scope is Scope.PUBLIC
+        parse = requests.parser(method.name, deserialize, is_public=is_public)
+
+        async def receive_one(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            return parse(await requests.read_one(context))
+
+        async def receive_each(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            stream = requests.read_each(context, is_long_lived=method.is_long_lived)
+            return (parse(raw) async for raw in stream)
+
+        return receive_each if handler.request_streaming else receive_one
 
     # ---- running a call
 
@@ -339,32 +340,8 @@ def _refusing_handler(name: str) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-async def _parse_each(
-    parse: Callable[[bytes], Any], requests: AsyncIterator[bytes]
-) -> AsyncIterator[Any]:
-    async for raw in requests:
-        yield parse(raw)
-
-
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:
     function: Callable[[Any, Any], Any] = (
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
     return function
-
-
-def _make_handler(
-    request_streaming: bool,
-    response_streaming: bool,
-    function: Callable[[Any, Any], Any],
-    serializer: Any,
-) -> Any:
-    """A handler that receives raw bytes, so that parse errors can be returned with details."""
-    makers = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, False): grpc.stream_unary_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    make: Any = makers[request_streaming, response_streaming]
-    return make(function, None, serializer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -20,10 +21,11 @@ from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
 from svc_kit.network import Address, open_listener, parse_address
-from svc_kit.rpc.client import WINDOW_OPTIONS
+from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor
+from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, TlsSettings
 
 _log = logging.getLogger(__name__)
@@ -96,8 +98,11 @@ class RpcServer:
         settings: ServerSettings | None = None,
         tls: TlsSettings | None = None,
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
+        window_bytes: int = 64 * 1024,
     ) -> None:
+        """`window_bytes`: what a client may send of a message before it is read."""
         self._services = services
+        self._window_bytes = window_bytes
         self._wanted = parse_address(listen)
         self._settings = settings or ServerSettings()
         self._tls = tls
@@ -122,7 +127,7 @@ class RpcServer:
         names = self._service_names()
         server = grpc.aio.server(
             interceptors=(self._stack,),
-            options=_server_options(self._settings),
+            options=_server_options(self._settings, self._window_bytes),
             maximum_concurrent_rpcs=self._settings.max_concurrent_calls,
         )
         for service in self._services:
@@ -199,20 +204,25 @@ class RpcServer:
             raise StartupError(f"Cannot listen on {target}: {error}") from error
 
 
-def _server_options(settings: ServerSettings) -> list[tuple[str, int]]:
+def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[str, int]]:
+    receive_timeout_ms = math.ceil(settings.receive_timeout_s * 1000)
+    keepalive_ms = math.ceil(settings.keepalive_s * 1000)
+    hard_limit = settings.max_message_bytes + HARD_LIMIT_MARGIN
     return [
         ("grpc.so_reuseport", 0),
-        # Requests of up to twice the limit reach our own check, whose error has details; gRPC
-        # rejects larger ones.
-        ("grpc.max_receive_message_length", min(2 * settings.max_message_bytes, 2**31 - 1)),
+        ("grpc.max_receive_message_length", min(hard_limit, 2**31 - 1)),
         ("grpc.max_send_message_length", settings.max_message_bytes),
-        # Accept the pings of our clients, and detect a dead client during a prefill within 40 s.
-        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.server_handshake_timeout_ms", receive_timeout_ms),
+        # Detects a dead client during a prefill. Pings of clients are accepted three times as often
+        # as ours; gRPC ends the connection of one that pings more often.
+        ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", keepalive_ms // 3),
         ("grpc.enable_channelz", int(settings.channelz)),
-        *WINDOW_OPTIONS,
+        *window_options(window_bytes),
     ]
 
 

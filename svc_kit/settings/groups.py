@@ -158,7 +158,21 @@ class ServerSettings(SettingsGroup):
     """Limits of a gRPC server."""
 
     max_message_bytes: int = Field(64 * 1024 * 1024, ge=64 * 1024, le=1024**3)
-    """Maximum size of a request or response; larger ones are rejected."""
+    """Maximum size of a response, and of a request with files, pictures or long texts; 4 MiB for
+    requests of other methods. Larger ones are rejected."""
+    receive_timeout_s: float = Field(60.0, gt=0)
+    """How long a client may take to connect, and then to send the message of a call, or the next
+    message of an upload."""
+    receive_budget_bytes: int = Field(1024**3, ge=1024 * 1024)
+    """Memory for messages that take more than 0.1 s to arrive. Each counts with
+    `max_message_bytes`, one of an upload with a quarter; a project gets half of the memory. Further
+    ones get RESOURCE_EXHAUSTED."""
+    max_connections: int = Field(1024, ge=1)
+    """Maximum number of connections. Further ones are closed."""
+    max_streams_per_connection: int = Field(2048, ge=1)
+    """Maximum number of concurrent calls of a connection. Clients hold back further ones."""
+    keepalive_s: float = Field(30.0, gt=0)
+    """How often the server pings a silent connection. Clients may ping three times as often."""
     default_deadline_s: float = Field(600.0, gt=0)
     """Deadline of calls that set none."""
     max_deadline_s: float = Field(3600.0, gt=0)

@@ -87,9 +87,10 @@ def read_token(running: RunningControl) -> str:
 async def call(channel: grpc.aio.Channel, method: str, key: str | None) -> None:
     """Send an invalid request. Raises the DomainError of the response."""
     metadata = () if key is None else (("authorization", f"Bearer {key}"),)
-    start: Any = channel.stream_stream(method)
+    # Not as a client stream: if a call is refused before its message, writing fails as INTERNAL.
+    start: Any = channel.unary_stream(method)
     with translate_errors():
-        async for _ in start(iter([NO_MESSAGE]), metadata=metadata):
+        async for _ in start(NO_MESSAGE, metadata=metadata):
             pass
 
 

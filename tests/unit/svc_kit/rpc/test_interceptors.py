@@ -31,6 +31,10 @@ class Context:
         """Return no metadata."""
         return ()
 
+    async def read(self) -> bytes:
+        """Return an empty message."""
+        return b""
+
     def code(self) -> None:
         """Return no code."""
 
@@ -60,7 +64,7 @@ async def counted_code(error: BaseException, *, remaining: float | None) -> str:
 
     wrapped = await stack.intercept_service(handler, CallDetails())
     with pytest.raises(type(error)):
-        await wrapped.unary_unary(b"", Context(remaining))
+        await wrapped.stream_unary(None, Context(remaining))
     samples = {
         sample.labels["code"]: sample.value
         for metric in metrics.calls.collect()

@@ -1,0 +1,108 @@
+"""gRPC calls over a plain socket, to test messages that are incomplete."""
+
+import asyncio
+import re
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from svc_kit.network import Address
+
+_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _SETTINGS, _PING = 0, 1, 4, 6
+_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+_STATUS: Final = re.compile(rb"grpc-status.(\d+)", re.DOTALL)
+MAX_CONCURRENT_STREAMS: Final = 3
+PATIENCE_S: Final = 20
+
+
+class RawGrpcConnection:
+    """An HTTP/2 connection with at most one response, whose header fields need no table."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._stream_id = -1
+        self.settings: dict[int, int] = {}
+        """The server's settings, once a status was read."""
+
+    async def call(self, method: str, message: bytes | None, **metadata: str) -> None:
+        """Begin a call that sends a part of its message, or none and the end of the requests."""
+        self._stream_id += 2
+        fields = {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": method,
+            ":authority": "localhost",
+            "content-type": "application/grpc",
+            "te": "trailers",
+            **metadata,
+        }
+        head = b"".join(_literal(name, value) for name, value in fields.items())
+        is_end = _END_STREAM if message is None else 0
+        self._send(_HEADERS, _END_HEADERS | is_end, head)
+        if message is not None:
+            self._send(_DATA, 0, message)
+        await self._writer.drain()
+
+    async def status(self) -> int:
+        """Read the status of the first call that ends. Raises IncompleteReadError if the server
+        closes the connection, TimeoutError after PATIENCE_S."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                kind, flags, payload = await self._read()
+                found = _STATUS.search(payload) if kind == _HEADERS else None
+                if found is not None:
+                    return int(found[1])
+                if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                    self._acknowledge(kind, payload)
+
+    def _acknowledge(self, kind: int, payload: bytes) -> None:
+        if kind == _SETTINGS:
+            self.settings = dict(struct.iter_unpack(">HI", payload))
+        body, stream_id = (payload if kind == _PING else b""), self._stream_id
+        self._stream_id = 0
+        self._send(kind, _ACK, body)
+        self._stream_id = stream_id
+
+    async def _read(self) -> tuple[int, int, bytes]:
+        head = await self._reader.readexactly(9)
+        return head[3], head[4], await self._reader.readexactly(int.from_bytes(head[:3], "big"))
+
+    def _send(self, kind: int, flags: int, payload: bytes) -> None:
+        head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
+        stream_id = max(self._stream_id, 0).to_bytes(4, "big")
+        self._writer.write(head + stream_id + payload)
+
+    def start(self) -> None:
+        """Send the preface."""
+        self._writer.write(_PREFACE)
+        self._send(_SETTINGS, 0, b"")
+
+
+def part_of_message(size: int, sent: int = 10) -> bytes:
+    """The start of an uncompressed message of a size."""
+    return b"\x00" + struct.pack(">I", size) + b"\x00" * sent
+
+
+@asynccontextmanager
+async def open_grpc_connection(address: Address) -> AsyncIterator[RawGrpcConnection]:
+    """Connect to a gRPC server without TLS."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    connection = RawGrpcConnection(reader, writer)
+    connection.start()
+    try:
+        yield connection
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except OSError:
+            pass  # the server has closed the connection
+
+
+def _literal(name: str, value: str) -> bytes:
+    """A header field that does not use the table, with texts of at most 126 bytes."""
+    texts = name.replace("_", "-").encode(), value.encode()
+    return b"\x00" + b"".join(bytes([len(text)]) + text for text in texts)
