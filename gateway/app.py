@@ -1,5 +1,6 @@
 """Creates and runs the gateway."""
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator
@@ -44,6 +45,7 @@ from gateway.rpc import ControlClient, InferenceClient
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
+from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import stop_on_signals
 from svc_kit.management import ManagementServer
@@ -147,6 +149,10 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
     configured = parse_address(settings.listen)
     async with AsyncExitStack() as stack:
         gateway = await stack.enter_async_context(build(settings))
+        certificate = None
+        if settings.tls is not None:
+            certificate = ServerCertificate(settings.tls, gateway.registry)
+            stack.callback(asyncio.create_task(certificate.watch()).cancel)
         management = await stack.enter_async_context(_management(settings, gateway))
         bound = bind(configured, settings.unread_limit_s)
         address = Address(configured.host, bound.getsockname()[1])
@@ -154,7 +160,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
             run_listener(
                 gateway.app,
                 bound,
-                tls=settings.tls,
+                certificate=certificate,
                 grace_s=settings.drain_grace_s,
                 limits=ConnectionLimits(
                     receive_timeout_s=settings.receive_timeout_s,

@@ -80,6 +80,23 @@ class HttpMetrics:
         )
 
 
+class CertificateMetrics:
+    """The TLS certificate of a server."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.expiry = Gauge(
+            "corral_tls_certificate_expiry_timestamp_seconds",
+            "When the server's TLS certificate expires, in seconds since 1970.",
+            registry=registry,
+        )
+        self.reloads = Counter(
+            "corral_tls_certificate_reloads",
+            "Changes of the TLS files, by outcome: loaded, or refused (the previous one stays).",
+            ["outcome"],
+            registry=registry,
+        )
+
+
 class EngineMetrics:
     """Counters and histograms of the engine, with the label `model`; gauges are in
     `inference_svc/gauges.py`."""

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import socket
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -13,9 +12,8 @@ from starlette.types import ASGIApp
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
-from svc_kit.lifecycle import StartupError
+from svc_kit.certificates import ServerCertificate
 from svc_kit.network import Address, open_listener
-from svc_kit.settings.groups import TlsSettings
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -84,14 +82,14 @@ async def run_listener(
     app: ASGIApp,
     bound: socket.socket,
     *,
-    tls: TlsSettings | None,
+    certificate: ServerCertificate | None,
     grace_s: float,
     limits: ConnectionLimits,
     frame_bytes: int,
 ) -> AsyncIterator[Listener]:
     """Serve `app` on a bound socket. On exit, wait at most `grace_s` for running requests.
 
-    `frame_bytes` limits WebSocket messages. Raises StartupError if the TLS files cannot be loaded.
+    `frame_bytes` limits WebSocket messages. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
     websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
@@ -110,13 +108,10 @@ async def run_listener(
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(grace_s + STOP_MARGIN_S)),
-        **_tls_options(tls),
+        ssl_context_factory=None
+        if certificate is None
+        else lambda *default: certificate.listening_context(),
     )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        bound.close()
-        raise StartupError(f"The TLS files cannot be loaded: {error}") from error
     listener = Listener(config)
     serving = asyncio.create_task(listener.serve(sockets=[bound]))
     await listener.wait_ready()
@@ -125,12 +120,3 @@ async def run_listener(
     finally:
         listener.stop_accepting()
         await serving
-
-
-def _tls_options(tls: TlsSettings | None) -> dict[str, Any]:
-    if tls is None:
-        return {}
-    options: dict[str, Any] = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file}
-    if tls.client_ca_file is not None:
-        options |= {"ssl_ca_certs": tls.client_ca_file, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
+from svc_kit.certificates import ServerCertificate
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
 from svc_kit.network import Address, open_listener, parse_address
@@ -114,7 +114,9 @@ class RpcServer:
             scopes=scopes,
         )
         self._health = HealthServicer([service.full_name for service in services])
+        self._registry = registry
         self._server: grpc.aio.Server | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._is_drain_announced = False
         self._port = self._wanted.port
 
@@ -184,6 +186,8 @@ class RpcServer:
         await asyncio.wait([stopping], timeout=grace)
         self._stack.end_calls(only_long_lived=False)
         await stopping
+        if self._watching is not None:
+            self._watching.cancel()
 
     def _service_names(self) -> list[str]:
         extra = [CHANNELZ] if self._settings.channelz else []
@@ -199,7 +203,9 @@ class RpcServer:
         try:
             if self._tls is None:
                 return server.add_insecure_port(target)
-            return server.add_secure_port(target, _server_credentials(self._tls))
+            certificate = ServerCertificate(self._tls, self._registry)
+            self._watching = asyncio.create_task(certificate.watch())
+            return server.add_secure_port(target, certificate.grpc_credentials())
         except RuntimeError as error:
             raise StartupError(f"Cannot listen on {target}: {error}") from error
 
@@ -224,21 +230,3 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
         ("grpc.enable_channelz", int(settings.channelz)),
         *window_options(window_bytes),
     ]
-
-
-def _server_credentials(tls: TlsSettings) -> grpc.ServerCredentials:
-    try:
-        # gRPC accepts a mismatched pair here and then fails every handshake without a message.
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
-            tls.certificate_file, tls.key_file
-        )
-        certificate, key = tls.certificate_file.read_bytes(), tls.key_file.read_bytes()
-        ca = None if tls.client_ca_file is None else tls.client_ca_file.read_bytes()
-    except (OSError, ssl.SSLError) as error:
-        raise StartupError(
-            f"The TLS certificate {tls.certificate_file} with key {tls.key_file} cannot be used: "
-            f"{error}"
-        ) from error
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=ca, require_client_auth=ca is not None
-    )

@@ -137,7 +137,7 @@ async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) 
             run_listener(
                 endless(ended),
                 bound,
-                tls=None,
+                certificate=None,
                 grace_s=1,
                 limits=ConnectionLimits(
                     receive_timeout_s=20,

@@ -149,7 +149,7 @@ async def listening(
         address = Address("127.0.0.1", bound.getsockname()[1])
         async with (
             asyncio.timeout(20),
-            run_listener(app, bound, tls=None, grace_s=1, limits=limits, frame_bytes=1024),
+            run_listener(app, bound, certificate=None, grace_s=1, limits=limits, frame_bytes=1024),
         ):
             yield address, registry
 
