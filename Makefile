@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
 TIMES ?= 20
@@ -104,6 +104,9 @@ demo-vision: dev ## Train the demo model's projector, which lets it see (an hour
 demo-vision-trial: dev ## See in two minutes whether that would work
 	@$(PYTHON) -m tools.bootstrap demo-model
 	$(BIN)/python -m tools.demo_vision --trial
+
+page-vendor: ## Fetch the page's libraries again by name, version and hash (npm; ARGS=--update after a change of a version)
+	$(PYTHON) -m tools.page_vendor $(ARGS)
 
 lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upgrade moves them)
 	$(UV_LOCK) $(ARGS) requirements/build.in -o requirements/build.txt

@@ -24,6 +24,7 @@ from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
+from gateway.http.page import page_router
 from gateway.routes import (
     adapters,
     assistants,
@@ -250,6 +251,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         runs.run_router,
         threads.router,
         threads.messages_router,
+        page_router(),
     ):
         api.include_router(router)
     page = docs_page()

@@ -1,0 +1,82 @@
+"""The page at /ui/: the static files of `gateway/page`.
+
+They are served without a key; the page itself sends the key that its user enters.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+
+INDEX: Final = "index.html"
+_IMPORT_MAP: Final = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+
+
+class PageFiles(StaticFiles):
+    """The files of the page, each with the security headers."""
+
+    def __init__(self) -> None:
+        super().__init__(packages=[("gateway", "page")])
+        self._security = security_headers(
+            resources.files("gateway").joinpath("page", INDEX).read_text(encoding="utf-8")
+        )
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """A file, or 304 if the browser has it."""
+        response = super().file_response(*args, **options)
+        response.headers.update(self._security)
+        return response
+
+
+def security_headers(index: str) -> Mapping[str, str]:
+    """The headers of every file: scripts and styles are those of the server, and so is every
+    request. The import map is the only inline script; the policy contains its hash."""
+    (import_map,) = _IMPORT_MAP.findall(index)
+    digest = base64.b64encode(hashlib.sha256(import_map.encode()).digest()).decode()
+    directives = (
+        "default-src 'none'",
+        f"script-src 'self' 'sha256-{digest}'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self' data: blob:",
+        "media-src data: blob:",
+        "require-trusted-types-for 'script'",
+        "trusted-types dompurify",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return {
+        "content-security-policy": "; ".join(directives),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": "no-cache",
+    }
+
+
+def page_router() -> APIRouter:
+    """The routes of the page. Their URLs are relative, for proxies that add a prefix."""
+    router = APIRouter(include_in_schema=False)
+    files = PageFiles()
+
+    @router.get("/")
+    async def root() -> Response:
+        return RedirectResponse("ui/")
+
+    @router.get("/ui")
+    async def without_slash() -> Response:
+        return RedirectResponse("ui/")
+
+    @router.get("/ui/{path:path}")
+    async def page(request: Request, path: str) -> Response:
+        return await files.get_response(path or INDEX, request.scope)
+
+    return router

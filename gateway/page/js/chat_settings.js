@@ -1,0 +1,42 @@
+/** The model, the sampling options and the tools of the chat. */
+
+import { replaceChat, loadModels, model, models, setSetting, settings } from "./chat_state.js";
+import { Action, Field, html } from "./ui.js";
+
+/** `[field, label, attributes]` of the number inputs. */
+const SAMPLING = [
+  ["temperature", "Temperature", { min: 0, max: 2, step: 0.1, placeholder: 1 }],
+  ["top_p", "Top P", { min: 0, max: 1, step: 0.05, placeholder: 1 }],
+  ["top_k", "Top K", { min: 0, step: 1, placeholder: "off" }],
+  ["min_p", "Min P", { min: 0, max: 1, step: 0.01, placeholder: "off" }],
+  ["max_tokens", "Max tokens", { min: 1, step: 1, placeholder: "none" }],
+  ["seed", "Seed", { min: 0, step: 1, placeholder: "random" }],
+];
+const EFFORTS = ["", "none", "minimal", "low", "medium", "high"];
+const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
+  "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]`;
+
+export function ChatSettings() {
+  const values = settings.value;
+  const input = name => event => setSetting(name, event.target.value);
+  return html`<details class="settings" open=${matchMedia("(min-width: 1000px)").matches}>
+    <summary>Settings</summary>
+    <div class="fields">
+      <div class="row"><${Action} run=${() => replaceChat([])}>New chat<//><${Action} run=${loadModels}>Refresh models<//></div>
+      <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
+        ${(models.value ?? []).map(each => html`<option value=${each.id}>${each.id}</option>`)}</select><//>
+      ${model.value && html`<p class="muted">${describe(model.value)}</p>`}
+      <${Field} label="System message"><textarea rows="3" value=${values.system} onInput=${input("system")} /><//>
+      <div class="grid">${SAMPLING.map(([name, label, attributes]) => html`<${Field} key=${name} label=${label} type="number" ...${attributes} value=${values[name]} onInput=${input(name)} />`)}</div>
+      <${Field} label="Reasoning effort"><select value=${values.effort} onChange=${input("effort")}>
+        ${EFFORTS.map(each => html`<option value=${each}>${each || "the model's default"}</option>`)}</select><//>
+      <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" rows="4" placeholder=${TOOLS_EXAMPLE} value=${values.tools} onInput=${input("tools")} /><//>
+      <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
+    </div>
+  </details>`;
+}
+
+function describe({ state, max_model_len: context, input_modalities: modalities }) {
+  const reads = modalities.map(each => ({ image: "pictures", audio: "sound" })[each] ?? each).join(", ");
+  return `${state}, ${context ? `${context.toLocaleString()} tokens of context, ` : ""}reads ${reads}`;
+}

@@ -1,0 +1,86 @@
+/** The frame of the page: key, navigation, and the view that the URL's fragment names. */
+
+import { signal } from "@preact/signals";
+import { render } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import { apiKey, keyProblem, setKey } from "./api.js";
+import { ChatView } from "./chat.js";
+import { Field, html, Notice } from "./ui.js";
+
+/** The views by group: `path: [title, component]`. */
+const GROUPS = {
+  Use: { chat: ["Chat", ChatView] },
+};
+const VIEWS = Object.assign({}, ...Object.values(GROUPS));
+
+function parseFragment() {
+  const [view, ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  return VIEWS[view] ? { view, id: parts.join("/") } : { view: "chat", id: "" };
+}
+
+const route = signal(parseFragment());
+const isMenuOpen = signal(false);
+addEventListener("hashchange", () => {
+  route.value = parseFragment();
+  isMenuOpen.value = false;
+});
+
+function Navigation() {
+  return html`<nav id="menu" aria-label="Views" class=${isMenuOpen.value ? "open" : ""}>
+    ${Object.entries(GROUPS).map(([group, views]) => html`<h2>${group}</h2><ul>
+      ${Object.entries(views).map(([path, [title]]) => html`<li><a href=${`#/${path}`}
+        aria-current=${route.value.view === path ? "page" : undefined}>${title}</a></li>`)}</ul>`)}
+    <h2>More</h2>
+    <ul><li><a href="../docs">API reference</a></li>
+      <li><button class="link" onClick=${() => { keyProblem.value = "Enter another key, or none."; }}>${apiKey.value ? "Change the key" : "Enter a key"}</button></li></ul>
+  </nav>`;
+}
+
+/** Asks for the API key, once a request was refused without one. */
+function KeyDialog() {
+  const dialog = useRef();
+  const problem = keyProblem.value;
+  useEffect(() => {
+    if (problem && !dialog.current.open) dialog.current.showModal();
+    if (!problem) dialog.current.close();
+  }, [problem]);
+  const enter = event => {
+    event.preventDefault();
+    setKey(new FormData(event.currentTarget).get("key").trim());
+    event.currentTarget.reset();
+  };
+  return html`<dialog ref=${dialog} aria-labelledby="key-title" onClose=${() => { keyProblem.value = null; }}>
+    <form class="fields" onSubmit=${enter}>
+      <h2 id="key-title">API key</h2>
+      <p>${problem}</p>
+      <${Field} label="Key" name="key" type="password" autocomplete="off" hint="Kept in this tab until it is closed." />
+      <div class="row"><button class="primary">Use this key</button>
+        <button type="button" onClick=${() => dialog.current.close()}>Cancel</button></div>
+    </form>
+  </dialog>`;
+}
+
+function App() {
+  const { view, id } = route.value;
+  const [title, View] = VIEWS[view];
+  const heading = useRef();
+  const isFirst = useRef(true);
+  useEffect(() => {
+    document.title = `${title} – Corral`;
+    if (!isFirst.current) heading.current.focus();
+    isFirst.current = false;
+  }, [title]);
+  return html`
+    <a class="skip" href="#main" onClick=${event => { event.preventDefault(); heading.current.focus(); }}>Skip to the content</a>
+    <header>
+      <a class="brand" href="#/chat"><img src="icon.svg" alt="" width="28" height="28" /> Corral</a>
+      <button class="menu" aria-expanded=${isMenuOpen.value} aria-controls="menu"
+        onClick=${() => { isMenuOpen.value = !isMenuOpen.value; }}>Menu</button>
+      <${Navigation} />
+    </header>
+    <main id="main" class=${view}><h1 ref=${heading} tabindex="-1">${title}</h1>
+      <${View} key=${`${view} ${apiKey.value}`} id=${id} /></main>
+    <${Notice} /><${KeyDialog} />`;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

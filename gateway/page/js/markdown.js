@@ -1,0 +1,35 @@
+/** Markdown of models as HTML that is safe to show: no scripts, forms, styles or remote pictures. */
+
+import DOMPurify from "dompurify";
+import { Marked } from "marked";
+import { html } from "./ui.js";
+
+const escape = text => text.replace(/[&<>"]/g, each => `&#${each.charCodeAt(0)};`);
+const marked = new Marked({
+  gfm: true,
+  breaks: true,
+  renderer: {
+    html: ({ text }) => escape(text), // the tags that a model writes are text
+    image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
+  },
+});
+const ALLOWED = {
+  USE_PROFILES: { html: true },
+  FORBID_TAGS: ["img", "picture", "video", "audio", "source", "style", "form", "button", "textarea", "select", "dialog"],
+  FORBID_ATTR: ["style", "class", "id", "name"],
+  RETURN_TRUSTED_TYPE: true,
+};
+
+DOMPurify.addHook("afterSanitizeAttributes", node => {
+  if (node.tagName === "A") {
+    node.setAttribute("target", "_blank");
+    node.setAttribute("rel", "noopener noreferrer");
+  }
+  if (node.tagName === "PRE" || node.tagName === "TABLE") node.setAttribute("tabindex", "0"); // they scroll
+});
+
+/** Show a text as Markdown. */
+export function Markdown({ text }) {
+  const content = DOMPurify.sanitize(marked.parse(text), ALLOWED);
+  return html`<div class="markdown" dangerouslySetInnerHTML=${{ __html: content }} />`;
+}

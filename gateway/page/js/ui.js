@@ -1,0 +1,189 @@
+/** Parts that all views share: lists, forms, tables, errors, times and sizes. */
+
+import { signal } from "@preact/signals";
+import htm from "htm";
+import { h } from "preact";
+import { useCallback, useEffect, useId, useRef, useState } from "preact/hooks";
+import { get } from "./api.js";
+
+export const html = htm.bind(h);
+
+/** The last message for the user, announced to screen readers. */
+export const notice = signal(null);
+let noticeTimer;
+
+/** Show a message for some seconds; an error until the next one. */
+export function notify(text, isError = false) {
+  clearTimeout(noticeTimer);
+  notice.value = { text, isError };
+  if (!isError) noticeTimer = setTimeout(() => { notice.value = null; }, 5000);
+}
+
+export function Notice() {
+  const { text, isError } = notice.value ?? {};
+  return html`<div class="notice" role="status" aria-live="polite">
+    ${text && html`<p class=${isError ? "error" : "success"}>${text}
+      <button class="plain" onClick=${() => { notice.value = null; }} aria-label="Dismiss the message">✕</button></p>`}
+  </div>`;
+}
+
+/** Load data for a view: `{data, error, reload}`. Loads again when one of `inputs` changes. */
+export function useLoad(load, inputs) {
+  const [state, setState] = useState({});
+  const latest = useRef(0);
+  const reload = useCallback(async () => {
+    const number = ++latest.current;
+    let next;
+    try {
+      next = { data: await load() };
+    } catch (error) {
+      next = { error };
+    }
+    if (number === latest.current) setState(next);
+  }, inputs);
+  useEffect(() => { reload(); return () => { latest.current++; }; }, [reload]);
+  return { ...state, reload };
+}
+
+/** Call a function again and again, `seconds` after it has returned, while the view is shown. */
+export function usePolling(poll, seconds, isActive = true) {
+  useEffect(() => {
+    if (!isActive) return undefined;
+    let timer;
+    let isShown = true;
+    const tick = async () => {
+      if (!document.hidden) await poll();
+      if (isShown) timer = setTimeout(tick, seconds * 1000);
+    };
+    timer = setTimeout(tick, seconds * 1000);
+    return () => { isShown = false; clearTimeout(timer); };
+  }, [poll, seconds, isActive]);
+}
+
+/** A list of objects that is read page by page: `{rows, error, hasMore, more, reload}`. */
+export function useList(path, query = {}, limit = 50) {
+  const [extra, setExtra] = useState([]);
+  const { data, error, reload } = useLoad(() => get(path, { limit, ...query }), [path, JSON.stringify(query)]);
+  const pages = data ? [data, ...extra] : [];
+  const last = pages.at(-1);
+  useEffect(() => setExtra([]), [data]);
+  const more = async () => setExtra([...extra, await get(path, { limit, ...query, after: last.last_id })]);
+  return { rows: data && pages.flatMap(page => page.data), error, hasMore: last?.has_more ?? false, more, reload };
+}
+
+export function ErrorBox({ error }) {
+  if (!error) return null;
+  const isRights = error.status === 403;
+  return html`<p class="error box" role="alert">${error.message}
+    ${isRights && html` <span>This view needs a key with scope <code>admin</code>.</span>`}</p>`;
+}
+
+/** A button that runs an asynchronous action, is disabled meanwhile, and reports a failure. */
+export function Action({ run, confirm, children, class: kind = "", ...rest }) {
+  const [isBusy, setBusy] = useState(false);
+  const act = async event => {
+    event.preventDefault();
+    if (confirm && !window.confirm(confirm)) return;
+    setBusy(true);
+    try {
+      await run();
+    } catch (error) {
+      notify(error.message, true);
+    }
+    setBusy(false);
+  };
+  return html`<button type="button" class=${kind} aria-busy=${isBusy} disabled=${isBusy} onClick=${act} ...${rest}>${children}</button>`;
+}
+
+/** A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. */
+export function Form({ onSubmit, submit, children, label }) {
+  const [error, setError] = useState(null);
+  const [isBusy, setBusy] = useState(false);
+  const act = async event => {
+    event.preventDefault();
+    const form = event.currentTarget;
+    setBusy(true);
+    setError(null);
+    try {
+      await onSubmit(Object.fromEntries(new FormData(form)));
+      form.reset();
+    } catch (problem) {
+      setError(problem);
+    }
+    setBusy(false);
+  };
+  return html`<form class="fields" onSubmit=${act} aria-label=${label}>
+    ${children}
+    <${ErrorBox} error=${error} />
+    <div><button class="primary" disabled=${isBusy} aria-busy=${isBusy}>${submit}</button></div>
+  </form>`;
+}
+
+/** A labelled input, or the control that is its child. */
+export function Field({ label, hint, children, ...input }) {
+  const id = useId();
+  const hintId = hint ? `${id}-hint` : undefined;
+  const control = children
+    ? { ...children, props: { ...children.props, id, "aria-describedby": hintId } }
+    : html`<input id=${id} aria-describedby=${hintId} ...${input} />`;
+  return html`<div class="field"><label for=${id}>${label}</label>${control}
+    ${hint && html`<small id=${hintId}>${hint}</small>`}</div>`;
+}
+
+/** A table. `columns` are `[title, cell(row), isNumber]`; a wide one scrolls inside its frame. */
+export function Table({ caption, columns, rows, error, empty = "Nothing here yet.", hasMore, more }) {
+  if (error) return html`<${ErrorBox} error=${error} />`;
+  if (!rows) return html`<p class="muted" role="status">Loading…</p>`;
+  if (!rows.length) return html`<p class="muted">${empty}</p>`;
+  return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
+    <caption class="hidden">${caption}</caption>
+    <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead>
+    <tbody>${rows.map(row => html`<tr key=${row.id}>${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
+  </table></div>
+  ${hasMore && html`<p><${Action} run=${more}>Show more<//></p>`}`;
+}
+
+/** The status of an object, coloured by what it means. */
+export function Status({ value }) {
+  const good = ["completed", "ready", "processed", "active", "loaded"];
+  const bad = ["failed", "expired", "error", "cancelled", "incomplete", "revoked"];
+  const kind = good.includes(value) ? "good" : bad.includes(value) ? "bad" : "neutral";
+  return html`<span class=${`status ${kind}`}>${String(value).replaceAll("_", " ")}</span>`;
+}
+
+const TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+
+/** A time in unix seconds, or as ISO text. */
+export function Time({ value }) {
+  if (!value) return html`<span class="muted">–</span>`;
+  const date = new Date(typeof value === "number" ? value * 1000 : value);
+  return html`<time datetime=${date.toISOString()}>${TIME.format(date)}</time>`;
+}
+
+export function Json({ value, label }) {
+  return html`<pre tabindex="0" aria-label=${label}>${typeof value === "string" ? value : JSON.stringify(value, null, 2)}</pre>`;
+}
+
+/** A meter with its value as text, such as "3 of 8". */
+export function Meter({ label, value, max, text }) {
+  return html`<div class="meter"><span>${label}</span>
+    <progress max=${max || 1} value=${Math.min(value, max || 1)} aria-label=${label}></progress>
+    <span class="number">${text ?? `${formatNumber(value)} of ${formatNumber(max)}`}</span></div>`;
+}
+
+export const formatNumber = value => Number(value ?? 0).toLocaleString();
+
+export function formatBytes(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = bytes > 0 ? Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10)) : 0;
+  return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+/** Parse JSON of a form field. Throws an error that names the field. */
+export function parseJson(text, name) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: not valid JSON (${error.message})`);
+  }
+}

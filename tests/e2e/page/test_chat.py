@@ -1,0 +1,168 @@
+"""The chat of the page, in Chromium with the demo model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, expect
+
+from tests.support.browser import Tab, needs_chromium
+from tests.support.rpc import CAPITAL
+from tests.support.services import MODEL
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
+
+PICTURE = Path(__file__).resolve().parents[3] / "docs/understand/demo-vision.png"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    }
+]
+
+
+async def open_chat(tab: Tab) -> None:
+    """Open the chat with the model that reads pictures."""
+    await tab.go("chat")
+    await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
+
+
+def answers(tab: Tab) -> Locator:
+    """The messages of the model."""
+    return tab.page.get_by_role("article", name="Model")
+
+
+async def ask(tab: Tab, text: str) -> None:
+    """Send a message with the keyboard, as a user does."""
+    await tab.page.get_by_role("textbox", name="Message", exact=True).fill(text)
+    await tab.page.keyboard.press("Enter")
+
+
+async def ask_and_wait(tab: Tab, text: str) -> None:
+    """Send a message and wait until the answer is whole."""
+    await ask(tab, text)
+    await expect(answers(tab).last.get_by_role("button", name="Regenerate")).to_be_visible()
+
+
+async def test_an_answer_streams_in(tab: Tab) -> None:
+    """Its text grows on the screen while the server generates; then its token counts are shown."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Other fields").fill(json.dumps({"ignore_eos": True, "seed": 1}))
+    await ask(tab, "Tell me a story about a fox.")
+    first = await answers(tab).last.locator(".markdown").text_content()
+    assert first is not None
+
+    await expect(answers(tab).last.locator(".markdown")).not_to_have_text(first)
+    await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "true")
+    await tab.page.get_by_role("button", name="Stop").click()
+    await expect(answers(tab).last).to_contain_text("stopped")
+
+
+async def test_stopping_ends_the_request_and_leaves_the_text(tab: Tab) -> None:
+    """Escape in the composer stops too, and the next message can be sent at once."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Other fields").fill(json.dumps({"ignore_eos": True}))
+    await ask(tab, "Tell me a story about a fox.")
+    await answers(tab).last.locator(".markdown").wait_for()
+    await tab.page.keyboard.press("Escape")
+
+    await expect(answers(tab).last).to_contain_text("stopped")
+    assert await answers(tab).last.locator(".markdown").text_content()
+    await tab.page.get_by_label("Other fields").fill("")
+    await ask_and_wait(tab, CAPITAL)
+    assert await answers(tab).count() == 2
+
+
+async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> None:
+    """Editing drops what came after the message; regenerating replaces the answer."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Temperature").fill("0")
+    await ask_and_wait(tab, CAPITAL)
+    await expect(answers(tab)).to_contain_text("Paris")
+    await tab.page.get_by_role("button", name="Edit").click()
+    await tab.page.get_by_label("Edit the message").fill("What is the capital of Italy?")
+    await tab.page.get_by_role("button", name="Send again").click()
+
+    await expect(answers(tab)).to_contain_text("Rome")
+    await expect(tab.page.get_by_role("article", name="You")).to_have_count(1)
+    async with tab.sends("**/v1/chat/completions") as body:
+        await tab.page.get_by_role("button", name="Regenerate").click()
+    await expect(answers(tab)).to_contain_text("Rome")
+    assert body["messages"] == [{"role": "user", "content": "What is the capital of Italy?"}]
+
+
+async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
+    """Model, sampling and system message, and nothing that was left empty."""
+    await open_chat(tab)
+    await tab.page.get_by_label("System message").fill("Be brief.")
+    await tab.page.get_by_label("Max tokens").fill("3")
+    await tab.page.get_by_label("Top K").fill("5")
+    async with tab.sends("**/v1/chat/completions") as body:
+        await ask_and_wait(tab, "Hello!")
+
+    assert body == {
+        "model": MODEL,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hello!"},
+        ],
+        "max_tokens": 3,
+        "top_k": 5,
+    }
+
+
+async def test_a_tool_call_is_shown_and_its_output_sent(tab: Tab) -> None:
+    """The user enters what the tool returns; the model answers with it."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Temperature").fill("0")
+    await tab.page.get_by_label("Tools", exact=True).fill(json.dumps(TOOLS))
+    await ask_and_wait(tab, "What is the weather in Paris?")
+    await expect(tab.page.get_by_role("group", name="Tool call: get_weather")).to_be_visible()
+    await expect(tab.page.get_by_label("Arguments of get_weather")).to_contain_text("Paris")
+    await tab.page.get_by_label("Output of the tool").fill('{"weather": "sunny"}')
+    async with tab.sends("**/v1/chat/completions") as body:
+        await tab.page.get_by_role("button", name="Send the output").click()
+
+    await expect(answers(tab)).to_have_count(2)
+    await expect(answers(tab).last).to_contain_text("sunny")
+    *_, output = body["messages"]
+    assert (output["role"], output["content"]) == ("tool", '{"weather": "sunny"}')
+
+
+async def test_a_picture_can_be_attached(tab: Tab) -> None:
+    """The model says what it sees, and the picture is shown with the message."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Temperature").fill("0")
+    await expect(tab.page.get_by_text("reads text, pictures")).to_be_visible()
+    await tab.page.get_by_label("Files").set_input_files(PICTURE)
+    await expect(tab.page.get_by_role("img", name="demo-vision.png")).to_be_visible()
+    await ask_and_wait(tab, "What do you see?")
+
+    await expect(answers(tab).last).to_contain_text("I see a blue heart and a green ring.")
+
+
+async def test_an_invalid_setting_is_reported_with_its_field(tab: Tab) -> None:
+    """JSON that does not parse, and values that the server refuses."""
+    await open_chat(tab)
+    await tab.page.get_by_label("Other fields").fill("{")
+    await ask(tab, "Hello!")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("Other fields: not valid JSON")
+
+
+async def test_a_reload_restores_the_chat(tab: Tab) -> None:
+    """From the tab's session; another tab begins without it."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await tab.page.reload()
+
+    await expect(tab.page.get_by_role("article", name="You")).to_contain_text(CAPITAL)
+    assert await tab.page.evaluate("localStorage.length") == 0

@@ -1,0 +1,109 @@
+"""A real Chromium for tests of the page, driven by Playwright."""
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, Request, async_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
+)
+WIDE, NARROW = 1400, 400
+VIEWS = ("chat",)
+"""The views of the page, as in its URLs."""
+PATIENCE_MS = 20_000
+_REPORT_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", event => {
+  violations.push(`${event.violatedDirective}: ${event.blockedURI}`);
+});
+"""
+
+
+@dataclass
+class Tab:
+    """A page in a browser, and what went wrong in it."""
+
+    page: Page
+    url: str
+    """The base URL of the gateway."""
+    problems: list[str] = field(default_factory=list)
+    """Console errors, uncaught exceptions, and requests to other hosts."""
+
+    async def go(self, view: str) -> None:
+        """Open a view, such as "files"."""
+        await self.page.goto(f"{self.url}/ui/#/{view}")
+
+    async def check(self) -> None:
+        """Fail if anything went wrong since the tab was opened."""
+        violations = await self.page.evaluate("window.violations")
+        assert [*self.problems, *violations] == []
+
+    @asynccontextmanager
+    async def sends(self, pattern: str) -> AsyncIterator[dict[str, Any]]:
+        """Wait for a request while the body runs; yields its JSON, which is empty until then."""
+        body: dict[str, Any] = {}
+        async with self.page.expect_request(pattern) as sent:
+            yield body
+        body.update((await sent.value).post_data_json or {})
+
+    async def overflow(self) -> int:
+        """By how many pixels the view is wider than the window."""
+        script = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
+        width: int = await self.page.evaluate(script)
+        return width
+
+    def _check_host(self, request: Request) -> None:
+        if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
+            self.problems.append(f"a request to another host: {request.url}")
+
+
+@asynccontextmanager
+async def run_browser() -> AsyncIterator[Browser]:
+    """Run Chromium without a window."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--no-proxy-server"],  # its own sandbox refuses to run as root
+        )
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def open_tab(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = WIDE,
+    scheme: Any = "light",
+    allowed: tuple[str, ...] = (),
+) -> AsyncIterator[Tab]:
+    """Open a tab with a session of its own. Leaving checks that nothing went wrong in it.
+
+    `allowed` are the beginnings of console errors that the test expects.
+    """
+    context = await browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-GB"
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    await context.add_init_script(_REPORT_VIOLATIONS)
+    tab = Tab(await context.new_page(), url)
+    tab.page.on("request", tab._check_host)
+    tab.page.on("pageerror", lambda error: tab.problems.append(f"uncaught: {error}"))
+    tab.page.on(
+        "console",
+        lambda message: (
+            tab.problems.append(f"console: {message.text}")
+            if message.type in ("error", "warning") and not message.text.startswith(allowed)
+            else None
+        ),
+    )
+    yield tab
+    await tab.check()
+    await context.close()
