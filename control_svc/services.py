@@ -42,7 +42,12 @@ from control_svc.deps import (
 )
 from control_svc.files.model import FileLimits
 from control_svc.files.service import Files
-from control_svc.files.servicers import FileServicer, UploadServicer
+from control_svc.files.servicers import (
+    MAX_PROJECT_TRANSFERS,
+    MAX_TRANSFERS,
+    FileServicer,
+    UploadServicer,
+)
 from control_svc.files.uploads import Uploads
 from control_svc.inference import prefix_cleanup
 from control_svc.inference.embeddings import EmbeddingClient
@@ -85,6 +90,7 @@ from control_svc.vector_stores.service import VectorStores
 from control_svc.vector_stores.servicers import VectorStoreFileServicer, VectorStoreServicer
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.encryption import KEY_BYTES, Sealer
+from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.local_files import AllowedFolders
 from svc_kit.rpc.server import Service
 
@@ -116,7 +122,11 @@ def file_services(deps: Deps) -> list[Service]:
         bounds.part_bytes,
         deps.clock,
     )
-    return [_service(FileServicer(files)), _service(UploadServicer(uploads))]
+    transfers = FairSemaphore(MAX_TRANSFERS, client_limit=MAX_PROJECT_TRANSFERS)
+    return [
+        _service(FileServicer(files, transfers)),
+        _service(UploadServicer(uploads, transfers)),
+    ]
 
 
 def adapter_service(deps: Deps) -> Service:

@@ -10,7 +10,8 @@ from gateway.active_calls import ActiveCalls
 from gateway.rpc import ControlClient
 from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import FileNotFound
-from svc_kit.weighted_semaphore import WeightedSemaphore
+from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.logs import project_var
 
 _MEMORY_BYTES: Final = 256 * 1024 * 1024
 """Limit of the files of all requests: a short request can refer to large files."""
@@ -21,13 +22,13 @@ class StoredFileReader:
 
     def __init__(self, active_calls: ActiveCalls, memory_bytes: int = _MEMORY_BYTES) -> None:
         self._active_calls = active_calls
-        self._memory = WeightedSemaphore(memory_bytes)
+        self._memory = FairSemaphore(memory_bytes)
 
     @asynccontextmanager
     async def open(
         self, control: ControlClient, references: Sequence[FileReference]
     ) -> AsyncIterator[dict[str, StoredFile]]:
-        """Yield the caller's files by id. Waits while too many others are in memory.
+        """Yield the caller's files by id. Waits for its turn while too many are in memory.
 
         Raises FileNotFound and TooLong with the referring field, and UpstreamUnavailable.
         """
@@ -36,7 +37,8 @@ class StoredFileReader:
             if file_id not in files:
                 files[file_id] = await _find(control, field, file_id)
             budget.add(field, files[file_id].size_bytes)
-        async with self._memory.reserve(sum(file.size_bytes for file in files.values())):
+        size = sum(file.size_bytes for file in files.values())
+        async with self._memory.reserve(size, project_var.get()):
             fields = {file_id: field for field, file_id in references}
             yield {
                 file_id: StoredFile(file.filename, await self._read(control, file_id, fields))

@@ -26,7 +26,7 @@ from svc_kit.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from svc_kit.weighted_semaphore import WeightedSemaphore
+from svc_kit.fair_semaphore import FairSemaphore
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -104,7 +104,7 @@ class BatchRunner:
     ) -> None:
         """Start a task per line. Two tasks per permit: one runs while another one commits."""
         tasks = asyncio.Semaphore(2 * self._concurrency.max_limit)
-        memory = WeightedSemaphore(_MAX_REQUEST_BYTES)
+        memory = FairSemaphore(_MAX_REQUEST_BYTES)
 
         async def run(line: PendingLine) -> None:
             try:

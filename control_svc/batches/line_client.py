@@ -42,8 +42,9 @@ from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
 from svc_kit.errors.status import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
+from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.logs import project_var
 from svc_kit.rpc.client import translate_errors
-from svc_kit.weighted_semaphore import WeightedSemaphore
 
 _log = logging.getLogger(__name__)
 _INLINE_PARSE_BYTES: Final = 128 * 1024
@@ -95,7 +96,7 @@ class LineClient:
         self._timeout_s = timeout_s
         self._responses = responses
         self._files = files
-        self._vectors = WeightedSemaphore(_MAX_VECTORS)
+        self._vectors = FairSemaphore(_MAX_VECTORS)
         self._endpoints: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
             BatchEndpoint.COMPLETIONS: self._complete,
@@ -157,7 +158,7 @@ class LineClient:
         body = parse_embedding(fields)
         request = embed_request(body)
         request.priority = request.priority or PRIORITY_BATCH
-        async with self._vectors.reserve(len(request.inputs)):
+        async with self._vectors.reserve(len(request.inputs), project_var.get()):
             with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
                 rpc = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
                 reply = await rpc

@@ -14,7 +14,6 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     closing,
-    nullcontext,
 )
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +38,8 @@ from control_svc.db.limits import (
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.tables import check_owner
 from control_svc.db.transaction import Clock, Transactions
+from control_svc.db.turns import Turns
+from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder
 
@@ -94,7 +95,10 @@ async def _open_postgres(
     migrator = _postgres(target, limits, limits.postgres_migration_settings(), size=1)
     reader = engine.execution_options(isolation_level=READ_ISOLATION)
     notifications = PostgresNotifications(engine)
-    transactions = Transactions(engine, reader, nullcontext, notifications, clock)
+    # One connection receives notifications, and as many as the pool has are opened under load.
+    semaphore = FairSemaphore(2 * limits.pool_size - 1)
+    turns = Turns(semaphore, semaphore, limits.pool_s)
+    transactions = Transactions(engine, reader, notifications, clock, turns=turns)
     try:
         async with notifications.running():
             yield Database(
@@ -124,17 +128,16 @@ async def _open_sqlite(
         migrator = _sqlite(target, limits, 1, SQLITE_WRITE, (migration_wait, *_MIGRATOR))
         writer = _sqlite(target, limits, 1, SQLITE_WRITE, (wait, *_WRITER))
         reader = _sqlite(target, limits, SQLITE_READERS, SQLITE_READ, (wait, *_READER))
-        write_lock = asyncio.Lock()  # first come, first served
         notifications = LocalNotifications()
         reserve = DiskReserve(Path(str(target.database)).parent)
         await asyncio.to_thread(reserve.fill)
         transactions = Transactions(
             writer,
             reader,
-            lambda: _locked(write_lock, limits.pool_s),
             notifications,
             clock or _utc_now,
             reserve,
+            Turns(FairSemaphore(SQLITE_READERS), FairSemaphore(1), limits.pool_s),
         )
         try:
             yield Database(writer, migrator, transactions, False, notifications, None, clock)
@@ -180,7 +183,7 @@ async def open_read_only(url: str | None, data_dir: Path) -> AsyncIterator[ReadO
         uri = uri.update_query_dict({"mode": "ro", "uri": "true"})
         engine = _sqlite(uri, LIMITS, 2, SQLITE_READ, (_busy_timeout(LIMITS.lock_s), *_READER))
     try:
-        transactions = Transactions(engine, engine, nullcontext, LocalNotifications())
+        transactions = Transactions(engine, engine, LocalNotifications())
         yield ReadOnlyDatabase(engine, transactions, file)
     finally:
         await engine.dispose()
@@ -192,17 +195,6 @@ def _resolved(*folders: Path) -> set[Path]:
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-@asynccontextmanager
-async def _locked(lock: asyncio.Lock, timeout_s: float) -> AsyncIterator[None]:
-    """Hold a lock while the context is open. Raises TimeoutError."""
-    async with asyncio.timeout(timeout_s):
-        await lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _busy_timeout(timeout_s: float) -> str:

@@ -8,7 +8,7 @@ STORAGE_FAILED.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
+from control_svc.db.turns import Turns
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 Clock = Callable[[], datetime]
@@ -96,17 +97,17 @@ class Transactions:
         self,
         writer: AsyncEngine,
         reader: AsyncEngine,
-        write_lock: Callable[[], AbstractAsyncContextManager[object]],
         notifications: Notifications,
         clock: Clock | None = None,
         reserve: DiskReserve | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`write_lock` returns a lock that writers hold. `clock` replaces the clock of the
-        database. `reserve` is disk space for deletions.
+        """`clock` replaces the clock of the database. `reserve` is disk space for deletions.
+        `turns` shares the connections between projects.
         """
         self._writer = writer
         self._reader = reader
-        self._write_lock = write_lock
+        self._turns = turns
         self._notifications = notifications
         self._clock = clock
         self._reserve = reserve
@@ -145,7 +146,7 @@ class Transactions:
         return await asyncio.shield(task)
 
     async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
-        async with translate_database_errors(), self._transaction(self._reader) as tx:
+        async with translate_database_errors(), self._turn(), self._transaction(self._reader) as tx:
             return await work(tx)
 
     async def _write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
@@ -161,12 +162,18 @@ class Transactions:
     async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         async with (
             translate_database_errors(),
-            self._write_lock(),
+            self._turn(writes=True),
             self._transaction(self._writer) as tx,
         ):
             result = await work(tx)
         self._notifications.send(tx.announced)
         return result
+
+    def _turn(self, *, writes: bool = False) -> AbstractAsyncContextManager[None]:
+        turns = self._turns
+        if turns is None:
+            return nullcontext()
+        return turns.hold(turns.writes if writes else turns.reads)
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[Transaction]:

@@ -10,7 +10,7 @@ from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
 from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import BlobMissing
-from svc_kit.weighted_semaphore import WeightedSemaphore
+from svc_kit.fair_semaphore import FairSemaphore
 
 _MEMORY_BYTES: Final = 256 * 1024 * 1024
 """Limit of all files that are in memory."""
@@ -23,19 +23,20 @@ class FileContents:
         self._transactions = transactions
         self._blobs = blobs
         self._clock = clock
-        self._memory = WeightedSemaphore(_MEMORY_BYTES)
+        self._memory = FairSemaphore(_MEMORY_BYTES)
 
     @asynccontextmanager
     async def open(
         self, project: str, references: Sequence[FileReference]
     ) -> AsyncIterator[Mapping[str, StoredFile]]:
-        """Yield the files by id. Waits while too many others are in memory.
+        """Yield the files by id. Waits for its turn while too many others are in memory.
 
         Raises FileNotFound and TooLong, with the field of the reference, StorageFailed and
         BlobMissing.
         """
         files = await self._find(project, references) if references else {}
-        async with self._memory.reserve(sum(file.size_bytes for file in files.values())):
+        size = sum(file.size_bytes for file in files.values())
+        async with self._memory.reserve(size, project):
             fields = {file_id: field for field, file_id in references}
             yield {
                 file_id: StoredFile(file.filename, await self._read(project, file, fields[file_id]))

@@ -22,8 +22,14 @@ from control_svc.files.model import (
 from control_svc.files.service import Files
 from control_svc.files.uploads import Uploads, UploadWithFile
 from svc_kit.errors import InvalidField, MissingField
+from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
+MAX_TRANSFERS: Final = 32
+"""Files that are received, sent or joined at once. Others wait, and projects are served in turns:
+their bytes stay with the sender."""
+MAX_PROJECT_TRANSFERS: Final = 24
+"""Of these, those of one project, whose senders may be slow."""
 _PURPOSES: Final = EnumMapper[FilePurpose](FilePurpose, file_pb2.FilePurpose)
 _NEW_FILE: Final = MessageMapper(NewFile, file_pb2.FileHeader)
 _NEW_UPLOAD: Final = MessageMapper(NewUpload, upload_pb.CreateUploadRequest)
@@ -47,14 +53,17 @@ _PART: Final = MessageMapper(UploadPart, upload_pb.UploadPart, only_domain=["blo
 class FileServicer(file_rpc.FileServiceServicer):
     """Files over gRPC."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, transfers: FairSemaphore) -> None:
         self._files = files
+        self._transfers = transfers
 
     async def CreateFile(
         self, request_iterator: AsyncIterator[file_pb.CreateFileRequest], context: Context
     ) -> file_pb.CreateFileResponse:
         """Create a file from a stream of bytes."""
-        file = await self._files.create(caller_project(), _pieces(request_iterator))
+        project = caller_project()
+        async with self._transfers.reserve(1, project):
+            file = await self._files.create(project, _pieces(request_iterator))
         return file_pb.CreateFileResponse(file=_FILE.to_message(file))
 
     async def GetFile(
@@ -84,19 +93,19 @@ class FileServicer(file_rpc.FileServiceServicer):
         self, request: file_pb.DownloadFileRequest, context: Context
     ) -> AsyncIterator[file_pb.DownloadFileResponse]:
         """Stream a file and the bytes of a range of it."""
-        file, chunks = await self._files.download(
-            caller_project(),
-            request.file_id,
-            request.offset,
-            request.length if request.HasField("length") else None,
-        )
-        # Read first: lost bytes are an error, not a file that breaks off.
-        first = await anext(chunks, b"")
-        yield file_pb.DownloadFileResponse(file=_FILE.to_message(file))
-        if first:
-            yield file_pb.DownloadFileResponse(chunk=first)
-        async for chunk in chunks:
-            yield file_pb.DownloadFileResponse(chunk=chunk)
+        project = caller_project()
+        length = request.length if request.HasField("length") else None
+        async with self._transfers.reserve(1, project):
+            file, chunks = await self._files.download(
+                project, request.file_id, request.offset, length
+            )
+            # Read first: lost bytes are an error, not a file that breaks off.
+            first = await anext(chunks, b"")
+            yield file_pb.DownloadFileResponse(file=_FILE.to_message(file))
+            if first:
+                yield file_pb.DownloadFileResponse(chunk=first)
+            async for chunk in chunks:
+                yield file_pb.DownloadFileResponse(chunk=chunk)
 
 
 async def _pieces(
@@ -112,8 +121,9 @@ async def _pieces(
 class UploadServicer(upload_rpc.UploadServiceServicer):
     """Uploads over gRPC."""
 
-    def __init__(self, uploads: Uploads) -> None:
+    def __init__(self, uploads: Uploads, transfers: FairSemaphore) -> None:
         self._uploads = uploads
+        self._transfers = transfers
 
     async def CreateUpload(
         self, request: upload_pb.CreateUploadRequest, context: Context
@@ -133,19 +143,20 @@ class UploadServicer(upload_rpc.UploadServiceServicer):
         self, request_iterator: AsyncIterator[upload_pb.AddUploadPartRequest], context: Context
     ) -> upload_pb.AddUploadPartResponse:
         """Store a part of an upload."""
-        upload_id = await _upload_id(request_iterator)
-        part = await self._uploads.add_part(caller_project(), upload_id, _chunks(request_iterator))
+        project = caller_project()
+        async with self._transfers.reserve(1, project):
+            upload_id = await _upload_id(request_iterator)
+            part = await self._uploads.add_part(project, upload_id, _chunks(request_iterator))
         return upload_pb.AddUploadPartResponse(part=_PART.to_message(part))
 
     async def CompleteUpload(
         self, request: upload_pb.CompleteUploadRequest, context: Context
     ) -> upload_pb.CompleteUploadResponse:
         """Concatenate the parts of an upload to a file."""
-        upload = await self._uploads.complete(
-            caller_project(),
-            request.upload_id,
-            Completion(list(request.part_ids), request.md5),
-        )
+        project = caller_project()
+        completion = Completion(list(request.part_ids), request.md5)
+        async with self._transfers.reserve(1, project):
+            upload = await self._uploads.complete(project, request.upload_id, completion)
         return upload_pb.CompleteUploadResponse(upload=_UPLOAD.to_message(upload))
 
     async def CancelUpload(

@@ -29,7 +29,7 @@ from control_svc.jobs.queries import JobQueueQueries
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
 from svc_kit.errors.status import is_retryable
-from svc_kit.logs import log_errors
+from svc_kit.logs import log_errors, project_var
 from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
@@ -188,6 +188,7 @@ class Dispatcher:
 async def _run_for_caller(handler: JobHandler, claim: Claim, context: JobContext) -> None:
     """Run a job with the project and the key of its caller, for the calls that it makes."""
     set_principal(Principal(project=claim.project, scopes=frozenset(), key_id=claim.caller_key))
+    project_var.set(claim.project)
     await handler.run(claim, context)
 
 

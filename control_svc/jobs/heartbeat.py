@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
@@ -64,7 +64,7 @@ class _Heartbeat:
 
     async def _beat(self, owner: str, lease: timedelta, stopping: threading.Event) -> None:
         engine = self._connect()
-        transactions = Transactions(engine, engine, nullcontext, LocalNotifications(), self._clock)
+        transactions = Transactions(engine, engine, LocalNotifications(), self._clock)
         interval_s = lease.total_seconds() / BEATS_PER_LEASE
         try:
             # Nothing else runs on this loop, so the wait may block it.

@@ -16,8 +16,8 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.embedding_request import EmbeddingBackend, EmbeddingRequest, Vector
 from inference_svc.engine.events import Cancelled, Embedded, Event, Failed
-from inference_svc.engine.scheduler.fairness import FairTurns
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, DecodeFailed, DomainError
+from svc_kit.fairness import FairTurns
 
 log = logging.getLogger(__name__)
 

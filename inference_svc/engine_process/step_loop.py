@@ -26,13 +26,13 @@ from inference_svc.engine.request import (
     Submit,
     UnloadAdapter,
 )
-from inference_svc.engine.scheduler.fairness import FairTurns
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
 from inference_svc.llama.engine_memory import EngineMemory
+from svc_kit.fairness import FairTurns
 
 
 class AbortingPipe:

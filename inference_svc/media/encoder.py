@@ -13,7 +13,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from inference_svc.engine.scheduler.fairness import FairTurns
 from inference_svc.engine_client.process import ChildProcess, RestartBackoff, describe_exit
 from inference_svc.machine import resident_bytes
 from inference_svc.media.encoder_messages import (
@@ -33,6 +32,7 @@ from svc_kit.errors import (
     QueueFull,
     StorageFailed,
 )
+from svc_kit.fairness import FairTurns
 from svc_kit.lifecycle import StartupError
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from heapq import heapify, heappop, heapreplace
 
-from inference_svc.engine.scheduler.fairness import FairShare
 from inference_svc.engine.sequence import Sequence
+from svc_kit.fairness import FairShare
 
 INTERACTIVE = 3
 BATCH = 1

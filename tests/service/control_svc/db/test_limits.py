@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,7 +127,7 @@ async def test_a_statement_that_takes_long_is_unavailable(
         transactions = database.transactions
         if is_dedicated:
             engine = database.connect_dedicated()
-            transactions = Transactions(engine, engine, nullcontext, database.notifications)
+            transactions = Transactions(engine, engine, database.notifications)
         async with locked(database, tmp_path, held):
             with fails_in_time(UpstreamUnavailable, "database"):
                 await transactions.read(lambda tx: tx.session.execute(text(query)))

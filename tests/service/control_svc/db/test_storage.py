@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import sqlite3
-from contextlib import closing, nullcontext
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
@@ -184,7 +184,7 @@ async def test_orphans_are_deleted_while_the_database_is_full(
     clock.advance(days=1)
     async with open_database(None, tmp_path / "control") as database:
         transactions = FullTransactions(
-            database.writer, database.writer, nullcontext, database.notifications, clock
+            database.writer, database.writer, database.notifications, clock
         )
         steps = [delete_expired_files]
         sweeper = Sweeper(transactions, blobs, clock, timedelta(hours=1), steps, BLOB_COLUMNS)

@@ -3,11 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from control_svc.batches.concurrency import AdaptiveConcurrency
-from svc_kit.weighted_semaphore import WeightedSemaphore
 
 
 async def reject(concurrency: AdaptiveConcurrency, num_lines: int) -> None:
@@ -101,43 +97,3 @@ async def test_a_cancelled_exclusive_permit_does_not_block_others() -> None:
         await asyncio.wait([waiting])
         async with asyncio.timeout(5), concurrency.acquire():
             pass
-
-
-@given(sizes=st.lists(st.integers(0, 15), max_size=20), total=st.integers(1, 10))
-def test_a_weighted_semaphore_is_bounded_and_fair(sizes: list[int], total: int) -> None:
-    """The acquired sum stays within the total, and waiters are served in order."""
-
-    async def acquire_all() -> tuple[list[int], int]:
-        semaphore, order, acquired, peak = WeightedSemaphore(total), list[int](), 0, 0
-
-        async def acquire(number: int, size: int) -> None:
-            nonlocal acquired, peak
-            async with semaphore.reserve(size):
-                order.append(number)
-                acquired += min(size, total)
-                peak = max(peak, acquired)
-                for _ in range(number % 3):
-                    await asyncio.sleep(0)
-                acquired -= min(size, total)
-
-        async with asyncio.timeout(5):
-            await asyncio.gather(*(acquire(number, size) for number, size in enumerate(sizes)))
-        return order, peak
-
-    order, peak = asyncio.run(acquire_all())
-
-    assert order == list(range(len(sizes)))
-    assert peak <= total
-
-
-async def test_a_cancelled_waiter_does_not_block_the_next() -> None:
-    """The next waiter of the semaphore gets its units."""
-    semaphore = WeightedSemaphore(2)
-    async with semaphore.reserve(2):
-        cancelled = asyncio.create_task(semaphore.acquire(2))
-        waiting = asyncio.create_task(semaphore.acquire(1))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-    async with asyncio.timeout(5):
-        await waiting

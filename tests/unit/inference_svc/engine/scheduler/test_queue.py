@@ -4,7 +4,6 @@ from functools import partial
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Failed, Finished, Started
-from inference_svc.engine.scheduler.fairness import FairShare
 from inference_svc.engine.scheduler.queue import (
     AGING_S,
     AdmissionQueue,
@@ -13,6 +12,7 @@ from inference_svc.engine.scheduler.queue import (
 )
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import ContextLengthExceeded
+from svc_kit.fairness import FairShare
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 

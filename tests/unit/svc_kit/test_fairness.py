@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.engine.scheduler.fairness import FairShare, FairTurns
+from svc_kit.fairness import FairShare, FairTurns
 
 
 def test_clients_get_equal_service_whatever_a_turn_costs() -> None:

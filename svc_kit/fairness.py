@@ -1,7 +1,7 @@
 """Fair queuing: the client served least is next.
 
-Shares the queue between projects, the step thread between generation and embeddings, and embedding
-batches between requests.
+Shares queues and pools between projects, the step thread between generation and embeddings, and
+embedding batches between requests.
 """
 
 from collections import Counter
