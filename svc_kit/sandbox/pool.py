@@ -1,17 +1,21 @@
 """A pool of sandboxed child processes, which are replaced after a failed job.
 
 Jobs have keys, such as a chat template. A key whose last job succeeded is trusted. Jobs of other
-keys must leave one child free, so that slow untrusted input cannot block all children.
+keys must leave one child free, so that slow untrusted input cannot block all children. Projects
+that wait for a child are served in turns, by the time that their jobs took.
 """
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from svc_kit.errors import QueueFull
+from svc_kit.fairness import FairTurns
+from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 
@@ -29,7 +33,7 @@ class SandboxSettings:
         min_children: children that are always kept; with 0 they are started on demand.
         max_children: maximum number of children.
         max_jobs_per_child: number of jobs after which a child is replaced.
-        max_waiting: maximum number of jobs waiting for a child.
+        max_waiting: maximum number of jobs waiting for a child, of which one project may have half.
         grow_after_s: time that a job waits before another child is started.
         preload: modules that every child imports before its first job.
     """
@@ -45,6 +49,7 @@ class SandboxSettings:
 @dataclass(eq=False, slots=True)
 class _Waiter:
     key: str
+    project: str
     child: asyncio.Future[SandboxProcess]
 
 
@@ -58,6 +63,7 @@ class SandboxPool:
         self._starting = 0
         self._trusted: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
+        self._turns: FairTurns[str] = FairTurns()
         self._tasks: set[asyncio.Task[Any]] = set()
         # The subset of `_tasks` that close a child; they must not be cancelled.
         self._closing: set[asyncio.Task[Any]] = set()
@@ -105,7 +111,7 @@ class SandboxPool:
         return await asyncio.shield(self._in_background(self._run_in(child, job, payload)))
 
     async def _run_in(self, child: SandboxProcess, job: Job, payload: Mapping[str, Any]) -> Any:
-        key = self._busy[child]
+        key, started = self._busy[child], time.monotonic()
         try:
             result = await child.run(job, payload)
         except JobFailed as failed:
@@ -116,6 +122,7 @@ class SandboxPool:
             self._trust(key)
             return result
         finally:
+            self._turns.charge(project_var.get(), time.monotonic() - started)
             del self._busy[child]
             self._release(child)
 
@@ -130,14 +137,9 @@ class SandboxPool:
         return child
 
     async def _wait_for_child(self, key: str) -> SandboxProcess:
-        if len(self._waiting) >= self._settings.max_waiting:
-            raise QueueFull(
-                bound="requests",
-                depth=len(self._waiting),
-                limit=self._settings.max_waiting,
-                retry_after=_RETRY_AFTER_S,
-            )
-        waiter = _Waiter(key, asyncio.get_running_loop().create_future())
+        project = project_var.get()
+        self._check_queue(project)
+        waiter = _Waiter(key, project, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             while not waiter.child.done():
@@ -147,6 +149,16 @@ class SandboxPool:
         except asyncio.CancelledError:
             self._remove_waiter(waiter)
             raise
+
+    def _check_queue(self, project: str) -> None:
+        """Raise QueueFull if too many jobs wait, in all or of the project."""
+        limit = self._settings.max_waiting
+        own = sum(waiter.project == project for waiter in self._waiting)
+        for depth, bound in ((len(self._waiting), limit), (own, max(limit // 2, 1))):
+            if depth >= bound:
+                raise QueueFull(
+                    bound="requests", depth=depth, limit=bound, retry_after=_RETRY_AFTER_S
+                )
 
     def _remove_waiter(self, waiter: _Waiter) -> None:
         """Remove a cancelled waiter, and release a child that was just assigned to it."""
@@ -190,14 +202,19 @@ class SandboxPool:
         return total > self._settings.min_children and not self._waiting
 
     def _assign_waiting(self) -> None:
-        for waiter in tuple(self._waiting):
-            if not self._idle:
+        while self._idle:
+            next_of = {
+                waiter.project: waiter
+                for waiter in reversed(self._waiting)
+                if self._may_run(waiter.key)
+            }
+            if not next_of:
                 return
-            if self._may_run(waiter.key):
-                self._waiting.remove(waiter)
-                child = self._idle.pop()
-                self._assign(child, waiter.key)
-                waiter.child.set_result(child)
+            waiter = next_of[self._turns.next(next_of)]
+            self._waiting.remove(waiter)
+            child = self._idle.pop()
+            self._assign(child, waiter.key)
+            waiter.child.set_result(child)
 
     def _start_missing(self) -> None:
         while self._size() < self._settings.min_children and not self._closed:

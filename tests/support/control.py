@@ -197,6 +197,8 @@ class FaultyBlobs(FolderBlobs):
         """Free space; None if unlimited. Writing more raises StorageFailed."""
         self.errors: list[Exception] = []
         """Raised by the next calls of `create`, in order."""
+        self.num_open = 0
+        """Sinks that are open."""
         self.started = asyncio.Event()
         """Set when a writer has opened a sink."""
         self.refused = asyncio.Event()
@@ -212,12 +214,14 @@ class FaultyBlobs(FolderBlobs):
         """Open a sink, unless there is an error to raise."""
         if self.errors:
             raise self.errors.pop(0)
+        self.num_open += 1
         try:
             async with super().create(key) as sink:
                 self.started.set()
                 await self.gate.wait()
                 yield _FaultySink(sink, self)
         finally:
+            self.num_open -= 1
             self.closed.set()
 
     def allocate(self, num_bytes: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from svc_kit.errors import QueueFull
+from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.sandbox.process import ChildFailedToStart
@@ -38,6 +39,11 @@ async def wait_until(condition: Callable[[], bool]) -> None:
     """Poll until the condition is true. The timeout of the test limits the wait."""
     while not condition():  # noqa: ASYNC110 (nothing signals what other processes do)
         await asyncio.sleep(0.005)
+
+
+async def wait_for_queue(pool: SandboxPool, num_waiting: int) -> None:
+    """Wait until so many jobs wait for a child."""
+    await wait_until(lambda: pool.num_waiting == num_waiting)
 
 
 async def run_concurrently(pool: SandboxPool, folder: Path, number: int) -> list[int]:
@@ -204,17 +210,43 @@ async def test_additional_children_are_stopped_when_idle(tmp_path: Path) -> None
     assert len(left) == 1
 
 
+async def run_for(
+    project: str, pool: SandboxPool, function: Job, order: list[str] | None = None
+) -> None:
+    """Run a job for a project, and note the project when the job has ended."""
+    project_var.set(project)
+    await pool.run(function, {"file": "/"})
+    if order is not None:
+        order.append(project)
+
+
 async def test_too_many_waiting_jobs_are_refused() -> None:
-    """With a retry delay."""
-    settings = SandboxSettings(min_children=1, max_children=1, max_waiting=2)
+    """With a retry delay: half of the limit for one project, and the limit for all."""
+    settings = SandboxSettings(min_children=1, max_children=1, max_waiting=4)
+    refused, jobs = [], []
     async with SandboxPool(settings) as pool:
-        jobs = [asyncio.create_task(pool.run(ENDLESS, {})) for _ in range(3)]
-        await wait_until(lambda: pool.num_waiting == 2)
-        with pytest.raises(QueueFull) as raised:
-            await pool.run(job("echo"), {})
+        for waiting, late, num_waiting in (("aaa", "a", 2), ("bb", "c", 4)):
+            jobs += [asyncio.create_task(run_for(project, pool, ENDLESS)) for project in waiting]
+            await wait_for_queue(pool, num_waiting)
+            with pytest.raises(QueueFull) as raised:
+                await asyncio.create_task(run_for(late, pool, ENDLESS))
+            refused.append((raised.value.limit, raised.value.retry_after))
     await asyncio.gather(*jobs, return_exceptions=True)
 
-    assert raised.value.retry_after == 1.0
+    assert refused == [(2, 1.0), (4, 1.0)]
+
+
+async def test_projects_are_served_in_turns() -> None:
+    """A project with one job does not wait for all earlier ones of another."""
+    order: list[str] = []
+    async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
+        jobs = [
+            asyncio.create_task(run_for(project, pool, job("wait_for"), order))
+            for project in [*("a" * 20), "b"]
+        ]
+        await asyncio.gather(*jobs)
+
+    assert order.index("b") <= 2
 
 
 async def test_a_cancelled_caller_returns_its_child_to_the_pool(tmp_path: Path) -> None:
