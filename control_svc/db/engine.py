@@ -38,7 +38,7 @@ from control_svc.db.limits import (
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.tables import check_owner
 from control_svc.db.transaction import Clock, Transactions
-from control_svc.db.turns import Turns
+from control_svc.db.turns import TransactionTurns
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder
@@ -97,7 +97,7 @@ async def _open_postgres(
     notifications = PostgresNotifications(engine)
     # One connection receives notifications, and as many as the pool has are opened under load.
     semaphore = FairSemaphore(2 * limits.pool_size - 1)
-    turns = Turns(semaphore, semaphore, limits.pool_s)
+    turns = TransactionTurns(semaphore, semaphore, limits.pool_s)
     transactions = Transactions(engine, reader, notifications, clock, turns=turns)
     try:
         async with notifications.running():
@@ -137,7 +137,7 @@ async def _open_sqlite(
             notifications,
             clock or _utc_now,
             reserve,
-            Turns(FairSemaphore(SQLITE_READERS), FairSemaphore(1), limits.pool_s),
+            TransactionTurns(FairSemaphore(SQLITE_READERS), FairSemaphore(1), limits.pool_s),
         )
         try:
             yield Database(writer, migrator, transactions, False, notifications, None, clock)

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
-from control_svc.db.turns import Turns
+from control_svc.db.turns import TransactionTurns
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 Clock = Callable[[], datetime]
@@ -100,7 +100,7 @@ class Transactions:
         notifications: Notifications,
         clock: Clock | None = None,
         reserve: DiskReserve | None = None,
-        turns: Turns | None = None,
+        turns: TransactionTurns | None = None,
     ) -> None:
         """`clock` replaces the clock of the database. `reserve` is disk space for deletions.
         `turns` shares the connections between projects.

@@ -10,7 +10,7 @@ from svc_kit.logs import project_var
 
 
 @dataclass(frozen=True)
-class Turns:
+class TransactionTurns:
     """Numbers of transactions that may run at once, and the seconds to wait for a turn."""
 
     reads: FairSemaphore
