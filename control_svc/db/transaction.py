@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
-from control_svc.db.turns import TransactionTurns
+from control_svc.db.transaction_turns import TransactionTurns
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 
 Clock = Callable[[], datetime]
@@ -173,7 +173,7 @@ class Transactions:
         turns = self._turns
         if turns is None:
             return nullcontext()
-        return turns.hold(turns.writes if writes else turns.reads)
+        return turns.reserve(turns.writes if writes else turns.reads)
 
     @asynccontextmanager
     async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[Transaction]:

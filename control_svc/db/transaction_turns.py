@@ -19,8 +19,8 @@ class TransactionTurns:
     wait_s: float
 
     @asynccontextmanager
-    async def hold(self, semaphore: FairSemaphore) -> AsyncIterator[None]:
-        """Hold a turn of the current project. Raises TimeoutError."""
+    async def reserve(self, semaphore: FairSemaphore) -> AsyncIterator[None]:
+        """Wait for a turn of the current project, and hold it. Raises TimeoutError."""
         project = project_var.get()
         async with asyncio.timeout(self.wait_s):
             await semaphore.acquire(1, project)
