@@ -5,6 +5,8 @@ The dispatcher polls the queue after a notification, after the end of a job, and
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -33,6 +35,9 @@ from svc_kit.logs import log_errors, project_var
 from svc_kit.metrics import JobMetrics
 
 _log = logging.getLogger(__name__)
+TIME_SLICE_S: Final = 300.0
+"""A job of a kind with as many running jobs as it may have is released after this time, if a
+project with fewer of them waits. It resumes when it is its project's turn again."""
 _RETRY_DELAY_S: Final = 1.0
 """Delay between two tries to store the result of an attempt while the database is unavailable."""
 
@@ -47,6 +52,7 @@ class _Attempt:
     def __init__(self, job: Job, leases: Leases, handler: JobHandler) -> None:
         self.claim = job.claim
         self.context = JobContext(job, leases)
+        self.started_at = time.monotonic()
         self.task = asyncio.create_task(_run_for_caller(handler, self.claim, self.context))
         self.is_cancelled = False
 
@@ -65,7 +71,9 @@ class Dispatcher:
         notifications: Notifications,
         handlers: Sequence[JobHandler],
         metrics: JobMetrics,
+        time_slice_s: float = TIME_SLICE_S,
     ) -> None:
+        self._time_slice_s = time_slice_s
         self._leases = leases
         self._notifications = notifications
         self._handlers = {handler.kind: handler for handler in handlers}
@@ -106,6 +114,7 @@ class Dispatcher:
             if is_poll:
                 for orphan in await self._leases.orphans():
                     await self._store(orphan.claim, Outcome.LOST, self._leases.reclaim(orphan))
+                await self._release_long()
             await self._claim()
 
     async def _check_running(self) -> None:
@@ -123,6 +132,20 @@ class Dispatcher:
             # The response to the commit of the claim was lost, or the result was not stored.
             lost = AttemptResult(Outcome.LOST)
             await self._store(claim, lost.outcome, self._leases.end(claim, lost))
+
+    async def _release_long(self) -> None:
+        """Release a job of each kind without capacity, if another project waits for its turn."""
+        for kind in self._handlers:
+            attempts = [each for each in self._running.values() if each.claim.kind == kind]
+            num_running = Counter(each.claim.project for each in attempts)
+            ended_at = time.monotonic() - self._time_slice_s
+            long = [each for each in attempts if each.started_at <= ended_at]
+            if not long or self._has_capacity(kind):
+                continue
+            released = max(long, key=lambda each: num_running[each.claim.project])
+            waiting = await self._leases.waiting_projects(kind)
+            if any(num_running[each] < num_running[released.claim.project] for each in waiting):
+                released.cancel()
 
     async def _claim(self) -> None:
         while not self._is_stopping:

@@ -73,6 +73,11 @@ class Leases:
         await JobQueueQueries(tx).save(job)
         return job
 
+    @read_transaction
+    async def waiting_projects(self, tx: Transaction, kind: str) -> set[str]:
+        """The projects that have jobs of this kind that are due."""
+        return await JobQueueQueries(tx).waiting_projects(kind)
+
     @write_transaction
     async def write(
         self, tx: Transaction, claim: Claim, work: Work[ResultT], *, progress: bool

@@ -200,6 +200,11 @@ class JobQueueQueries(Queries):
                 return job
         return None
 
+    async def waiting_projects(self, kind: str) -> set[str]:
+        """The projects that have jobs of this kind that are due."""
+        flows = await self._session.execute(next_flows([kind], await self._tx.now()))
+        return {flow.project for flow in flows}
+
     async def lock(self, claim: Claim) -> Job:
         """Lock the job of a claim. Raises LeaseLost."""
         job = await _one(

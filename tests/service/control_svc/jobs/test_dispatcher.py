@@ -57,6 +57,33 @@ async def test_a_new_job_runs_without_a_poll(database: Database, jobs: Jobs) -> 
     assert work.metrics.get_sample_value("corral_job_attempts_total", labels) == 1
 
 
+async def test_long_jobs_are_released_for_a_project_that_waits(
+    database: Database, jobs: Jobs
+) -> None:
+    """Its job runs beside endless ones of another project, of which one is queued again."""
+    blue, red = (Jobs(database, jobs.ids, project) for project in ("blue", "red"))
+
+    async def run(claim: Claim, context: JobContext) -> None:
+        if claim.project == "blue":
+            await run_forever(claim, context)
+
+    handler = Handler(run, concurrency=2)
+    async with run_dispatcher(database, handler, poll_s=0.02, time_slice_s=0) as work:
+        for _ in range(3):
+            await blue.add()
+        while len(handler.claims) < 2:
+            handler.is_called.clear()
+            await handler.is_called.wait()
+        await red.add()
+        ended = [await work.ended.get() for _ in range(2)]
+
+    assert [(job.project, job.state) for job in ended] == [
+        ("blue", JobState.QUEUED),
+        ("red", JobState.DONE),
+    ]
+    assert len(handler.claims) >= 3
+
+
 async def test_the_handler_limits_the_concurrency(database: Database, jobs: Jobs) -> None:
     """Each job waits for another one that runs at the same time; at most two run."""
     pair = asyncio.Barrier(2)
