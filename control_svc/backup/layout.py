@@ -9,6 +9,7 @@ ID/blobs.jsonl.gz     key, size and SHA-256 of each blob that the copy refers to
 import gzip
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 BLOB_LIST: Final = "blobs.jsonl.gz"
 _BLOBS: Final = "blobs"
+_ID: Final = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
 
 
 class BlobEntry(NamedTuple):
@@ -142,10 +144,12 @@ class BackupFolder:
                 yield [BlobEntry(*json.loads(line)) for line in lines]
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest `keep` backups, and blobs of none. Raises OSError."""
+        """Remove all but the newest `keep` backups, incomplete ones, and blobs of none; other files
+        in the folder stay. Raises OSError.
+        """
         kept = set(self.ids()[-keep:])
         for folder in self.root.iterdir():
-            if folder.is_dir() and folder.name not in {_BLOBS, *kept}:
+            if _ID.fullmatch(folder.name) and folder.name not in kept:
                 shutil.rmtree(folder)
         groups = (group for backup_id in kept for group in self.entries(backup_id))
         used = {entry.sha256 for group in groups for entry in group}

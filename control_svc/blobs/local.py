@@ -161,8 +161,10 @@ class FolderBlobs:
         with disk_errors():
             folder = self._folder / _SUSPENSIONS
             folder.mkdir(mode=0o700, exist_ok=True)
+            for path in folder.iterdir():
+                if path.name == holder or not is_future(path.read_text()):
+                    path.unlink(missing_ok=True)  # its own, and those of killed holders
             if not duration_s:
-                (folder / holder).unlink(missing_ok=True)
                 return
             with atomic_file(folder / holder) as file:
                 file.write(suspension_end(duration_s).encode())

@@ -118,14 +118,19 @@ class S3Blobs:
         with translate_s3_errors(), suppress(FileNotFoundError):
             if duration_s:
                 await obstore.put_async(self._store, path, suspension_end(duration_s).encode())
-            else:
-                await obstore.delete_async(self._store, [path])
+            ends = await self._suspension_ends()
+            ended = {each for each, end in ends.items() if not is_future(end)}  # of killed holders
+            if unused := ended | (set() if duration_s else {path} & ends.keys()):
+                await obstore.delete_async(self._store, list(unused))
 
     async def is_deletion_suspended(self) -> bool:
         """Whether deletions are suspended. Raises StorageFailed."""
         with translate_s3_errors():
-            suspensions = await obstore.list(self._store, prefix=_SUSPENSIONS).collect_async()
-            return any([is_future(await self._text(each["path"]) or "") for each in suspensions])
+            return any(map(is_future, (await self._suspension_ends()).values()))
+
+    async def _suspension_ends(self) -> dict[str, str]:
+        listed = await obstore.list(self._store, prefix=_SUSPENSIONS).collect_async()
+        return {each["path"]: await self._text(each["path"]) or "" for each in listed}
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
-from pydantic import SecretStr
 
 from control_svc.app import build, upgrade_database
 from control_svc.config import ControlSettings
@@ -35,11 +34,6 @@ class Installation:
         )
         await upgrade_database(settings)
         return cls(settings)
-
-    def with_database(self, url: str | None) -> "Installation":
-        """The same installation with another database, or with SQLite in its folder."""
-        secret = None if url is None else SecretStr(url)
-        return Installation(self.settings.model_copy(update={"database_url": secret}))
 
     @property
     def blobs(self) -> Path:

@@ -1,18 +1,27 @@
 """`corral backup` and `corral restore` on both databases."""
 
+import asyncio
+import gzip
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
-from control_svc.backup.backup import suspended_deletions
+from control_svc.backup.backup import back_up, suspended_deletions
+from control_svc.backup.check import check
+from control_svc.backup.database_copy import copy_tables, table_file
+from control_svc.backup.restore import restore
 from control_svc.base.ids import PART
 from control_svc.blobs.local import FolderBlobs
+from control_svc.blobs.s3 import open_bucket
+from control_svc.config import ControlSettings
+from control_svc.db import migrations
+from control_svc.db.engine import open_read_only
 from control_svc.items.model import Message, Role, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.schema import METADATA
@@ -22,16 +31,25 @@ from svc_kit.local_files import lock_folder
 from tests.service.control_svc.backup.test_check import make_item
 from tests.support.installation import Installation
 from tests.support.postgres import create_database
+from tests.support.s3 import CREDENTIALS, run_s3_bucket
 
+SETTINGS: dict[str, Any] = {"listen": "127.0.0.1:0", "management_listen": None}
+MakePlace = Callable[[str], Awaitable[Installation]]
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def other_url(database_url: str | None) -> str | None:
-    """The URL of another database of the same kind, without tables."""
-    if database_url is None:
-        return None
-    return create_database(re.sub(r"/test_\w+\?", "/NAME?", database_url))
+def make_place(tmp_path: Path, database_url: str | None) -> MakePlace:
+    """Makes places of the same kind without anything, by name."""
+
+    async def make(name: str) -> Installation:
+        url = database_url
+        if url is not None:
+            server = re.sub(r"/test_\w+\?", "/NAME?", url)
+            url = await asyncio.to_thread(create_database, server)
+        return Installation(ControlSettings(**SETTINGS, data_dir=tmp_path / name, database_url=url))
+
+    return make
 
 
 @pytest.fixture
@@ -52,6 +70,10 @@ async def installation(tmp_path: Path, database_url: str | None) -> Installation
     return installation
 
 
+def ignore(_num_blobs: int) -> None:
+    """Progress that nobody watches."""
+
+
 async def rows(installation: Installation) -> Rows:
     """All rows of all tables."""
     async with installation.database() as database, database.writer.connect() as connection:
@@ -64,15 +86,13 @@ async def rows(installation: Installation) -> Rows:
 
 
 async def test_a_restored_backup_is_the_installation(
-    installation: Installation, tmp_path: Path, other_url: str | None
+    installation: Installation, tmp_path: Path, make_place: MakePlace
 ) -> None:
     """Each row and each byte; taken while the service runs, and checked after the restore."""
     folder = tmp_path / "backups"
     async with installation.run():
         manifest = await installation.report("backup", folder)
-    restored = Installation(
-        installation.settings.model_copy(update={"data_dir": tmp_path / "two"})
-    ).with_database(other_url)
+    restored = await make_place("two")
 
     assert (await restored.corral("restore", folder)).exit_code == 0
 
@@ -157,15 +177,20 @@ async def test_lost_bytes_do_not_stop_a_backup(installation: Installation, tmp_p
 
 
 async def test_a_backup_is_not_restored_where_something_is(
-    installation: Installation, tmp_path: Path, other_url: str | None
+    installation: Installation, tmp_path: Path, make_place: MakePlace
 ) -> None:
     """Not over a database, and not into a folder with files; nothing is changed."""
     folder = tmp_path / "backups"
     await installation.report("backup", folder)
     before = await rows(installation)
     over = await installation.corral("restore", folder)
-    beside = Installation(installation.settings).with_database(
-        other_url or f"sqlite:///{tmp_path / 'two.sqlite3'}"
+    other = (await make_place("two")).settings.database_url
+    beside = Installation(
+        ControlSettings(
+            **SETTINGS,
+            data_dir=installation.settings.data_dir,
+            database_url=other or f"sqlite:///{tmp_path / 'two.sqlite3'}",
+        )
     )
     into = await beside.corral("restore", folder)
 
@@ -242,7 +267,7 @@ def replace_in_manifest(backup: Path, name: str, value: str) -> None:
 async def test_a_damaged_backup_is_refused(
     installation: Installation,
     tmp_path: Path,
-    other_url: str | None,
+    make_place: MakePlace,
     damage: Callable[[Path], None],
     problem: str,
 ) -> None:
@@ -250,9 +275,7 @@ async def test_a_damaged_backup_is_refused(
     folder = tmp_path / "backups"
     manifest = await installation.report("backup", folder)
     damage(folder / manifest["backup_id"])
-    restored = Installation(
-        installation.settings.model_copy(update={"data_dir": tmp_path / "two"})
-    ).with_database(other_url)
+    restored = await make_place("two")
 
     result = await restored.corral("restore", folder)
 
@@ -280,3 +303,98 @@ async def test_a_folder_takes_one_backup_at_a_time(
 
     assert "another `corral backup` uses" in str(refused.exception)
     assert list(incoming.glob("*")) == []
+
+
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+async def test_all_tables_are_copied_in_one_snapshot(
+    installation: Installation, tmp_path: Path, database_url: str | None
+) -> None:
+    """What is committed after the snapshot began is in no table. (SQLite copies in one step.)"""
+    async with (
+        open_read_only(database_url, tmp_path) as database,
+        database.engine.connect() as connection,
+    ):
+        await connection.execute(text("SELECT 1 FROM uploads"))
+        async with installation.run() as client:
+            await client.create(b"late", filename="late.txt")
+        tables = await copy_tables(connection, tmp_path)
+
+    (files,) = [table for table in tables if table.table == "files"]
+    copied = gzip.decompress(table_file(tmp_path, files).read_bytes()).decode()
+    assert copied.count(".txt") == 3
+    assert "late" not in copied
+
+
+async def test_a_later_release_restores_a_backup_and_upgrades_it(
+    installation: Installation, tmp_path: Path, make_place: MakePlace
+) -> None:
+    """A backup at the revision before is at the newest one after the restore and a start."""
+    await installation.report("backup", tmp_path / "newest")
+    earlier, later = await make_place("two"), await make_place("three")
+    await earlier.report("restore", tmp_path / "newest")
+    async with earlier.database() as database:
+        await migrations.downgrade(database.migrator, "-1")
+
+    manifest = await earlier.report("backup", tmp_path / "earlier")
+    await later.report("restore", tmp_path / "earlier")
+    async with later.run() as client:
+        assert len((await client.page()).files) == 3
+
+    assert manifest["revision"] != migrations.head()
+    before, after = await rows(installation), await rows(later)
+    for found in (before, after):
+        del found["document_conversions"]  # of the migration
+    assert {name: len(found) for name, found in after.items()} == {
+        name: len(found) for name, found in before.items()
+    }
+    assert (await later.corral("db", "check")).exit_code == 0
+
+
+async def test_a_bucket_is_backed_up_and_restored(
+    installation: Installation, tmp_path: Path, make_place: MakePlace
+) -> None:
+    """From a folder to a bucket, and from there to a folder."""
+    with run_s3_bucket() as bucket:
+        url = bucket.url("files")
+        keys = {
+            "blobs_access_key_id": CREDENTIALS.access_key_id,
+            "blobs_secret_access_key": CREDENTIALS.secret_access_key,
+        }
+        settings = (await make_place("two")).settings.model_copy(update={"blobs_url": url, **keys})
+        in_bucket = Installation(settings)
+        before = await rows(installation)
+        await back_up(installation.settings, tmp_path / "one-backup", keep=None, progress=ignore)
+        await restore(in_bucket.settings, tmp_path / "one-backup", None, progress=ignore)
+        async with in_bucket.run() as client:
+            files = {file.filename: file.id for file in (await client.page()).files}
+            assert await client.read(files["one.txt"]) == b"12345"
+        again = await back_up(
+            in_bucket.settings, tmp_path / "two-backup", keep=None, progress=ignore
+        )
+        report = await check(in_bucket.settings, quick=False, progress=ignore)
+        leftover = open_bucket(url, CREDENTIALS)
+        assert not await leftover.is_deletion_suspended()
+
+    assert (again.num_blobs, again.num_bytes, again.lost) == (4, 14, [])
+    assert (report.blobs, report.problems) == (4, [])
+    assert await rows(in_bucket) == before
+    await installation.report("restore", tmp_path / "two-backup", "--verify")
+
+
+async def test_other_files_in_the_folder_are_left_alone(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """`--keep` removes backups, also incomplete ones, and nothing else."""
+    folder = tmp_path / "backups"
+    await installation.report("backup", folder)
+    incomplete = folder / "20200101T000000.000000Z"
+    other = folder / "photos"
+    for place in (incomplete, other):
+        place.mkdir()
+        (place / "file").write_bytes(b"x")
+
+    newest = await installation.report("backup", folder, "--keep", "1")
+
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"backup.lock", "blobs", "photos", newest["backup_id"]}
+    assert (other / "file").exists()

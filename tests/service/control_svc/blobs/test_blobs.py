@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 
 from control_svc.app import build
@@ -249,3 +250,31 @@ async def test_a_missing_bucket_is_a_retryable_error(client: tuple[Client, Bucke
 
     bucket.client.create_bucket(Bucket="corral-test")
     assert (await files.create(b"hello")).size_bytes == 5
+
+
+async def test_suspended_deletions_leave_blobs(blobs: BlobStore) -> None:
+    """While one holder suspends them; what a killed one has left ends by itself."""
+    key = await store(blobs, b"kept")
+    await blobs.suspend_deletions("one", 60)
+    await blobs.suspend_deletions("two", 60)
+    await blobs.suspend_deletions("one", 0)
+    await blobs.delete([key])
+    assert (await blobs.is_deletion_suspended(), await all_keys(blobs)) == (True, {key})
+
+    await blobs.suspend_deletions("two", 1e-6)
+    await blobs.delete([key])
+    assert (await blobs.is_deletion_suspended(), await all_keys(blobs)) == (False, set())
+
+
+async def test_ended_suspensions_are_removed_by_the_next(
+    blobs: BlobStore, url: str | None, tmp_path: Path
+) -> None:
+    """They would be read at each deletion."""
+    await blobs.suspend_deletions("killed", 1e-6)
+    await blobs.suspend_deletions("next", 60)
+    if url is None:
+        names = [path.name for path in (tmp_path / "blobs" / "suspensions").iterdir()]
+    else:
+        listed = await obstore.list(open_bucket(url, CREDENTIALS)._store).collect_async()
+        names = [each["path"].rpartition("/")[2] for each in listed if "suspen" in each["path"]]
+    assert names == ["next"]
