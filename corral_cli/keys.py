@@ -4,11 +4,13 @@ Only hashes of keys are stored. The key itself is printed once, when it is creat
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
 from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.connection import Connection
@@ -17,11 +19,12 @@ from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
 
 _SCOPE = "KEY_SCOPE_"
+_SCOPES = [name.removeprefix(_SCOPE).lower() for name in pb.KeyScope.keys()[1:]]
 
 
 @click.group("keys")
 def keys() -> None:
-    """Create, list and revoke API keys."""
+    """Create, list, rotate and revoke API keys."""
 
 
 @keys.command("create")
@@ -30,8 +33,18 @@ def keys() -> None:
     "--project", default="default", show_default=True, help="The project whose data it can access."
 )
 @click.option(
-    "--scope", "scopes", type=click.Choice(["inference", "admin"]), multiple=True,
+    "--scope", "scopes", type=click.Choice(_SCOPES), multiple=True,
     default=["inference"], show_default=True, help="What it permits; can be repeated.",
+)  # fmt: skip
+@click.option(
+    "--model", "models", multiple=True,
+    help="A model that it permits, by each name that requests use; can be repeated. Not with the"
+    " scope inference. Default: all.",
+)  # fmt: skip
+@click.option(
+    "--network", "networks", multiple=True,
+    help="A network from which it permits requests, as in 10.0.0.0/8; can be repeated. Default:"
+    " all.",
 )  # fmt: skip
 @click.option("--priority", type=click.Choice(["interactive", "normal", "batch"]))
 @click.option("--days", type=DAYS, help="Days until it expires. Default: never.")
@@ -44,6 +57,8 @@ def create(
     name: str,
     project: str,
     scopes: tuple[str, ...],
+    models: tuple[str, ...],
+    networks: tuple[str, ...],
     priority: str | None,
     days: int | None,
     offline: bool,
@@ -51,7 +66,8 @@ def create(
     """Create a key that every service accepts immediately, and print it."""
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
     if offline:
-        print_settings(name, project, scopes, priority, expires_at)
+        lists = {"scopes": scopes, "models": models, "networks": networks}
+        print_settings(name, project, lists, priority, expires_at)
         return
     request = pb.CreateKeyRequest(
         name=name,
@@ -59,6 +75,8 @@ def create(
         scopes=[f"{_SCOPE}{scope.upper()}" for scope in scopes],
         priority=f"PRIORITY_{(priority or 'unspecified').upper()}",
         expire_time=None if expires_at is None else _timestamp(expires_at),
+        models=models,
+        networks=networks,
     )
     created = control.call(lambda channel: KeyServiceStub(channel).CreateKey, request)
     click.echo(f"key (shown once): {created.secret}\n")
@@ -92,6 +110,28 @@ def revoke(control: Connection, key_id: str) -> None:
     click.echo(describe(reply.key))
 
 
+@keys.command("rotate")
+@click.argument("key_id")
+@click.option(
+    "--overlap-hours",
+    type=click.IntRange(min=0, max=90 * 24),
+    default=24,
+    show_default=True,
+    help="How long the present secret stays valid.",
+)
+@click.option("--days", type=DAYS, help="Days until the key expires. Default: as before.")
+@control_options
+def rotate(control: Connection, key_id: str, overlap_hours: int, days: int | None) -> None:
+    """Give KEY_ID a new secret, and print it. Its id, rights and limits stay."""
+    overlap = Duration()
+    overlap.FromTimedelta(timedelta(hours=overlap_hours))
+    expires_at = None if days is None else _timestamp(datetime.now(UTC) + timedelta(days=days))
+    request = pb.RotateKeyRequest(key_id=key_id, overlap=overlap, expire_time=expires_at)
+    rotated = control.call(lambda channel: KeyServiceStub(channel).RotateKey, request)
+    click.echo(f"key (shown once): {rotated.secret}\n")
+    click.echo(describe(rotated.key))
+
+
 @keys.command("hash")
 @click.option("--key", prompt=True, hide_input=True, help="The key. Default: a prompt asks for it.")
 def hash_existing(key: str) -> None:
@@ -105,18 +145,23 @@ def describe(key: pb.ApiKey) -> str:
     facts = [f"project {key.project}", "+".join(scopes), f"made {format_time(key.create_time)}"]
     for field, label in (
         ("expire_time", "until"),
+        ("rotate_time", "rotated"),
+        ("old_expire_time", "previous secret until"),
         ("last_use_time", "last used"),
         ("revoke_time", "revoked"),
     ):
         if key.HasField(field):
             facts.append(f"{label} {format_time(getattr(key, field))}")
+    for label, values in (("models", key.models), ("networks", key.networks)):
+        if values:
+            facts.append(f"{label} {' '.join(values)}")
     return f"{key.id}    {key.prefix}…    {key.name}    {', '.join(facts)}"
 
 
 def print_settings(
     name: str,
     project: str,
-    scopes: tuple[str, ...],
+    lists: Mapping[str, Sequence[str]],
     priority: str | None,
     expires_at: datetime | None,
 ) -> None:
@@ -125,7 +170,11 @@ def print_settings(
     lines = [f"name = {_toml_string(name)}", f"sha256 = {_toml_string(hash_key(key))}"]
     if project != "default":
         lines.append(f"project = {_toml_string(project)}")
-    lines.append("scopes = [" + ", ".join(map(_toml_string, scopes)) + "]")
+    lines += [
+        f"{setting} = [" + ", ".join(map(_toml_string, values)) + "]"
+        for setting, values in lists.items()
+        if values
+    ]
     if priority:
         lines.append(f"priority = {_toml_string(priority)}")
     if expires_at:

@@ -171,6 +171,7 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
                     closed=gateway.metrics.closed_connections,
                 ),
                 frame_bytes=settings.body_limit_bytes,
+                trusted_proxies=settings.trusted_proxies,
             )
         )
         try:

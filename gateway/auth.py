@@ -50,6 +50,7 @@ class Authentication:
         add_call_fields(key=principal.key_id)
         if not principal.has(scope):
             raise ScopeMissing(scope=scope, method=method)
+        principal.check_address(request.client and request.client.host)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
         traceparent = request.headers.get("traceparent", "")
         return Caller(

@@ -1,9 +1,10 @@
 """The settings of the gateway."""
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings.groups import (
@@ -16,6 +17,10 @@ from svc_kit.settings.groups import (
 )
 
 MIB = 1024 * 1024
+
+
+def _network(text: str) -> str:
+    return str(ip_network(text))
 
 
 class GatewaySettings(ServiceSettings):
@@ -38,6 +43,9 @@ class GatewaySettings(ServiceSettings):
     """Require an API key, also on loopback. Keys of `corral keys create` are accepted."""
     allowed_hosts: tuple[str, ...] = ()
     """Additional host names of this server; "*" allows any. Loopback and `listen` are allowed."""
+    trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
+    """Networks of proxies, as in 10.0.0.0/8, whose X-Forwarded-For and X-Forwarded-Proto name the
+    client. Unset: the client is who connects."""
     allowed_origins: tuple[str, ...] = ()
     """Web sites that may call this server, as in https://chat.example; "*" allows any. Loopback is
     allowed."""

@@ -32,7 +32,7 @@ from openai_wire.envelope import Envelope
 from openai_wire.errors import ParamNames
 from openai_wire.shared.json_body import parse_array, parse_object
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import Draining
+from svc_kit.errors import Draining, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id
 
 
@@ -126,13 +126,17 @@ async def _context(connection: HTTPConnection) -> AppContext:
 
 async def _inference(request: Request) -> InferenceClient:
     context = AppContext.of(request)
-    return context.inference.for_caller(await context.identify(request, Scope.INFERENCE))
+    return context.inference.for_caller(await context.identify(request, Scope.GENERATE))
 
 
 async def provide_control(request: Request) -> ControlClient:
-    """The control service's client for a caller."""
+    """The control service's client for a caller, whose scopes that service checks."""
     context = AppContext.of(request)
-    return context.control.for_caller(await context.identify(request, Scope.INFERENCE))
+    caller = await context.identify(request, Scope.KNOWN)
+    if not caller.principal.has(Scope.FILES_READ):  # which every scope for stored objects includes
+        method = f"{request.method} {request.url.path}"
+        raise ScopeMissing(scope=Scope.INFERENCE, method=method)
+    return context.control.for_caller(caller)
 
 
 async def _operator_control(request: Request) -> ControlClient:

@@ -5,15 +5,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, select, update
+from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, or_, select, text, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.idempotency import IdempotencyRecord, record_request
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.ids import KEY, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import (
     SHA256_DIGITS,
     check_digest,
+    check_duration,
+    check_length,
     check_project_id,
     check_request_id,
     check_text,
@@ -29,7 +31,8 @@ from control_svc.db.transaction import (
 )
 from control_svc.projects.projects import ProjectQueries, ProjectRow
 from svc_kit.auth.keys import create_key, has_key_form, hash_key
-from svc_kit.auth.principal import Principal, Priority
+from svc_kit.auth.principal import Principal, Priority, Restrictions, parse_network
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
@@ -43,6 +46,9 @@ from svc_kit.errors import (
 
 PREFIX_CHARACTERS: Final = 14
 """Length of the stored part of a key: the common prefix and four more characters."""
+MAX_RESTRICTIONS: Final = 100
+DEFAULT_OVERLAP: Final = timedelta(hours=24)
+MAX_OVERLAP: Final = timedelta(days=90)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +66,35 @@ class ApiKey:
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
+    models: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    rotated_at: datetime | None = None
+    old_sha256: str | None = None
+    """The hash of the secret before the last rotation."""
+    old_expires_at: datetime | None = None
+    """When that secret ends."""
+
+    def with_old_secret(self) -> "ApiKey":
+        """The key as it is for callers with the secret before the last rotation."""
+        return replace(self, expires_at=self.old_expires_at)
+
+    def rotate(self, secret: str, now: datetime, rotation: "Rotation") -> "ApiKey":
+        """Replace the secret. Raises InvalidField if the key may not be used any more."""
+        if self.revoked_at is not None:
+            raise InvalidField(field="key_id", problem="the key is revoked")
+        if self.expires_at is not None and self.expires_at <= now:
+            raise InvalidField(field="key_id", problem="the key has expired")
+        overlap = DEFAULT_OVERLAP if rotation.overlap is None else rotation.overlap
+        old_end = now + overlap
+        return replace(
+            self,
+            prefix=secret[:PREFIX_CHARACTERS],
+            sha256=hash_key(secret),
+            expires_at=rotation.expires_at or self.expires_at,
+            rotated_at=now,
+            old_sha256=self.sha256,
+            old_expires_at=min(old_end, self.expires_at or old_end),
+        )
 
     def revoke(self, now: datetime) -> "ApiKey":
         """Revoke the key; revoking it again changes nothing."""
@@ -69,7 +104,11 @@ class ApiKey:
     def principal(self) -> Principal:
         """The principal of callers with this key."""
         return Principal(
-            project=self.project, scopes=self.scopes, priority=self.priority, key_id=self.id
+            project=self.project,
+            scopes=self.scopes,
+            priority=self.priority,
+            key_id=self.id,
+            restrictions=Restrictions.of(self.models, self.networks),
         )
 
 
@@ -102,13 +141,47 @@ class NewKey:
     priority: Priority
     expires_at: datetime | None = None
     request_id: str = ""
+    models: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
 
     def check(self, now: datetime) -> None:
         """Validate the request. Raises MissingField, TooLong or InvalidField."""
         check_text("name", self.name)
-        if self.expires_at is not None and self.expires_at <= now:
-            raise InvalidField(field="expire_time", problem="it is in the past")
+        _check_expiry(self.expires_at, now)
         check_request_id(self.request_id)
+        for name, values in (("models", self.models), ("networks", self.networks)):
+            check_length(name, values, MAX_RESTRICTIONS)
+            for number, value in enumerate(values):
+                check_text(f"{name}[{number}]", value)
+        for number, network in enumerate(self.networks):
+            try:
+                parse_network(network)
+            except ValueError as error:
+                raise InvalidField(field=f"networks[{number}]", problem=str(error)) from None
+        if self.models and Scope.INFERENCE in self.scopes:
+            problem = 'not with the scope "inference", whose stored objects use models later on'
+            raise InvalidField(field="models", problem=problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotation:
+    """The request to give a key a new secret."""
+
+    key_id: str
+    overlap: timedelta | None = None
+    expires_at: datetime | None = None
+    request_id: str = ""
+
+    def check(self, now: datetime) -> None:
+        """Validate the request. Raises TooLong, OutOfRange or InvalidField."""
+        check_request_id(self.request_id)
+        check_duration("overlap", self.overlap, timedelta(0), MAX_OVERLAP)
+        _check_expiry(self.expires_at, now)
+
+
+def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
+    if expires_at is not None and expires_at <= now:
+        raise InvalidField(field="expire_time", problem="it is in the past")
 
 
 class ApiKeyRow(Table):
@@ -118,6 +191,7 @@ class ApiKeyRow(Table):
     __table_args__ = (
         ForeignKeyConstraint(["project"], ["projects.id"]),
         Index(None, "project", "id"),
+        Index(None, "old_sha256", unique=True),
     )
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
@@ -131,6 +205,13 @@ class ApiKeyRow(Table):
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
     last_used_at: Mapped[datetime | None] = mapped_column(Instant)
     revoked_at: Mapped[datetime | None] = mapped_column(Instant)
+    models: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    """One name a line."""
+    networks: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    """One network a line."""
+    rotated_at: Mapped[datetime | None] = mapped_column(Instant)
+    old_sha256: Mapped[str | None] = mapped_column(String(64))
+    old_expires_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
 class KeyQueries(Queries):
@@ -138,27 +219,44 @@ class KeyQueries(Queries):
 
     async def add(self, key: ApiKey) -> None:
         """Insert a key."""
-        scopes, priority = ",".join(sorted(key.scopes)), key.priority.name
-        values = {**asdict(key), "scopes": scopes, "priority": priority}
+        values = asdict(key) | {
+            "scopes": ",".join(sorted(key.scopes)),
+            "priority": key.priority.name,
+            "models": "\n".join(key.models),
+            "networks": "\n".join(key.networks),
+        }
         await self._session.execute(insert(ApiKeyRow).values(**values))
 
-    async def get(self, key_id: str) -> ApiKey:
-        """Return a key. Raises ApiKeyNotFound."""
+    async def save_rotation(self, key: ApiKey) -> None:
+        """Store the secrets and times of a rotated key."""
+        names = ("prefix", "sha256", "expires_at", "rotated_at", "old_sha256", "old_expires_at")
+        values = {name: getattr(key, name) for name in names}
+        await self._session.execute(
+            update(ApiKeyRow).where(ApiKeyRow.id == key.id).values(**values)
+        )
+
+    async def get(self, key_id: str, *, locked: bool = False) -> ApiKey:
+        """Return a key, locked until the transaction ends if asked for. Raises ApiKeyNotFound."""
         # Do not query for malformed ids: PostgreSQL refuses some characters.
-        row = await self._session.get(ApiKeyRow, key_id) if is_id(key_id, KEY) else None
+        row = None
+        if is_id(key_id, KEY):
+            row = await self._session.get(ApiKeyRow, key_id, with_for_update=locked or None)
         if row is None:
             raise ApiKeyNotFound(key=key_id)
         return _key(row)
 
     async def find(self, sha256: str) -> KeyStatus | None:
-        """Return the key with this hash; None if there is none."""
+        """Return the key with this hash, before or after a rotation; None if there is none."""
         result = await self._session.execute(
             select(ApiKeyRow, ProjectRow.archived_at)
             .join(ProjectRow, ProjectRow.id == ApiKeyRow.project)
-            .where(ApiKeyRow.sha256 == sha256)
+            .where(or_(ApiKeyRow.sha256 == sha256, ApiKeyRow.old_sha256 == sha256))
         )
         row = result.one_or_none()
-        return None if row is None else KeyStatus(_key(row[0]), row[1] is not None)
+        if row is None:
+            return None
+        key = _key(row[0])
+        return KeyStatus(key if key.sha256 == sha256 else key.with_old_secret(), row[1] is not None)
 
     async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
         """List the keys of a window, newest first; of all projects if `project` is empty."""
@@ -188,19 +286,26 @@ class KeyQueries(Queries):
 
 
 def _key(row: ApiKeyRow) -> ApiKey:
-    scopes = frozenset(row.scopes.split(","))
-    return read_row(ApiKey, row, scopes=scopes, priority=Priority[row.priority])
+    return read_row(
+        ApiKey,
+        row,
+        scopes=frozenset(row.scopes.split(",")),
+        priority=Priority[row.priority],
+        models=tuple(row.models.split("\n") if row.models else ()),
+        networks=tuple(row.networks.split("\n") if row.networks else ()),
+    )
 
 
 _log = logging.getLogger(__name__)
 MAX_PAGE = 1000
 CREATE = "CreateKey"
+ROTATE = "RotateKey"
 _LAST_USED_RESOLUTION: Final = timedelta(minutes=1)
 """`last_used_at` is not written more often."""
 
 
 class CreatedKey(NamedTuple):
-    """A new key and its secret, which is empty if the request is a repetition."""
+    """A new or rotated key and its secret, which is empty if the request is a repetition."""
 
     key: ApiKey
     secret: str
@@ -268,6 +373,23 @@ class Keys:
         """Revoke a key. Raises ApiKeyNotFound."""
         return await KeyQueries(tx).revoke(key_id, self.clock())
 
+    @write_transaction
+    async def rotate(self, tx: Transaction, rotation: Rotation) -> CreatedKey:
+        """Give a key a new secret.
+
+        Raises ApiKeyNotFound, TooLong, OutOfRange, InvalidField or RequestIdReused.
+        """
+        now, secret = self.clock(), create_key()
+        rotation.check(now)
+        key = await KeyQueries(tx).get(rotation.key_id, locked=True)
+        facts = (rotation.key_id, rotation.overlap, rotation.expires_at)
+        request = IdempotencyRecord.of(ROTATE, rotation.request_id, key.id, now, *facts)
+        if await find_or_record(tx, key.project, request) is not None:
+            return CreatedKey(key, "")
+        rotated = key.rotate(secret, now, rotation)
+        await KeyQueries(tx).save_rotation(rotated)
+        return CreatedKey(rotated, secret)
+
     async def look_up(self, sha256: str) -> KeyVerification:
         """Verify a key by its hash. Raises MissingField or InvalidField."""
         if not sha256:
@@ -314,9 +436,14 @@ class Keys:
             priority=new.priority,
             created_at=self.clock(),
             expires_at=new.expires_at,
+            models=new.models,
+            networks=new.networks,
         )
 
 
 def _facts(new: NewKey) -> tuple[object, ...]:
     """The contents of a request for its fingerprint; scopes are sorted."""
-    return (new.name, sorted(new.scopes), new.priority, new.expires_at)
+    facts = (new.name, sorted(new.scopes), new.priority, new.expires_at)
+    if not (new.models or new.networks):
+        return facts  # as in release 0.1
+    return (*facts, new.models, new.networks)

@@ -13,7 +13,7 @@ from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
 
 from control_svc.base.proto import Context, page_request
-from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey
+from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey, Rotation
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Usage,
@@ -34,15 +34,22 @@ _VERDICTS: Final = {
     "API_KEY_REVOKED": key_pb.VerifyKeyResponse.VERDICT_REVOKED,
     "PROJECT_ARCHIVED": key_pb.VerifyKeyResponse.VERDICT_PROJECT_ARCHIVED,
 }
-_SCOPES: Final = EnumMapper[str](Literal["inference", "admin"], key_pb.KeyScope)
+_SCOPES: Final = EnumMapper[str](
+    Literal["inference", "admin", "generate", "files", "files_read", "read", "admin_read"],
+    key_pb.KeyScope,
+)
 _PRIORITIES: Final = EnumMapper[Priority](Priority, generation_pb2.Priority)
 _NEW_PROJECT: Final = MessageMapper(
     NewProject, project_pb.CreateProjectRequest, renamed={"id": "project_id"}
 )
 _PROJECT: Final = MessageMapper(Project, project_pb.Project, only_message=["state"])
 _KEY: Final = MessageMapper(
-    ApiKey, key_pb.ApiKey, only_domain=["sha256", "scopes"], only_message=["scopes"]
+    ApiKey,
+    key_pb.ApiKey,
+    only_domain=["sha256", "old_sha256", "scopes"],
+    only_message=["scopes"],
 )
+_ROTATION: Final = MessageMapper(Rotation, key_pb.RotateKeyRequest)
 _DELTA: Final = MessageMapper(UsageDelta, usage_pb.UsageDelta)
 _SUM: Final = MessageMapper(
     UsageSum,
@@ -82,6 +89,8 @@ def new_key(request: key_pb.CreateKeyRequest) -> NewKey:
         priority=_PRIORITIES.decode_optional(request.priority, "priority") or Priority.NORMAL,
         expires_at=decode_timestamp(request.expire_time, "expire_time") if has_expiry else None,
         request_id=request.request_id,
+        models=tuple(request.models),
+        networks=tuple(request.networks),
     )
 
 
@@ -208,6 +217,13 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         """Revoke a key."""
         key = await self._keys.revoke(request.key_id)
         return key_pb.RevokeKeyResponse(key=key_to_pb(key))
+
+    async def RotateKey(
+        self, request: key_pb.RotateKeyRequest, context: Context
+    ) -> key_pb.RotateKeyResponse:
+        """Give a key a new secret."""
+        rotated = await self._keys.rotate(_ROTATION.from_message(request))
+        return key_pb.RotateKeyResponse(key=key_to_pb(rotated.key), secret=rotated.secret)
 
     async def VerifyKey(
         self, request: key_pb.VerifyKeyRequest, context: Context

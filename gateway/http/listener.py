@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -86,10 +86,12 @@ async def run_listener(
     grace_s: float,
     limits: ConnectionLimits,
     frame_bytes: int,
+    trusted_proxies: Sequence[str] = (),
 ) -> AsyncIterator[Listener]:
     """Serve `app` on a bound socket. On exit, wait at most `grace_s` for running requests.
 
-    `frame_bytes` limits WebSocket messages. With a certificate, it serves HTTPS.
+    `frame_bytes` limits WebSocket messages. `trusted_proxies` are networks whose proxies name their
+    clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
     websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
@@ -104,7 +106,8 @@ async def run_listener(
         access_log=False,
         log_level="warning",
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(grace_s + STOP_MARGIN_S)),

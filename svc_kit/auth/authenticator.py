@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from svc_kit.auth.keys import KeyChain, KeyVerifier, SettingsKeys, has_key_form
-from svc_kit.auth.principal import Principal, Priority
-from svc_kit.auth.scopes import GRANTABLE, Scope
+from svc_kit.auth.principal import UNRESTRICTED, Principal, Priority, Restrictions
+from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
 from svc_kit.errors import ApiKeyInvalid, ApiKeyMissing, InvalidField
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
@@ -26,6 +26,8 @@ SCOPES_KEY: Final = "x-corral-scopes"
 PRIORITY_KEY: Final = "x-corral-priority"
 API_KEY_KEY: Final = "x-corral-key"
 """The id of the caller's API key, percent-encoded."""
+MODELS_KEY: Final = "x-corral-models"
+"""The names of the models that the caller may use, percent-encoded; absent: all."""
 SERVICE_KEY_ID: Final = "service"
 
 
@@ -47,19 +49,23 @@ class ServiceToken:
 
 def principal_metadata(principal: Principal) -> tuple[tuple[str, str], ...]:
     """Metadata that names the caller of a service; honoured only with the service token."""
-    return (
+    metadata = (
         (PROJECT_KEY, principal.project),
         (SCOPES_KEY, ",".join(sorted(principal.scopes))),
         (PRIORITY_KEY, principal.priority.name.lower()),
         (API_KEY_KEY, quote(principal.key_id)),
     )
+    if not principal.restrictions.models:
+        return metadata
+    models = ",".join(quote(model, safe="") for model in sorted(principal.restrictions.models))
+    return (*metadata, (MODELS_KEY, models))
 
 
 def _service_principal(metadata: Mapping[str, str]) -> Principal:
     if PROJECT_KEY not in metadata:
         # The service calls on its own behalf.
         return Principal(
-            scopes=GRANTABLE | {Scope.SERVICE},
+            scopes=ALL_SCOPES | {Scope.SERVICE},
             priority=Priority.INTERACTIVE,
             key_id=SERVICE_KEY_ID,
             is_service=True,
@@ -71,7 +77,15 @@ def _service_principal(metadata: Mapping[str, str]) -> Principal:
         priority=_priority(metadata.get(PRIORITY_KEY, "normal")),
         key_id=unquote(metadata.get(API_KEY_KEY, "")) or SERVICE_KEY_ID,
         is_service=True,
+        restrictions=_named_restrictions(metadata),
     )
+
+
+def _named_restrictions(metadata: Mapping[str, str]) -> Restrictions:
+    """The restrictions of a caller whose address the calling service has checked."""
+    if MODELS_KEY not in metadata:
+        return UNRESTRICTED
+    return Restrictions(models=frozenset(map(unquote, metadata[MODELS_KEY].split(","))))
 
 
 def _priority(name: str) -> Priority:
@@ -104,7 +118,7 @@ def keyless_scopes(
             "allow_keyless and require_keys exclude each other: set only one of them"
         )
     if not has_keys and not require_keys and address.is_loopback:
-        return frozenset(GRANTABLE)
+        return frozenset(ALL_SCOPES)
     if allow_keyless:
         return frozenset({Scope.INFERENCE})
     if not (has_keys or require_keys or has_service_token):

@@ -14,7 +14,7 @@ from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 
 from svc_kit.auth.keys import has_key_form, hash_key
-from svc_kit.auth.principal import Principal, Priority
+from svc_kit.auth.principal import Principal, Priority, Restrictions
 from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
@@ -184,6 +184,7 @@ def _result(reply: pb.VerifyKeyResponse) -> KeyLookupResult:
         ),
         priority=Priority(key.priority),
         key_id=key.id,
+        restrictions=Restrictions.of(key.models, key.networks),
     )
     expires = key.HasField("expire_time")
     return KeyLookupResult(principal, key.expire_time.ToDatetime(UTC) if expires else None)

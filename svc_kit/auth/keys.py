@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from svc_kit.auth.principal import Principal, Priority
+from svc_kit.auth.principal import Principal, Priority, Restrictions
 from svc_kit.errors import ApiKeyExpired, ApiKeyInvalid
 from svc_kit.settings.groups import KeySettings
 
@@ -68,6 +68,7 @@ class SettingsKeys:
             scopes=frozenset(match.scopes),
             priority=Priority[match.priority.upper()],
             key_id=match.name,
+            restrictions=Restrictions.of(match.models, match.networks),
         )
 
 

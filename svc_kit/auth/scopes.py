@@ -17,16 +17,48 @@ class Scope(StrEnum):
     """No credential."""
     KNOWN = "known"
     """Any valid credential."""
+    GENERATE = "generate"
+    """Calls of models (chat, completions, embeddings), without stored objects."""
+    FILES = "files"
+    """Files, uploads and vector stores of the caller's own project."""
+    FILES_READ = "files_read"
+    """Reading and searching them."""
+    READ = "read"
+    """Reading of all stored objects of the caller's own project."""
     INFERENCE = "inference"
-    """Inference and stored objects of the caller's own project."""
+    """Everything in the caller's own project; includes the above."""
+    ADMIN_READ = "admin_read"
+    """Reading in the area of the scope admin."""
     ADMIN = "admin"
     """Administration: models, adapters, drain, requests of all projects, projects, keys, usage."""
     SERVICE = "service"
     """The service token, used on a service's own behalf. Keys cannot have this scope."""
 
 
-GRANTABLE: Final = frozenset({Scope.INFERENCE, Scope.ADMIN})
+GRANTABLE: Final = frozenset(
+    {
+        Scope.GENERATE,
+        Scope.FILES,
+        Scope.FILES_READ,
+        Scope.READ,
+        Scope.INFERENCE,
+        Scope.ADMIN_READ,
+        Scope.ADMIN,
+    }
+)
 """The scopes that a key can have."""
+ALL_SCOPES: Final = frozenset({Scope.INFERENCE, Scope.ADMIN})
+"""The scopes that include all others of keys."""
+INCLUDED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
+    {
+        Scope.GENERATE: frozenset({Scope.INFERENCE}),
+        Scope.FILES: frozenset({Scope.INFERENCE}),
+        Scope.FILES_READ: frozenset({Scope.FILES, Scope.READ, Scope.INFERENCE}),
+        Scope.READ: frozenset({Scope.INFERENCE}),
+        Scope.ADMIN_READ: frozenset({Scope.ADMIN}),
+    }
+)
+"""Which other scopes include a scope."""
 
 
 def _rows(service: str, scope: Scope, *methods: str) -> dict[str, Scope]:
@@ -37,7 +69,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
     {
         **_rows(
             "corral.inference.v1.InferenceService",
-            Scope.INFERENCE,
+            Scope.GENERATE,
             "Generate",
             "Chat",
             "Embed",
@@ -58,16 +90,20 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         ),
         **_rows(
             "corral.inference.v1.EngineService",
-            Scope.ADMIN,
+            Scope.ADMIN_READ,
             "GetServerInfo",
             "GetLoad",
             "WatchLoad",
+            "WatchModels",
+            "ListAdapters",
+        ),
+        **_rows(
+            "corral.inference.v1.EngineService",
+            Scope.ADMIN,
             "LoadModel",
             "UnloadModel",
-            "WatchModels",
             "LoadAdapter",
             "UnloadAdapter",
-            "ListAdapters",
             "SaveSnapshot",
             "RestoreSnapshot",
             "DropSnapshots",
@@ -77,59 +113,88 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         ),
         **_rows(
             "corral.control.v1.FileService",
-            Scope.INFERENCE,
+            Scope.FILES,
             "CreateFile",
+            "DeleteFile",
+        ),
+        **_rows(
+            "corral.control.v1.FileService",
+            Scope.FILES_READ,
             "GetFile",
             "ListFiles",
-            "DeleteFile",
             "DownloadFile",
         ),
         **_rows(
             "corral.control.v1.UploadService",
-            Scope.INFERENCE,
+            Scope.FILES,
             "CreateUpload",
-            "GetUpload",
             "AddUploadPart",
             "CompleteUpload",
             "CancelUpload",
         ),
         **_rows(
+            "corral.control.v1.UploadService",
+            Scope.FILES_READ,
+            "GetUpload",
+        ),
+        **_rows(
             "corral.control.v1.ProjectService",
             Scope.ADMIN,
             "CreateProject",
+            "ArchiveProject",
+        ),
+        **_rows(
+            "corral.control.v1.ProjectService",
+            Scope.ADMIN_READ,
             "GetProject",
             "ListProjects",
-            "ArchiveProject",
         ),
         **_rows(
             "corral.control.v1.KeyService",
             Scope.ADMIN,
             "CreateKey",
+            "RevokeKey",
+            "RotateKey",
+        ),
+        **_rows(
+            "corral.control.v1.KeyService",
+            Scope.ADMIN_READ,
             "GetKey",
             "ListKeys",
-            "RevokeKey",
         ),
         **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),
-        **_rows("corral.control.v1.UsageService", Scope.ADMIN, "ListUsage"),
+        **_rows(
+            "corral.control.v1.UsageService",
+            Scope.ADMIN_READ,
+            "ListUsage",
+        ),
         **_rows("corral.control.v1.UsageService", Scope.SERVICE, "ReportUsage"),
         **_rows(
             "corral.control.v1.LimitService",
             Scope.ADMIN,
             "CreateLimit",
-            "ListLimits",
             "UpdateLimit",
             "DeleteLimit",
+        ),
+        **_rows(
+            "corral.control.v1.LimitService",
+            Scope.ADMIN_READ,
+            "ListLimits",
         ),
         **_rows("corral.control.v1.LimitService", Scope.SERVICE, "LeaseLimits"),
         **_rows(
             "corral.control.v1.AdapterService",
             Scope.INFERENCE,
             "CreateAdapter",
-            "GetAdapter",
-            "ListAdapters",
             "UpdateAdapter",
             "DeleteAdapter",
             "RetryAdapter",
+        ),
+        **_rows(
+            "corral.control.v1.AdapterService",
+            Scope.READ,
+            "GetAdapter",
+            "ListAdapters",
         ),
         # Adapters of all projects, for inference frontends.
         **_rows(
@@ -144,11 +209,15 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             Scope.INFERENCE,
             "CreateRun",
             "CreateThreadAndRun",
-            "GetRun",
-            "ListRuns",
             "UpdateRun",
             "CancelRun",
             "SubmitToolOutputs",
+        ),
+        **_rows(
+            "corral.control.v1.RunService",
+            Scope.READ,
+            "GetRun",
+            "ListRuns",
             "GetRunStep",
             "ListRunSteps",
             "WatchRun",
@@ -157,89 +226,131 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "corral.control.v1.BatchService",
             Scope.INFERENCE,
             "CreateBatch",
+            "CancelBatch",
+        ),
+        **_rows(
+            "corral.control.v1.BatchService",
+            Scope.READ,
             "GetBatch",
             "ListBatches",
-            "CancelBatch",
             "WatchBatch",
         ),
         **_rows(
             "corral.control.v1.VectorStoreService",
-            Scope.INFERENCE,
+            Scope.FILES,
             "CreateVectorStore",
-            "GetVectorStore",
-            "ListVectorStores",
             "UpdateVectorStore",
             "DeleteVectorStore",
+        ),
+        **_rows(
+            "corral.control.v1.VectorStoreService",
+            Scope.FILES_READ,
+            "GetVectorStore",
+            "ListVectorStores",
             "SearchVectorStore",
             "WatchVectorStore",
         ),
         **_rows(
             "corral.control.v1.VectorStoreFileService",
-            Scope.INFERENCE,
+            Scope.FILES,
             "CreateVectorStoreFile",
-            "GetVectorStoreFile",
-            "ListVectorStoreFiles",
             "UpdateVectorStoreFile",
             "DeleteVectorStoreFile",
-            "ListVectorStoreFileContents",
             "CreateVectorStoreFileBatch",
-            "GetVectorStoreFileBatch",
             "CancelVectorStoreFileBatch",
         ),
-        **_rows("corral.control.v1.JobService", Scope.ADMIN, "GetJob", "ListJobs", "RetryJob"),
+        **_rows(
+            "corral.control.v1.VectorStoreFileService",
+            Scope.FILES_READ,
+            "GetVectorStoreFile",
+            "ListVectorStoreFiles",
+            "ListVectorStoreFileContents",
+            "GetVectorStoreFileBatch",
+        ),
+        **_rows(
+            "corral.control.v1.JobService",
+            Scope.ADMIN_READ,
+            "GetJob",
+            "ListJobs",
+        ),
+        **_rows(
+            "corral.control.v1.JobService",
+            Scope.ADMIN,
+            "RetryJob",
+        ),
         **_rows(
             "corral.control.v1.AssistantService",
             Scope.INFERENCE,
             "CreateAssistant",
-            "GetAssistant",
-            "ListAssistants",
             "UpdateAssistant",
             "DeleteAssistant",
+        ),
+        **_rows(
+            "corral.control.v1.AssistantService",
+            Scope.READ,
+            "GetAssistant",
+            "ListAssistants",
         ),
         **_rows(
             "corral.control.v1.ThreadService",
             Scope.INFERENCE,
             "CreateThread",
-            "GetThread",
-            "ListThreads",
             "UpdateThread",
             "DeleteThread",
             "MigrateThread",
         ),
         **_rows(
+            "corral.control.v1.ThreadService",
+            Scope.READ,
+            "GetThread",
+            "ListThreads",
+        ),
+        **_rows(
             "corral.control.v1.MessageService",
             Scope.INFERENCE,
             "CreateMessage",
-            "GetMessage",
-            "ListMessages",
             "UpdateMessage",
             "DeleteMessage",
+        ),
+        **_rows(
+            "corral.control.v1.MessageService",
+            Scope.READ,
+            "GetMessage",
+            "ListMessages",
         ),
         **_rows(
             "corral.control.v1.ResponseService",
             Scope.INFERENCE,
             "CreateResponse",
             "StreamResponse",
-            "WatchResponse",
-            "GetResponse",
             "DeleteResponse",
             "CancelResponse",
-            "ListInputItems",
             "CountInputTokens",
             "PrepareResponse",
             "CompactResponse",
         ),
         **_rows(
+            "corral.control.v1.ResponseService",
+            Scope.READ,
+            "WatchResponse",
+            "GetResponse",
+            "ListInputItems",
+        ),
+        **_rows(
             "corral.control.v1.ConversationService",
             Scope.INFERENCE,
             "CreateConversation",
-            "GetConversation",
             "UpdateConversation",
             "DeleteConversation",
             "CreateConversationItems",
+            "DeleteConversationItem",
+        ),
+        **_rows(
+            "corral.control.v1.ConversationService",
+            Scope.READ,
+            "GetConversation",
             "GetConversationItem",
             "ListConversationItems",
-            "DeleteConversationItem",
         ),
         # Load balancers and kubelets send no credential.
         **_rows("grpc.health.v1.Health", Scope.PUBLIC, "Check", "Watch", "List"),
@@ -247,7 +358,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows("grpc.reflection.v1alpha.ServerReflection", Scope.KNOWN, "ServerReflectionInfo"),
         **_rows(
             "grpc.channelz.v1.Channelz",
-            Scope.ADMIN,
+            Scope.ADMIN_READ,
             "GetTopChannels",
             "GetServers",
             "GetServer",

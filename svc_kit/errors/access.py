@@ -26,6 +26,21 @@ class ScopeMissing(PermissionDenied):
     method: str
 
 
+class ModelNotAllowed(PermissionDenied):
+    """The API key does not allow the model '{model}'. Use one of: {allowed}"""
+
+    model: str
+    allowed: str
+    field: str = "model"
+
+
+class AddressNotAllowed(PermissionDenied):
+    """The API key does not allow requests from the address {address}. Send them from an address of
+    its networks, or use another key."""
+
+    address: str
+
+
 class ServiceOnly(PermissionDenied):
     """Only Corral's own services may set '{field}'. Remove it from the request."""
 

@@ -66,6 +66,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.UnsupportedMediaType: 415,
     errors.MethodNotAllowed: 405,
     errors.RangeNotSatisfiable: 416,
+    errors.AddressNotAllowed: 401,
     errors.BudgetExceeded: 429,
 }
 """HTTP statuses that differ from the one of the kind."""
@@ -120,6 +121,8 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "UNSUPPORTED_FIELD": "unsupported_parameter",
     "API_KEY_MISSING": None,
     "API_KEY_INVALID": "invalid_api_key",
+    "MODEL_NOT_ALLOWED": "model_not_found",
+    "ADDRESS_NOT_ALLOWED": "ip_not_authorized",
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
     "BATCH_NOT_FOUND": None,

@@ -21,7 +21,7 @@ import grpc
 from prometheus_client import Gauge
 
 from svc_kit.auth.authenticator import Authenticator
-from svc_kit.auth.principal import set_principal
+from svc_kit.auth.principal import current_principal, peer_host, set_principal
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import (
     CallerCancelled,
@@ -178,7 +178,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         parse = requests.parser(method.name, deserialize, is_public=is_public)
 
         async def receive_one(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            return parse(await requests.read_one(context))
+            request = parse(await requests.read_one(context))
+            if method.scope is Scope.GENERATE and hasattr(request, "model"):
+                current_principal().check_model(request.model)
+            return request
 
         async def receive_each(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             stream = requests.read_each(context, is_long_lived=method.is_long_lived)
@@ -229,6 +232,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         project_var.set(principal.project)
         if not principal.has(scope):
             raise ScopeMissing(scope=scope.value, method=call.method.name)
+        principal.check_address(peer_host(call.context.peer()))
 
     async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method

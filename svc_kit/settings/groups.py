@@ -6,6 +6,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -18,6 +19,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -134,8 +136,18 @@ class KeySettings(SettingsGroup):
     """SHA-256 of the key, 64 hexadecimal digits."""
     project: str = Field("default", pattern=r"^[!-~]([ -~]{0,253}[!-~])?$")
     """The project of its callers: at most 255 printable ASCII characters."""
-    scopes: frozenset[Literal["inference", "admin"]] = frozenset({"inference"})
-    """What callers may do: run inference, or administer the server."""
+    scopes: frozenset[
+        Literal["generate", "files", "files_read", "read", "inference", "admin_read", "admin"]
+    ] = frozenset({"inference"})
+    """What callers may do: "inference" is everything in their project; of that, "generate" calls
+    models without stored objects, "files" is files, uploads and vector stores, "files_read" reads
+    them, "read" reads all stored objects. "admin" administers the server, "admin_read" reads what
+    administrators can."""
+    models: frozenset[str] = frozenset()
+    """The only models that requests may name. Not with the scope "inference", whose stored objects
+    use models later on. Empty: all."""
+    networks: frozenset[str] = frozenset()
+    """The only networks of callers, as in 10.0.0.0/8 or 192.0.2.7. Empty: all."""
     priority: Literal["interactive", "normal", "batch"] = "normal"
     """Priority class of the requests of its callers."""
     expires_at: datetime | None = None
@@ -147,6 +159,19 @@ class KeySettings(SettingsGroup):
         if not re.fullmatch("[0-9a-f]{64}", value.get_secret_value()):
             raise ValueError("must be 64 lower-case hexadecimal digits; see `corral keys create`")
         return value
+
+    @field_validator("networks")
+    @classmethod
+    def _are_networks(cls, value: frozenset[str]) -> frozenset[str]:
+        for network in value:
+            ip_network(network)
+        return value
+
+    @model_validator(mode="after")
+    def _models_fit_scopes(self) -> "KeySettings":
+        if self.models and "inference" in self.scopes:
+            raise ValueError('models cannot be restricted with the scope "inference"')
+        return self
 
     @field_validator("expires_at")
     @classmethod

@@ -76,6 +76,7 @@ REQUESTS: Final[dict[str, tuple[object, ...]]] = {
     "CreateVectorStoreFile": ("vs_1", FILE),
     "CreateVectorStoreFileBatch": ("vs_1", FILE, NewStoreFile(file_id="file-b")),
     "MigrateThread": ("thread_1",),
+    "RotateKey": ("key_1", timedelta(hours=1), NOW),
     "SubmitToolOutputs": ("run_1", (ToolOutput("call_1", "wet"),)),
 }
 """Requests by the method that is stored with them."""

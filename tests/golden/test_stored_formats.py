@@ -56,6 +56,7 @@ from svc_kit.auth.keys import hash_key
 from svc_kit.encryption import Sealer
 from svc_kit.errors import AssistantNotFound
 from svc_kit.metrics import (
+    CertificateMetrics,
     EngineMetrics,
     HttpMetrics,
     JobMetrics,
@@ -397,7 +398,14 @@ def metrics() -> dict[str, list[str]]:
     """The type and labels of each metric."""
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version="0.1")
-    for made in (RpcMetrics, HttpMetrics, EngineMetrics, StreamMetrics, JobMetrics):
+    for made in (
+        RpcMetrics,
+        HttpMetrics,
+        CertificateMetrics,
+        EngineMetrics,
+        StreamMetrics,
+        JobMetrics,
+    ):
         made(registry)
     kept: Iterable[Any] = registry._collector_to_names
     collectors = (EngineGauges(lambda: [], vllm_names=True), MediaGauges(dict))
@@ -441,7 +449,7 @@ def test_tables_have_the_columns_that_migrations_made() -> None:
     }
 
     known = golden("names")["tables"]
-    for changed in map(golden, ("tables_0015", "tables_0016")):
+    for changed in map(golden, ("tables_0015", "tables_0016", "tables_0017")):
         known = known | {name: known.get(name, {}) | changed[name] for name in changed}
     assert found == known
 

@@ -243,3 +243,33 @@ async def test_an_upgrade_that_breaks_foreign_keys_is_rolled_back(tmp_path: Path
         with pytest.raises(StartupError, match="with missing parents in upload_parts"):
             await migrations.upgrade(database.migrator, folder)
         assert await migrations.current(database.writer) == migrations.head()
+
+
+async def test_a_downgrade_revokes_keys_that_the_previous_release_would_extend(
+    settings: ControlSettings,
+) -> None:
+    """It knows neither restrictions nor the narrow scopes."""
+    await upgrade_database(settings)
+    project = "INSERT INTO projects (id, display_name, created_at) VALUES ('p', 'p', '%s')"
+    key = (
+        "INSERT INTO api_keys (id, project, name, scopes, priority, prefix, sha256, created_at,"
+        " models, networks) VALUES ('%s', 'p', 'k', '%s', 'NORMAL', 'sk', '%s', '%s', '%s', '%s')"
+    )
+    now = "2026-01-01 00:00:00"
+    keys = {
+        "key_a": ("inference", "", ""),
+        "key_b": ("admin", "", "10.0.0.0/8"),
+        "key_c": ("generate", "m", ""),
+        "key_d": ("read", "", ""),
+    }
+    inserts = [key % (name, k[0], name, now, k[1], k[2]) for name, k in keys.items()]
+    await execute_sql(settings, project % now, *inserts)
+    await downgrade(settings, "0016")
+    rows = await query(settings, "SELECT id, scopes, revoked_at FROM api_keys ORDER BY id")
+
+    assert [(name, scopes, at is not None) for name, scopes, at in rows] == [
+        ("key_a", "inference", False),
+        ("key_b", "admin", True),
+        ("key_c", "inference", True),
+        ("key_d", "inference", True),
+    ]

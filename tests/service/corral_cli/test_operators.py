@@ -98,6 +98,23 @@ def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
     assert "without a key" not in created
 
 
+def test_a_key_is_rotated(served: Served) -> None:
+    """The new secret is printed once, and the previous one is valid for the hours of the option."""
+    created = served.output(
+        *("keys", "create", "--scope", "generate", "--model", "qwen3", "--network", "127.0.0.0/8")
+    )
+    old = re.match(r"key \(shown once\): (\S+)\n", created)[1]  # type: ignore[index]
+    key_id = re.search(r"key_\w+", created)[0]  # type: ignore[index]
+    rotated = served.output("keys", "rotate", key_id, "--overlap-hours", "2", "--days", "9")
+    new = re.match(r"key \(shown once\): (\S+)\n", rotated)[1]  # type: ignore[index]
+    again = served.output("keys", "rotate", key_id, "--overlap-hours", "0")
+
+    assert "models qwen3, networks 127.0.0.0/8" in created
+    assert re.search(r"until \S+ \S+, rotated \S+ \S+, previous secret until ", rotated)
+    assert len({old, new, again.split()[3]}) == 3
+    assert [served.verdict(key) for key in (old, new)] == ["UNKNOWN", "EXPIRED"]
+
+
 def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:
     """The default on loopback, which a key alone does not change."""
     with serve(tmp_path, require_keys=False) as served:

@@ -1,6 +1,7 @@
 import datetime
 
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -16,12 +17,22 @@ class KeyScope(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KEY_SCOPE_UNSPECIFIED: _ClassVar[KeyScope]
     KEY_SCOPE_INFERENCE: _ClassVar[KeyScope]
     KEY_SCOPE_ADMIN: _ClassVar[KeyScope]
+    KEY_SCOPE_GENERATE: _ClassVar[KeyScope]
+    KEY_SCOPE_FILES: _ClassVar[KeyScope]
+    KEY_SCOPE_READ: _ClassVar[KeyScope]
+    KEY_SCOPE_ADMIN_READ: _ClassVar[KeyScope]
+    KEY_SCOPE_FILES_READ: _ClassVar[KeyScope]
 KEY_SCOPE_UNSPECIFIED: KeyScope
 KEY_SCOPE_INFERENCE: KeyScope
 KEY_SCOPE_ADMIN: KeyScope
+KEY_SCOPE_GENERATE: KeyScope
+KEY_SCOPE_FILES: KeyScope
+KEY_SCOPE_READ: KeyScope
+KEY_SCOPE_ADMIN_READ: KeyScope
+KEY_SCOPE_FILES_READ: KeyScope
 
 class ApiKey(_message.Message):
-    __slots__ = ("id", "project", "name", "prefix", "scopes", "priority", "create_time", "expire_time", "last_use_time", "revoke_time")
+    __slots__ = ("id", "project", "name", "prefix", "scopes", "priority", "create_time", "expire_time", "last_use_time", "revoke_time", "models", "networks", "rotate_time", "old_expire_time")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +43,10 @@ class ApiKey(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     LAST_USE_TIME_FIELD_NUMBER: _ClassVar[int]
     REVOKE_TIME_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    NETWORKS_FIELD_NUMBER: _ClassVar[int]
+    ROTATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    OLD_EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     id: str
     project: str
     name: str
@@ -42,23 +57,31 @@ class ApiKey(_message.Message):
     expire_time: _timestamp_pb2.Timestamp
     last_use_time: _timestamp_pb2.Timestamp
     revoke_time: _timestamp_pb2.Timestamp
-    def __init__(self, id: _Optional[str] = ..., project: _Optional[str] = ..., name: _Optional[str] = ..., prefix: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_use_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoke_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    models: _containers.RepeatedScalarFieldContainer[str]
+    networks: _containers.RepeatedScalarFieldContainer[str]
+    rotate_time: _timestamp_pb2.Timestamp
+    old_expire_time: _timestamp_pb2.Timestamp
+    def __init__(self, id: _Optional[str] = ..., project: _Optional[str] = ..., name: _Optional[str] = ..., prefix: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_use_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoke_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., models: _Optional[_Iterable[str]] = ..., networks: _Optional[_Iterable[str]] = ..., rotate_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., old_expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateKeyRequest(_message.Message):
-    __slots__ = ("project_id", "name", "scopes", "priority", "expire_time", "request_id")
+    __slots__ = ("project_id", "name", "scopes", "priority", "expire_time", "request_id", "models", "networks")
     PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCOPES_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    NETWORKS_FIELD_NUMBER: _ClassVar[int]
     project_id: str
     name: str
     scopes: _containers.RepeatedScalarFieldContainer[KeyScope]
     priority: _generation_pb2.Priority
     expire_time: _timestamp_pb2.Timestamp
     request_id: str
-    def __init__(self, project_id: _Optional[str] = ..., name: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+    models: _containers.RepeatedScalarFieldContainer[str]
+    networks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, project_id: _Optional[str] = ..., name: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., networks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateKeyResponse(_message.Message):
     __slots__ = ("key", "secret", "serves_keyless_callers")
@@ -113,6 +136,26 @@ class RevokeKeyResponse(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     key: ApiKey
     def __init__(self, key: _Optional[_Union[ApiKey, _Mapping]] = ...) -> None: ...
+
+class RotateKeyRequest(_message.Message):
+    __slots__ = ("key_id", "overlap", "expire_time", "request_id")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    overlap: _duration_pb2.Duration
+    expire_time: _timestamp_pb2.Timestamp
+    request_id: str
+    def __init__(self, key_id: _Optional[str] = ..., overlap: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class RotateKeyResponse(_message.Message):
+    __slots__ = ("key", "secret")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    key: ApiKey
+    secret: str
+    def __init__(self, key: _Optional[_Union[ApiKey, _Mapping]] = ..., secret: _Optional[str] = ...) -> None: ...
 
 class VerifyKeyRequest(_message.Message):
     __slots__ = ("sha256",)

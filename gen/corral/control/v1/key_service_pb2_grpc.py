@@ -57,6 +57,11 @@ class KeyServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyResponse.FromString,
                 _registered_method=True)
+        self.RotateKey = channel.unary_unary(
+                '/corral.control.v1.KeyService/RotateKey',
+                request_serializer=corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyResponse.FromString,
+                _registered_method=True)
         self.VerifyKey = channel.unary_unary(
                 '/corral.control.v1.KeyService/VerifyKey',
                 request_serializer=corral_dot_control_dot_v1_dot_key__service__pb2.VerifyKeyRequest.SerializeToString,
@@ -102,6 +107,16 @@ class KeyServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RotateKey(self, request, context):
+        """RotateKey gives a key a new secret; its id, rights and limits stay. The previous secret remains
+        valid for a while, for callers that do not have the new one yet. The one before it ends at once.
+        Errors include: NOT_FOUND: no such key. INVALID_ARGUMENT: the key has expired or is revoked; a
+        field. ALREADY_EXISTS: the request_id belongs to another request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def VerifyKey(self, request, context):
         """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
         response; an error says nothing about the key.
@@ -133,6 +148,11 @@ def add_KeyServiceServicer_to_server(servicer, server):
                     servicer.RevokeKey,
                     request_deserializer=corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyResponse.SerializeToString,
+            ),
+            'RotateKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RotateKey,
+                    request_deserializer=corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyResponse.SerializeToString,
             ),
             'VerifyKey': grpc.unary_unary_rpc_method_handler(
                     servicer.VerifyKey,
@@ -251,6 +271,33 @@ class KeyService:
             '/corral.control.v1.KeyService/RevokeKey',
             corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_key__service__pb2.RevokeKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RotateKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.KeyService/RotateKey',
+            corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_key__service__pb2.RotateKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,12 @@ class KeyServiceStub:
     """
     RevokeKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.RevokeKeyRequest, _key_service_pb2.RevokeKeyResponse]
     """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
+    RotateKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.RotateKeyRequest, _key_service_pb2.RotateKeyResponse]
+    """RotateKey gives a key a new secret; its id, rights and limits stay. The previous secret remains
+    valid for a while, for callers that do not have the new one yet. The one before it ends at once.
+    Errors include: NOT_FOUND: no such key. INVALID_ARGUMENT: the key has expired or is revoked; a
+    field. ALREADY_EXISTS: the request_id belongs to another request.
+    """
     VerifyKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.VerifyKeyRequest, _key_service_pb2.VerifyKeyResponse]
     """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
     response; an error says nothing about the key.
@@ -80,6 +86,12 @@ class KeyServiceAsyncStub(KeyServiceStub):
     """
     RevokeKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.RevokeKeyRequest, _key_service_pb2.RevokeKeyResponse]  # type: ignore[assignment]
     """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
+    RotateKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.RotateKeyRequest, _key_service_pb2.RotateKeyResponse]  # type: ignore[assignment]
+    """RotateKey gives a key a new secret; its id, rights and limits stay. The previous secret remains
+    valid for a while, for callers that do not have the new one yet. The one before it ends at once.
+    Errors include: NOT_FOUND: no such key. INVALID_ARGUMENT: the key has expired or is revoked; a
+    field. ALREADY_EXISTS: the request_id belongs to another request.
+    """
     VerifyKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.VerifyKeyRequest, _key_service_pb2.VerifyKeyResponse]  # type: ignore[assignment]
     """VerifyKey returns to one of Corral's own services what a key allows. Every verdict is a
     response; an error says nothing about the key.
@@ -126,6 +138,17 @@ class KeyServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_key_service_pb2.RevokeKeyResponse, _abc.Awaitable[_key_service_pb2.RevokeKeyResponse]]:
         """RevokeKey revokes a key permanently. It is idempotent. Errors: as GetKey."""
+
+    def RotateKey(
+        self,
+        request: _key_service_pb2.RotateKeyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_key_service_pb2.RotateKeyResponse, _abc.Awaitable[_key_service_pb2.RotateKeyResponse]]:
+        """RotateKey gives a key a new secret; its id, rights and limits stay. The previous secret remains
+        valid for a while, for callers that do not have the new one yet. The one before it ends at once.
+        Errors include: NOT_FOUND: no such key. INVALID_ARGUMENT: the key has expired or is revoked; a
+        field. ALREADY_EXISTS: the request_id belongs to another request.
+        """
 
     def VerifyKey(
         self,

@@ -83,7 +83,7 @@ async def test_a_refusal_has_the_reason(
 ) -> None:
     """Missing, unknown and expired keys, and keys without the scope, on calls and streams."""
     name = METHOD + ("Tokenize" if kind == "unary" else "Generate")
-    expected = error or errors.ScopeMissing(scope="inference", method=name)
+    expected = error or errors.ScopeMissing(scope="generate", method=name)
     async with run_rpc_server(authenticator=with_keys()) as running:
         with pytest.raises(DomainError) as raised:
             await attempt(running, kind, *metadata)

@@ -152,12 +152,11 @@ def expected_outcomes(
         yield None, "reached"
         return
     yield from keys.refused()
-    holders = {
-        Scope.KNOWN: {keys.user, keys.admin, service_token},
-        Scope.INFERENCE: {keys.user, service_token},
-        Scope.ADMIN: {keys.admin, service_token},
-        Scope.SERVICE: {service_token},
-    }[scope]
+    holders = {service_token}
+    if scope not in (Scope.SERVICE, Scope.ADMIN, Scope.ADMIN_READ):
+        holders.add(keys.user)
+    if scope in (Scope.KNOWN, Scope.ADMIN, Scope.ADMIN_READ):
+        holders.add(keys.admin)
     for key in (keys.user, keys.admin, service_token):
         yield key, "reached" if key in holders else "SCOPE_MISSING"
 

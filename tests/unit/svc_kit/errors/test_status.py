@@ -43,6 +43,7 @@ EXACT_STATUS = {
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "METHOD_NOT_ALLOWED": 405,
     "RANGE_NOT_SATISFIABLE": 416,
+    "ADDRESS_NOT_ALLOWED": 401,
     "BUDGET_EXCEEDED": 429,
 }
 EXACT_TYPE = {"BUDGET_EXCEEDED": "insufficient_quota"}
@@ -62,6 +63,8 @@ OPENAI_CODES = {
     "UNSUPPORTED_FIELD": "unsupported_parameter",
     "API_KEY_MISSING": None,
     "API_KEY_INVALID": "invalid_api_key",
+    "MODEL_NOT_ALLOWED": "model_not_found",
+    "ADDRESS_NOT_ALLOWED": "ip_not_authorized",
     "MODEL_NOT_FOUND": "model_not_found",
     "FILE_NOT_FOUND": None,
     "UPLOAD_NOT_FOUND": None,
