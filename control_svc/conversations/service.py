@@ -65,6 +65,15 @@ class Conversations:
         """Raises ConversationNotFound."""
         return await ConversationQueries(tx).get(project, conversation_id)
 
+    @read_transaction
+    async def page(
+        self, tx: Transaction, project: str, page_request: PageRequest
+    ) -> Page[Conversation]:
+        """A page of the project's conversations. Raises OutOfRange or InvalidField."""
+        page_request.check_cursors(CONVERSATION, "a conversation")
+        window = self.tokens.window(page_request, (project, "conversations"), MAX_PAGE)
+        return window.page(await ConversationQueries(tx).page(project, window))
+
     @write_transaction
     async def update(
         self,

@@ -42,6 +42,16 @@ class ConversationServicer(rpc.ConversationServiceServicer):
         conversation = await self._conversations.get(caller_project(), request.conversation_id)
         return pb.GetConversationResponse(conversation=CONVERSATION.to_message(conversation))
 
+    async def ListConversations(
+        self, request: pb.ListConversationsRequest, context: Context
+    ) -> pb.ListConversationsResponse:
+        """List the project's conversations."""
+        page = await self._conversations.page(caller_project(), page_request(request))
+        conversations = [CONVERSATION.to_message(each) for each in page.items]
+        return pb.ListConversationsResponse(
+            conversations=conversations, next_page_token=page.next_token
+        )
+
     async def UpdateConversation(
         self, request: pb.UpdateConversationRequest, context: Context
     ) -> pb.UpdateConversationResponse:

@@ -8,7 +8,7 @@ from typing import Final
 
 from control_svc.agent.mcp import APPROVAL_KINDS
 from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import JOB, IdSource, creation_key
+from control_svc.base.ids import JOB, RESPONSE, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens, Window
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.cleanup import CleanupStep, Deleted
@@ -113,6 +113,18 @@ class Responses:
             project, response_id, item_filter=ItemFilter(origin=response_id)
         )
         return replace(response, output=tuple(placed.item for placed in output))
+
+    @read_transaction
+    async def page(
+        self, tx: Transaction, project: str, page_request: PageRequest
+    ) -> Page[Response]:
+        """A page of the project's responses, without their output.
+
+        Raises OutOfRange or InvalidField.
+        """
+        page_request.check_cursors(RESPONSE, "a response")
+        window = self.tokens.window(page_request, (project, "responses"), MAX_PAGE)
+        return window.page(await ResponseQueries(tx).page(project, window))
 
     def follow(
         self, project: str, response_id: str, after: int = BEFORE_FIRST

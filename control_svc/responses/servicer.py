@@ -69,6 +69,14 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         response = await self._responses.get(caller_project(), request.response_id)
         return pb.GetResponseResponse(response=response_to_pb(response.add_include(include)))
 
+    async def ListResponses(
+        self, request: pb.ListResponsesRequest, context: Context
+    ) -> pb.ListResponsesResponse:
+        """List the project's responses."""
+        page = await self._responses.page(caller_project(), page_request(request))
+        responses = [response_to_pb(response) for response in page.items]
+        return pb.ListResponsesResponse(responses=responses, next_page_token=page.next_token)
+
     async def DeleteResponse(
         self, request: pb.DeleteResponseRequest, context: Context
     ) -> pb.DeleteResponseResponse:

@@ -22,6 +22,7 @@ from openai_wire.responses.conversations import (
 from openai_wire.responses.output_items import item_object
 from openai_wire.responses.requests import parse_includes
 from openai_wire.shared.objects import deleted_object, list_object
+from openai_wire.shared.pagination import parse_page_fields
 
 router = APIRouter(prefix="/v1/conversations")
 items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
@@ -38,6 +39,15 @@ async def create_conversation(
         proto = create_conversation_request(body, request_id)
         reply = await control.call(control.conversations.CreateConversation, proto)
     return json_response(conversation_object(reply.conversation))
+
+
+@router.get("", **operation("List the conversations", "A list of conversations."))
+async def list_conversations(control: Control, request: Request) -> Response:
+    """List conversations, paged by `after`, `before`, `limit` and `order`. Extension of Corral."""
+    with openai_names(RESPONSE_PARAMS):
+        proto = pb.ListConversationsRequest(**parse_page_fields(request.query_params))
+        page = await control.call(control.conversations.ListConversations, proto)
+    return json_response(list_object(page.conversations, conversation_object, page.next_page_token))
 
 
 @router.get("/{conversation_id}", **operation("Retrieve a conversation", "A conversation."))

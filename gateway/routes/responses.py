@@ -28,6 +28,7 @@ from openai_wire.responses.requests import (
     parse_response,
 )
 from openai_wire.shared.objects import DONE, deleted_object, list_object
+from openai_wire.shared.pagination import parse_page_fields
 from svc_kit.errors import DomainError, Draining
 
 
@@ -102,6 +103,16 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
     proto = compact_request(body)
     start = functools.partial(control.unary, control.responses.CompactResponse, proto)
     return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
+
+
+@router.get("", **operation("List the responses", "A list of responses."))
+async def list_responses(control: Control, request: Request) -> Response:
+    """List stored responses without their output, paged by `after`, `before`, `limit` and `order`.
+    Extension of Corral."""
+    with openai_names(RESPONSE_PARAMS):
+        proto = pb.ListResponsesRequest(**parse_page_fields(request.query_params))
+        page = await control.call(control.responses.ListResponses, proto)
+    return json_response(list_object(page.responses, response_object, page.next_page_token))
 
 
 @router.get(

@@ -7,14 +7,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
 )
 WIDE, NARROW = 1400, 400
-VIEWS = ("chat",)
+VIEWS = (
+    "chat",
+    "conversations",
+    "responses",
+    "assistants",
+    "threads",
+    "files",
+    "vector-stores",
+    "batches",
+)
 """The views of the page, as in its URLs."""
 PATIENCE_MS = 20_000
 _REPORT_VIOLATIONS = """
@@ -32,6 +41,8 @@ class Tab:
     page: Page
     url: str
     """The base URL of the gateway."""
+    allowed: tuple[str, ...] = ()
+    """The beginnings of console errors that the test expects."""
     problems: list[str] = field(default_factory=list)
     """Console errors, uncaught exceptions, and requests to other hosts."""
 
@@ -57,6 +68,10 @@ class Tab:
         script = "document.scrollingElement.scrollWidth - document.scrollingElement.clientWidth"
         width: int = await self.page.evaluate(script)
         return width
+
+    def _check_message(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not message.text.startswith(self.allowed):
+            self.problems.append(f"console: {message.text}")
 
     def _check_host(self, request: Request) -> None:
         if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
@@ -84,26 +99,16 @@ async def open_tab(
     scheme: Any = "light",
     allowed: tuple[str, ...] = (),
 ) -> AsyncIterator[Tab]:
-    """Open a tab with a session of its own. Leaving checks that nothing went wrong in it.
-
-    `allowed` are the beginnings of console errors that the test expects.
-    """
+    """Open a tab with a session of its own. Leaving checks that nothing went wrong in it."""
     context = await browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-GB"
     )
     context.set_default_timeout(PATIENCE_MS)
     await context.add_init_script(_REPORT_VIOLATIONS)
-    tab = Tab(await context.new_page(), url)
+    tab = Tab(await context.new_page(), url, allowed)
     tab.page.on("request", tab._check_host)
     tab.page.on("pageerror", lambda error: tab.problems.append(f"uncaught: {error}"))
-    tab.page.on(
-        "console",
-        lambda message: (
-            tab.problems.append(f"console: {message.text}")
-            if message.type in ("error", "warning") and not message.text.startswith(allowed)
-            else None
-        ),
-    )
+    tab.page.on("console", tab._check_message)
     yield tab
     await tab.check()
     await context.close()

@@ -49,6 +49,7 @@ RESPONSE_CALLS: Calls = {
     "StreamResponse": [{"new_response": _CONTINUATION}],
     "WatchResponse": [{"response_id": "{response}"}],
     "GetResponse": [{"response_id": "{response}"}],
+    "ListResponses": [{}],
     "DeleteResponse": [{"response_id": "{response}"}],
     "CancelResponse": [{"response_id": "{response}"}],
     "ListInputItems": [{"response_id": "{response}"}],

@@ -208,6 +208,7 @@ RESOURCES: Mapping[str, Resource] = {
         observe_conversation,
         {
             "CreateConversation": [{"items": [{"id": "{item}"}]}],
+            "ListConversations": [{}],
             "GetConversation": [{"conversation_id": "{conversation}"}],
             "UpdateConversation": [{"conversation_id": "{conversation}"}],
             "DeleteConversation": [{"conversation_id": "{conversation}"}],

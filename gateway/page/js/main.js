@@ -4,12 +4,30 @@ import { signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { apiKey, keyProblem, setKey } from "./api.js";
+import { AssistantsView } from "./assistants.js";
+import { BatchesView } from "./batches.js";
 import { ChatView } from "./chat.js";
+import { ConversationsView } from "./conversations.js";
+import { FilesView } from "./files.js";
+import { ResponsesView } from "./responses.js";
+import { ThreadsView } from "./threads.js";
 import { Field, html, Notice } from "./ui.js";
+import { VectorStoresView } from "./vector_stores.js";
 
 /** The views by group: `path: [title, component]`. */
 const GROUPS = {
-  Use: { chat: ["Chat", ChatView] },
+  Use: {
+    chat: ["Chat", ChatView],
+    conversations: ["Conversations", ConversationsView],
+    responses: ["Responses", ResponsesView],
+    assistants: ["Assistants", AssistantsView],
+    threads: ["Threads and runs", ThreadsView],
+  },
+  Data: {
+    files: ["Files", FilesView],
+    "vector-stores": ["Vector stores", VectorStoresView],
+    batches: ["Batches", BatchesView],
+  },
 };
 const VIEWS = Object.assign({}, ...Object.values(GROUPS));
 

@@ -46,6 +46,28 @@ class GetConversationResponse(_message.Message):
     conversation: _conversation_pb2.Conversation
     def __init__(self, conversation: _Optional[_Union[_conversation_pb2.Conversation, _Mapping]] = ...) -> None: ...
 
+class ListConversationsRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "after", "before", "order")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    after: str
+    before: str
+    order: _listing_pb2.ListOrder
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ..., before: _Optional[str] = ..., order: _Optional[_Union[_listing_pb2.ListOrder, str]] = ...) -> None: ...
+
+class ListConversationsResponse(_message.Message):
+    __slots__ = ("conversations", "next_page_token")
+    CONVERSATIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    conversations: _containers.RepeatedCompositeFieldContainer[_conversation_pb2.Conversation]
+    next_page_token: str
+    def __init__(self, conversations: _Optional[_Iterable[_Union[_conversation_pb2.Conversation, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class UpdateConversationRequest(_message.Message):
     __slots__ = ("conversation_id", "metadata", "update_mask")
     class MetadataEntry(_message.Message):

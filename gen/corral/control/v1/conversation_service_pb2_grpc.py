@@ -50,6 +50,11 @@ class ConversationServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationResponse.FromString,
                 _registered_method=True)
+        self.ListConversations = channel.unary_unary(
+                '/corral.control.v1.ConversationService/ListConversations',
+                request_serializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsResponse.FromString,
+                _registered_method=True)
         self.UpdateConversation = channel.unary_unary(
                 '/corral.control.v1.ConversationService/UpdateConversation',
                 request_serializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.UpdateConversationRequest.SerializeToString,
@@ -102,6 +107,14 @@ class ConversationServiceServicer:
 
     def GetConversation(self, request, context):
         """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListConversations(self, request, context):
+        """ListConversations lists the project's conversations without their items.
+        Errors include: INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,6 +184,11 @@ def add_ConversationServiceServicer_to_server(servicer, server):
                     servicer.GetConversation,
                     request_deserializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationResponse.SerializeToString,
+            ),
+            'ListConversations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListConversations,
+                    request_deserializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsResponse.SerializeToString,
             ),
             'UpdateConversation': grpc.unary_unary_rpc_method_handler(
                     servicer.UpdateConversation,
@@ -263,6 +281,33 @@ class ConversationService:
             '/corral.control.v1.ConversationService/GetConversation',
             corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_conversation__service__pb2.GetConversationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListConversations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ConversationService/ListConversations',
+            corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_conversation__service__pb2.ListConversationsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,10 @@ class ConversationServiceStub:
     """
     GetConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]
     """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation."""
+    ListConversations: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.ListConversationsRequest, _conversation_service_pb2.ListConversationsResponse]
+    """ListConversations lists the project's conversations without their items.
+    Errors include: INVALID_ARGUMENT: a page token of another list.
+    """
     UpdateConversation: _grpc.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]
     """UpdateConversation replaces a conversation's metadata.
     Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
@@ -94,6 +98,10 @@ class ConversationServiceAsyncStub(ConversationServiceStub):
     """
     GetConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.GetConversationRequest, _conversation_service_pb2.GetConversationResponse]  # type: ignore[assignment]
     """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation."""
+    ListConversations: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.ListConversationsRequest, _conversation_service_pb2.ListConversationsResponse]  # type: ignore[assignment]
+    """ListConversations lists the project's conversations without their items.
+    Errors include: INVALID_ARGUMENT: a page token of another list.
+    """
     UpdateConversation: _aio.UnaryUnaryMultiCallable[_conversation_service_pb2.UpdateConversationRequest, _conversation_service_pb2.UpdateConversationResponse]  # type: ignore[assignment]
     """UpdateConversation replaces a conversation's metadata.
     Errors include: NOT_FOUND: no such conversation. INVALID_ARGUMENT: a field.
@@ -147,6 +155,15 @@ class ConversationServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_conversation_service_pb2.GetConversationResponse, _abc.Awaitable[_conversation_service_pb2.GetConversationResponse]]:
         """GetConversation describes a conversation. Errors include: NOT_FOUND: no such conversation."""
+
+    def ListConversations(
+        self,
+        request: _conversation_service_pb2.ListConversationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_conversation_service_pb2.ListConversationsResponse, _abc.Awaitable[_conversation_service_pb2.ListConversationsResponse]]:
+        """ListConversations lists the project's conversations without their items.
+        Errors include: INVALID_ARGUMENT: a page token of another list.
+        """
 
     def UpdateConversation(
         self,

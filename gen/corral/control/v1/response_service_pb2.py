@@ -29,7 +29,7 @@ from corral.control.v1 import response_event_pb2 as corral_dot_control_dot_v1_do
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"a\n\x15\x43reateResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"a\n\x15StreamResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"I\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xc4\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x17\x43ountInputTokensRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"N\n\x16PrepareResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xb3\x01\n\x16\x43ompactResponseRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x19\n\x0cinstructions\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prompt_cache_key\x18\x05 \x01(\tB\x0f\n\r_instructions\"\xb0\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage2\x9b\x08\n\x0fResponseService\x12\x65\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\x12g\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse0\x01\x12\x64\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse0\x01\x12\\\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\x12\x65\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\x12\x65\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\x12\x65\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\x12k\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\x12h\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\x12h\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"a\n\x15\x43reateResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"G\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"a\n\x15StreamResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"I\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x89\x01\n\x14ListResponsesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xc4\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x17\x43ountInputTokensRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"N\n\x16PrepareResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xb3\x01\n\x16\x43ompactResponseRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x19\n\x0cinstructions\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prompt_cache_key\x18\x05 \x01(\tB\x0f\n\r_instructions\"\xb0\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage2\xff\x08\n\x0fResponseService\x12\x65\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\x12g\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse0\x01\x12\x64\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse0\x01\x12\\\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\x12\x62\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\x12\x65\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\x12\x65\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\x12\x65\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\x12k\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\x12h\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\x12h\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,30 +52,34 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRESPONSEREQUEST']._serialized_end=822
   _globals['_GETRESPONSERESPONSE']._serialized_start=824
   _globals['_GETRESPONSERESPONSE']._serialized_end=892
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=894
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=938
-  _globals['_DELETERESPONSERESPONSE']._serialized_start=940
-  _globals['_DELETERESPONSERESPONSE']._serialized_end=964
-  _globals['_CANCELRESPONSEREQUEST']._serialized_start=966
-  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1010
-  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1012
-  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1083
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1086
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1282
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1284
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1373
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1375
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1454
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1456
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=1504
-  _globals['_PREPARERESPONSEREQUEST']._serialized_start=1506
-  _globals['_PREPARERESPONSEREQUEST']._serialized_end=1584
-  _globals['_PREPARERESPONSERESPONSE']._serialized_start=1586
-  _globals['_PREPARERESPONSERESPONSE']._serialized_end=1656
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=1659
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=1838
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=1841
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2017
-  _globals['_RESPONSESERVICE']._serialized_start=2020
-  _globals['_RESPONSESERVICE']._serialized_end=3071
+  _globals['_LISTRESPONSESREQUEST']._serialized_start=895
+  _globals['_LISTRESPONSESREQUEST']._serialized_end=1032
+  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1034
+  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1130
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1132
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1176
+  _globals['_DELETERESPONSERESPONSE']._serialized_start=1178
+  _globals['_DELETERESPONSERESPONSE']._serialized_end=1202
+  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1204
+  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1248
+  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1250
+  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1321
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1324
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1520
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1522
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1611
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1613
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1692
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1694
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=1742
+  _globals['_PREPARERESPONSEREQUEST']._serialized_start=1744
+  _globals['_PREPARERESPONSEREQUEST']._serialized_end=1822
+  _globals['_PREPARERESPONSERESPONSE']._serialized_start=1824
+  _globals['_PREPARERESPONSERESPONSE']._serialized_end=1894
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=1897
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2076
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2079
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2255
+  _globals['_RESPONSESERVICE']._serialized_start=2258
+  _globals['_RESPONSESERVICE']._serialized_end=3409
 # @@protoc_insertion_point(module_scope)

@@ -69,6 +69,28 @@ class GetResponseResponse(_message.Message):
     response: _response_pb2.Response
     def __init__(self, response: _Optional[_Union[_response_pb2.Response, _Mapping]] = ...) -> None: ...
 
+class ListResponsesRequest(_message.Message):
+    __slots__ = ("page_size", "page_token", "after", "before", "order")
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    page_size: int
+    page_token: str
+    after: str
+    before: str
+    order: _listing_pb2.ListOrder
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ..., before: _Optional[str] = ..., order: _Optional[_Union[_listing_pb2.ListOrder, str]] = ...) -> None: ...
+
+class ListResponsesResponse(_message.Message):
+    __slots__ = ("responses", "next_page_token")
+    RESPONSES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    responses: _containers.RepeatedCompositeFieldContainer[_response_pb2.Response]
+    next_page_token: str
+    def __init__(self, responses: _Optional[_Iterable[_Union[_response_pb2.Response, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class DeleteResponseRequest(_message.Message):
     __slots__ = ("response_id",)
     RESPONSE_ID_FIELD_NUMBER: _ClassVar[int]

@@ -55,6 +55,11 @@ class ResponseServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseResponse.FromString,
                 _registered_method=True)
+        self.ListResponses = channel.unary_unary(
+                '/corral.control.v1.ResponseService/ListResponses',
+                request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesResponse.FromString,
+                _registered_method=True)
         self.DeleteResponse = channel.unary_unary(
                 '/corral.control.v1.ResponseService/DeleteResponse',
                 request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.DeleteResponseRequest.SerializeToString,
@@ -122,6 +127,14 @@ class ResponseServiceServicer:
 
     def GetResponse(self, request, context):
         """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListResponses(self, request, context):
+        """ListResponses lists the project's stored responses without their output.
+        Errors include: INVALID_ARGUMENT: a page token of another list.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -201,6 +214,11 @@ def add_ResponseServiceServicer_to_server(servicer, server):
                     servicer.GetResponse,
                     request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseResponse.SerializeToString,
+            ),
+            'ListResponses': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResponses,
+                    request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesResponse.SerializeToString,
             ),
             'DeleteResponse': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteResponse,
@@ -342,6 +360,33 @@ class ResponseService:
             '/corral.control.v1.ResponseService/GetResponse',
             corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_response__service__pb2.GetResponseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResponses(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ResponseService/ListResponses',
+            corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_response__service__pb2.ListResponsesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,10 @@ class ResponseServiceStub:
     """
     GetResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.GetResponseRequest, _response_service_pb2.GetResponseResponse]
     """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response."""
+    ListResponses: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.ListResponsesRequest, _response_service_pb2.ListResponsesResponse]
+    """ListResponses lists the project's stored responses without their output.
+    Errors include: INVALID_ARGUMENT: a page token of another list.
+    """
     DeleteResponse: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.DeleteResponseRequest, _response_service_pb2.DeleteResponseResponse]
     """DeleteResponse deletes a response and those of its items that belong to no conversation. One
     that is in progress is cancelled.
@@ -106,6 +110,10 @@ class ResponseServiceAsyncStub(ResponseServiceStub):
     """
     GetResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.GetResponseRequest, _response_service_pb2.GetResponseResponse]  # type: ignore[assignment]
     """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response."""
+    ListResponses: _aio.UnaryUnaryMultiCallable[_response_service_pb2.ListResponsesRequest, _response_service_pb2.ListResponsesResponse]  # type: ignore[assignment]
+    """ListResponses lists the project's stored responses without their output.
+    Errors include: INVALID_ARGUMENT: a page token of another list.
+    """
     DeleteResponse: _aio.UnaryUnaryMultiCallable[_response_service_pb2.DeleteResponseRequest, _response_service_pb2.DeleteResponseResponse]  # type: ignore[assignment]
     """DeleteResponse deletes a response and those of its items that belong to no conversation. One
     that is in progress is cancelled.
@@ -175,6 +183,15 @@ class ResponseServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_response_service_pb2.GetResponseResponse, _abc.Awaitable[_response_service_pb2.GetResponseResponse]]:
         """GetResponse describes a stored response. Errors include: NOT_FOUND: no such response."""
+
+    def ListResponses(
+        self,
+        request: _response_service_pb2.ListResponsesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_response_service_pb2.ListResponsesResponse, _abc.Awaitable[_response_service_pb2.ListResponsesResponse]]:
+        """ListResponses lists the project's stored responses without their output.
+        Errors include: INVALID_ARGUMENT: a page token of another list.
+        """
 
     def DeleteResponse(
         self,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import item_pb2, listing_pb2, response_pb2
 
 from control_svc.base.ids import IdSource
@@ -82,6 +83,23 @@ async def test_a_conversation_keeps_its_items_in_order(conversations: Conversati
     assert items == list(reversed(await conversations.items(created.id)))
     assert await conversations.item(created.id, items[0].id) == items[0]
     assert await conversations.get(created.id) == created
+
+
+async def test_conversations_are_listed_newest_first(conversations: ConversationClient) -> None:
+    """By pages, and by the cursors of OpenAI's lists; only those of the project."""
+    ids = [(await conversations.create(metadata={"n": str(n)})).id for n in range(3)]
+    method = conversations.stub.ListConversations
+    first = await conversations.client.call(method, pb.ListConversationsRequest(page_size=2))
+    token = first.next_page_token
+    rest = await conversations.client.call(method, pb.ListConversationsRequest(page_token=token))
+    later = await conversations.client.call(
+        method, pb.ListConversationsRequest(after=ids[0], order=OLDEST_FIRST)
+    )
+
+    assert [each.id for page in (first, rest) for each in page.conversations] == ids[::-1]
+    assert [dict(each.metadata) for each in later.conversations] == [{"n": "1"}, {"n": "2"}]
+    with pytest.raises(InvalidField, match="after"):
+        await conversations.client.call(method, pb.ListConversationsRequest(after="item_1"))
 
 
 async def test_pages_continue_after_a_removed_item(conversations: ConversationClient) -> None:

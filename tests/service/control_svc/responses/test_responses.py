@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_pb2
+from corral.control.v1 import response_service_pb2 as pb
 
 from control_svc.inference.turns import TextPart, TurnRequest
 from svc_kit.errors import (
@@ -64,6 +65,20 @@ async def collect_events(
 ) -> list[response_event_pb2.ResponseEvent]:
     """Create a response and return all events of its stream."""
     return [event async for event in client.stream(*items, **fields)]
+
+
+async def test_responses_are_listed_without_their_output(client: ResponseClient) -> None:
+    """Newest first, and not those that are not stored."""
+    ids = [(await client.create("two times two?")).id for _ in range(3)]
+    await client.create("two times two?", store=False)
+    method = client.stub.ListResponses
+    first = await client.client.call(method, pb.ListResponsesRequest(page_size=2))
+    token = first.next_page_token
+    rest = await client.client.call(method, pb.ListResponsesRequest(page_token=token))
+    listed = [each for page in (first, rest) for each in page.responses]
+
+    assert [each.id for each in listed] == ids[::-1]
+    assert [(each.state, list(each.output)) for each in listed] == [(COMPLETED, [])] * 3
 
 
 async def test_a_created_response_is_returned_and_stored(client: ResponseClient) -> None:

@@ -1,0 +1,126 @@
+/** Threads: messages, and runs with their steps while they happen. */
+
+import { useReducer, useState } from "preact/hooks";
+import { get, post, remove, streamEvents } from "./api.js";
+import { Markdown } from "./markdown.js";
+import { Action, ErrorBox, Field, Form, html, Json, Status, Table, Time, useList, useLoad } from "./ui.js";
+
+const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete", "requires_action"];
+
+export function ThreadsView({ id }) {
+  return id ? html`<${Thread} id=${id} />` : html`<${ThreadList} />`;
+}
+
+function ThreadList() {
+  const list = useList("v1/threads");
+  const create = async () => { location.hash = `#/threads/${(await post("v1/threads")).id}`; };
+  return html`<p><${Action} class="primary" run=${create}>New thread<//></p>
+    <${Table} caption="Threads" ...${list} columns=${[
+      ["Thread", row => html`<a href=${`#/threads/${row.id}`}><code>${row.id}</code></a>`],
+      ["Created", row => html`<${Time} value=${row.created_at} />`],
+      ["", row => html`<${Action} class="danger" confirm="Delete this thread?" run=${async () => { await remove(`v1/threads/${row.id}`); await list.reload(); }}>Delete<//>`],
+    ]} />`;
+}
+
+function Thread({ id }) {
+  const path = `v1/threads/${id}`;
+  const messages = useLoad(() => get(`${path}/messages`, { order: "asc", limit: 100 }), [id]);
+  const runs = useLoad(() => get(`${path}/runs`, { limit: 20 }), [id]);
+  const assistants = useLoad(() => get("v1/assistants", { limit: 100 }), []);
+  const [live, dispatch] = useReducer(addRunEvent, null);
+  const follow = async (target, body) => {
+    dispatch({ event: "start" });
+    try {
+      for await (const event of streamEvents("POST", target, { body: { ...body, stream: true } })) dispatch(event);
+    } finally {
+      await Promise.all([messages.reload(), runs.reload()]);
+      dispatch({ event: "read" });
+    }
+  };
+  const send = async ({ text, assistant }) => {
+    if (text.trim()) await post(`${path}/messages`, { role: "user", content: text });
+    await messages.reload();
+    await follow(`${path}/runs`, { assistant_id: assistant });
+  };
+  const error = messages.error ?? runs.error ?? assistants.error;
+  if (error) return html`<${ErrorBox} error=${error} />`;
+  const isWaiting = live?.run?.status === "requires_action";
+  return html`<p><a href="#/threads">All threads</a></p>
+    <h2><code>${id}</code></h2>
+    <div class="items" role="log" aria-label="Messages" aria-busy=${live?.isRunning ?? false}>
+      ${messages.data?.data.map(message => html`<${Message} key=${message.id} message=${message} />`)}
+      ${live?.text && html`<article class="message model" aria-label="Model"><${Markdown} text=${live.text} /></article>`}
+    </div>
+    ${live && html`<${LiveRun} live=${live} path=${path} />`}
+    ${isWaiting && html`<${ToolOutputs} run=${live.run} submit=${outputs => follow(`${path}/runs/${live.run.id}/submit_tool_outputs`, { tool_outputs: outputs })} />`}
+    <div class="card narrow"><${Form} label="Run" submit="Add and run" onSubmit=${send}>
+      <${Field} label="Message"><textarea name="text" rows="2" /><//>
+      <${Field} label="Assistant" hint=${assistants.data?.data.length === 0 ? "Create an assistant first." : ""}><select name="assistant" required>
+        ${assistants.data?.data.map(each => html`<option value=${each.id}>${each.name ?? each.id}</option>`)}</select><//><//></div>
+    <h2>Runs</h2>
+    <${Table} caption="Runs" rows=${runs.data?.data} columns=${[
+      ["Run", row => html`<code>${row.id}</code>`],
+      ["Status", row => html`<${Status} value=${row.status} />${row.last_error && html`<p class="error">${row.last_error.message}</p>`}`],
+      ["Model", row => row.model],
+      ["Tokens", row => row.usage?.total_tokens ?? "–", true],
+      ["Started", row => html`<${Time} value=${row.created_at} />`],
+      ["Steps", row => html`<${Steps} path=${`${path}/runs/${row.id}/steps`} />`],
+    ]} />`;
+}
+
+function Message({ message }) {
+  const isUser = message.role === "user";
+  const text = message.content.filter(part => part.type === "text").map(part => part.text.value).join("\n");
+  return html`<article class=${`message ${isUser ? "user" : "model"}`} aria-label=${isUser ? "You" : "Model"}>
+    ${isUser ? html`<p class="text">${text}</p>` : html`<${Markdown} text=${text} />`}</article>`;
+}
+
+/** The state of a followed run after an event: `{run, steps, text, isRunning}`. */
+function addRunEvent(live, { event, data }) {
+  if (event === "start") return { run: live?.run, steps: live?.steps ?? [], text: "", isRunning: true };
+  if (event === "read") return { ...live, text: "", isRunning: false };
+  if (event === "thread.message.delta") return { ...live, text: live.text + (data.delta.content[0].text?.value ?? "") };
+  if (data?.object === "thread.run") return { ...live, run: data };
+  if (event === "thread.run.step.delta") return { ...live, steps: live.steps.map(step => step.id === data.id ? addStepDelta(step, data.delta) : step) };
+  if (data?.object === "thread.run.step") return { ...live, steps: [...live.steps.filter(step => step.id !== data.id), data] };
+  return live;
+}
+
+/** A step with more of its tool calls: their arguments arrive in pieces. */
+function addStepDelta(step, { step_details: details }) {
+  const calls = [...step.step_details.tool_calls];
+  for (const { index, ...call } of details.tool_calls ?? []) {
+    const before = calls[index];
+    const text = (before?.function?.arguments ?? "") + (call.function?.arguments ?? "");
+    calls[index] = { ...before, ...call, ...(call.function && { function: { ...before?.function, ...call.function, arguments: text } }) };
+  }
+  return { ...step, step_details: { ...step.step_details, tool_calls: calls } };
+}
+
+function LiveRun({ live: { run, steps }, path }) {
+  if (!run) return null;
+  return html`<section class="card narrow" aria-label="Current run"><div class="row"><h3>Run</h3><${Status} value=${run.status} />
+      ${!ENDED.includes(run.status) && html`<${Action} run=${() => post(`${path}/runs/${run.id}/cancel`)}>Cancel<//>`}</div>
+    <${ErrorBox} error=${run.last_error} /><${StepList} steps=${steps} /></section>`;
+}
+
+function StepList({ steps }) {
+  return html`<ol class="steps" aria-label="Steps">${steps.map(step => html`<li key=${step.id}>
+    ${step.type === "message_creation" ? "Message" : step.step_details.tool_calls.map(call => call.function?.name ?? call.type).join(", ") || "Tool calls"}
+    ${" "}<${Status} value=${step.status} />
+    ${step.type === "tool_calls" && html`<${Json} value=${step.step_details.tool_calls} label="Tool calls" />`}</li>`)}</ol>`;
+}
+
+function Steps({ path }) {
+  const [steps, setSteps] = useState(null);
+  if (steps) return html`<${StepList} steps=${steps} />`;
+  return html`<${Action} run=${async () => setSteps((await get(path, { order: "asc" })).data)}>Show<//>`;
+}
+
+function ToolOutputs({ run, submit }) {
+  const calls = run.required_action.submit_tool_outputs.tool_calls;
+  const send = values => submit(calls.map(call => ({ tool_call_id: call.id, output: values[call.id] })));
+  return html`<section class="card narrow" aria-label="Outputs of tools"><${Form} label="Outputs of tools" submit="Send the outputs" onSubmit=${send}>
+    ${calls.map(call => html`<div><p>The model calls <code>${call.function.name}</code>:</p><${Json} value=${call.function.arguments} label=${`Arguments of ${call.function.name}`} />
+      <${Field} label=${`Output of ${call.function.name}`}><textarea name=${call.id} rows="2" required /><//></div>`)}<//></section>`;
+}

@@ -1,0 +1,198 @@
+"""The views of stored objects: the main act of each, in Chromium with the demo model."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Locator, Page, expect
+
+from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.minilm import minilm_path
+from tests.support.rpc import CAPITAL
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def searchable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """`corral up` with an embedding model."""
+    folder = tmp_path_factory.mktemp("searchable")
+    with corral_up(folder, "--embedding-model", f"minilm={minilm_path()}") as corral:
+        yield corral
+
+
+async def open_form(page: Page, name: str) -> Locator:
+    """Unfold the form of a view, by its summary."""
+    await page.get_by_text(name, exact=True).first.click()
+    return page.get_by_role("form", name=name)
+
+
+async def create_assistant(tab: Tab, name: str, *tools: object) -> None:
+    """Create an assistant in its view."""
+    await tab.go("assistants")
+    form = await open_form(tab.page, "New assistant")
+    await form.get_by_label("Name").fill(name)
+    await form.get_by_label("Model").select_option(MODEL)
+    await form.get_by_label("Tools").fill(json.dumps(tools))
+    await form.get_by_role("button", name="Create").click()
+    await expect(tab.page.get_by_role("cell", name=name, exact=True)).to_be_visible()
+
+
+async def test_a_chat_is_stored_and_continued(tab: Tab) -> None:
+    """The conversation has the chat's messages; an answer in it streams in and is stored."""
+    await tab.go("chat")
+    await tab.page.get_by_role("combobox", name="Model").select_option(MODEL)
+    await tab.page.get_by_label("Temperature").fill("0")
+    await tab.page.get_by_role("textbox", name="Message", exact=True).fill(CAPITAL)
+    await tab.page.keyboard.press("Enter")
+    await expect(tab.page.get_by_role("button", name="Regenerate")).to_be_visible()
+    await tab.page.get_by_role("button", name="Store as a conversation").click()
+    items = tab.page.get_by_role("group", name="Items")
+    await expect(items.get_by_role("article", name="Model")).to_contain_text("Paris")
+    await tab.page.get_by_role("textbox", name="Message").fill("And what is the capital of Italy?")
+    await tab.page.get_by_role("combobox", name="Model").select_option(MODEL)
+    await tab.page.get_by_role("button", name="Send").click()
+
+    await expect(items.get_by_role("article", name="Model")).to_have_count(2)
+    await expect(tab.page.get_by_role("textbox", name="Message")).to_have_value("")
+    await tab.page.reload()
+    await expect(items.get_by_role("article")).to_have_count(4)
+    await tab.go("conversations")
+    await expect(tab.page.get_by_role("link", name=CAPITAL).first).to_be_visible()
+
+
+async def test_a_response_runs_in_the_background(tab: Tab) -> None:
+    """Its page follows it to its end; the list has it."""
+    await tab.go("responses")
+    form = await open_form(tab.page, "New response")
+    await form.get_by_label("Input").fill(CAPITAL)
+    await form.get_by_label("Model").select_option(MODEL)
+    await form.get_by_role("button", name="Start in the background").click()
+
+    await expect(tab.page.get_by_text("completed", exact=True)).to_be_visible()
+    output = tab.page.get_by_role("group", name="Output")
+    await expect(output.get_by_role("article", name="Model")).to_be_visible()
+    await expect(tab.page.get_by_role("group", name="Input")).to_contain_text(CAPITAL)
+    await tab.page.get_by_role("link", name="All responses").click()
+    await expect(tab.page.get_by_role("region", name="Responses")).to_contain_text("completed")
+
+
+async def test_a_run_shows_its_steps(tab: Tab) -> None:
+    """A run waits for the output of a tool, continues with it, and ends with a message."""
+    await create_assistant(tab, "Forecaster", WEATHER)
+    await tab.go("threads")
+    await tab.page.get_by_role("button", name="New thread").click()
+    form = tab.page.get_by_role("form", name="Run")
+    await form.get_by_label("Assistant").select_option("Forecaster")
+    await form.get_by_label("Message").fill("What is the weather in Paris?")
+    await form.get_by_role("button", name="Add and run").click()
+    outputs = tab.page.get_by_role("form", name="Outputs of tools")
+    await outputs.get_by_label("Output of get_weather").fill('{"weather": "sunny"}')
+    run = tab.page.get_by_role("region", name="Current run")
+    await expect(run.get_by_role("list", name="Steps")).to_contain_text("get_weather")
+    await outputs.get_by_role("button", name="Send the outputs").click()
+
+    await expect(run.get_by_text("completed").first).to_be_visible()
+    await expect(tab.page.get_by_role("article", name="Model")).to_be_visible()
+    await expect(run.get_by_role("listitem")).to_have_count(2)
+    runs = tab.page.get_by_role("region", name="Runs")
+    await expect(runs).to_contain_text("completed")
+
+
+async def test_a_file_is_stored_and_downloaded(tab: Tab, tmp_path: Path) -> None:
+    """With its name, and deleted after a question."""
+    path = tmp_path / "notes-of-the-page.txt"
+    path.write_text("Some notes.")
+    await tab.go("files")
+    form = await open_form(tab.page, "Store a file")
+    await form.get_by_label("File").set_input_files(path)
+    await form.get_by_label("Purpose").select_option("user_data")
+    await form.get_by_role("button", name="Store").click()
+    row = tab.page.get_by_role("row").filter(has_text=path.name)
+    await expect(row).to_contain_text("11 B")
+    async with tab.page.expect_download() as started:
+        await row.get_by_role("button", name="Download").click()
+    download = await started.value
+
+    assert download.suggested_filename == path.name
+    await download.save_as(tmp_path / "copy.txt")
+    assert (tmp_path / "copy.txt").read_text() == "Some notes."
+    tab.page.once("dialog", lambda dialog: dialog.accept())
+    await row.get_by_role("button", name="Delete").click()
+    await expect(row).to_have_count(0)
+
+
+async def test_a_batch_shows_its_progress(tab: Tab, tmp_path: Path) -> None:
+    """From its file to the download of its results."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": CAPITAL}], "max_tokens": 8}
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for n in range(3)
+    ]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    await tab.go("batches")
+    form = await open_form(tab.page, "New batch")
+    await form.get_by_label("File").set_input_files(path)
+    await form.get_by_role("button", name="Start").click()
+    row = tab.page.get_by_role("row").nth(1)
+    await expect(row.get_by_role("progressbar", name="Lines")).to_be_visible()
+
+    await expect(row).to_contain_text("completed")
+    await expect(row).to_contain_text("3 of 3")
+    async with tab.page.expect_download() as started:
+        await row.get_by_role("button", name="Output").click()
+    await (await started.value).save_as(tmp_path / "output.jsonl")
+    assert len((tmp_path / "output.jsonl").read_text().splitlines()) == 3
+
+
+async def test_an_error_of_the_server_is_shown_in_the_form(tab: Tab) -> None:
+    """The message names the field; what was entered stays."""
+    tab.allowed = ("Failed to load resource: the server responded with a status of 400",)
+    await create_assistant(tab, "Valid")
+    form = tab.page.get_by_role("form", name="New assistant")
+    await form.get_by_label("Name").fill("Invalid")
+    await form.get_by_label("Tools").fill('[{"type": "unknown"}]')
+    await form.get_by_role("button", name="Create").click()
+
+    await expect(form.get_by_role("alert")).to_contain_text("tools[0].type")
+    await expect(form.get_by_label("Name")).to_have_value("Invalid")
+
+
+async def test_a_vector_store_is_filled_and_searched(
+    browser: Browser, searchable: Corral, tmp_path: Path
+) -> None:
+    """A file is embedded, and found by its meaning."""
+    path = tmp_path / "leave.txt"
+    path.write_text("Every employee has thirty days of paid leave each year.")
+    async with open_tab(browser, searchable.url) as tab:
+        await tab.go("vector-stores")
+        form = await open_form(tab.page, "New vector store")
+        await form.get_by_label("Name").fill("Handbook")
+        await form.get_by_role("button", name="Create").click()
+        await expect(tab.page.get_by_role("heading", name="Handbook")).to_be_visible()
+        adding = tab.page.get_by_role("form", name="Add a file")
+        await adding.get_by_label("File", exact=True).set_input_files(path)
+        await tab.page.get_by_role("button", name="Add", exact=True).click()
+        files = tab.page.get_by_role("region", name="Files of the store")
+        await expect(files.get_by_text("completed")).to_be_visible()
+        await tab.page.get_by_label("Query").fill("How much holiday do I get?")
+        await tab.page.get_by_role("button", name="Search").click()
+
+        results = tab.page.get_by_role("list", name="Results")
+        await expect(results).to_contain_text("leave.txt")
+        await expect(results).to_contain_text("thirty days")
