@@ -145,14 +145,19 @@ async def _run(work: Awaitable[ResultT]) -> ResultT:
         return await work
     except DomainError as error:
         raise StartupError(error.message) from error
+    finally:
+        if sys.stderr.isatty():
+            click.echo(err=True)  # ends the line of the progress
 
 
 def _print_manifest(manifest: "Manifest", *, as_json: bool, verb: str) -> None:
     if as_json:
-        click.echo(json.dumps({**asdict(manifest), "mark": manifest.mark.isoformat()}))
+        lost = [each._asdict() for each in manifest.lost]
+        fields = {**asdict(manifest), "mark": manifest.mark.isoformat(), "lost": lost}
+        click.echo(json.dumps(fields))
         return
-    for lost in manifest.lost:
-        click.echo(f"lost before the backup: {lost.object}: blob {lost.key}: {lost.problem}")
+    for each in manifest.lost:
+        click.echo(f"lost before the backup: {each.object}: blob {each.key}: {each.problem}")
     click.echo(
         f"{verb} {manifest.backup_id}: {manifest.database} at revision {manifest.revision},"
         f" {manifest.num_blobs:,} files ({manifest.num_bytes / 1e6:,.1f} MB,"

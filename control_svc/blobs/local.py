@@ -50,7 +50,8 @@ class FolderBlobs:
 
     def prepare(self) -> None:
         """Create the folders. Raises OSError."""
-        self._incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._incoming, self._folder / _SUSPENSIONS):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def claim(self, installation: str) -> None:
         """Bind the folder to the database with this id, since the sweeper would delete the blobs
@@ -160,7 +161,6 @@ class FolderBlobs:
     def _suspend(self, holder: str, duration_s: float) -> None:
         with disk_errors():
             folder = self._folder / _SUSPENSIONS
-            folder.mkdir(mode=0o700, exist_ok=True)
             for path in folder.iterdir():
                 if path.name == holder or not is_future(path.read_text()):
                     path.unlink(missing_ok=True)  # its own, and those of killed holders
@@ -168,9 +168,11 @@ class FolderBlobs:
                 return
             with atomic_file(folder / holder) as file:
                 file.write(suspension_end(duration_s).encode())
+            # The user of a backup may be another one than that of the service.
+            (folder / holder).chmod(0o644)
 
     def _is_deletion_suspended(self) -> bool:
-        for path in (self._folder / _SUSPENSIONS).glob("*"):
+        for path in (self._folder / _SUSPENSIONS).iterdir():
             with suppress(FileNotFoundError):  # ended meanwhile
                 if path.suffix != ".part" and is_future(path.read_text()):
                     return True

@@ -304,7 +304,8 @@ def _check_owner(file: Path) -> None:
     if not file.is_file():
         return
     try:
-        with closing(sqlite3.connect(file)) as connection:
+        uri = f"file:{quote(str(file))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
             rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             check_owner(name for (name,) in rows)
     except sqlite3.Error as error:

@@ -171,7 +171,7 @@ async def test_lost_bytes_do_not_stop_a_backup(installation: Installation, tmp_p
     manifest = await installation.report("backup", tmp_path / "backups", code=3)
 
     (lost,) = manifest["lost"]
-    assert lost[1].startswith("upload_parts ")
+    assert lost["object"].startswith("upload_parts ")
     assert manifest["num_blobs"] == 3
     await installation.report("restore", tmp_path / "backups", "--verify")
 

@@ -226,6 +226,19 @@ async def test_the_input_file_can_be_deleted_while_the_batch_runs(running: Runni
     assert (await running.batches.wait_for_outcome(batch.id)).state == "completed"
 
 
+async def test_a_batch_whose_input_is_lost_fails_with_the_cause(running: RunningBatches) -> None:
+    """The file is not reported as deleted: its row is there, its bytes are gone."""
+    file = await running.batches.client.create(jsonl([chat_line("a")]), purpose=BATCH)
+    (path,) = running.control.stored()
+    path.unlink()
+
+    batch = await running.batches.create_from_file(file.id)
+    outcome = await running.batches.wait_for_outcome(batch.id)
+
+    assert outcome.state == "failed"
+    assert [error.code for error in outcome.batch.errors] == ["blob_missing"]
+
+
 async def test_creation_requires_an_existing_batch_file(running: RunningBatches) -> None:
     """A file with another purpose or a deleted file is rejected."""
     client = running.batches.client

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import obstore
 import pytest
 
 from control_svc.app import build
+from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import PART_BYTES, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
@@ -278,3 +280,16 @@ async def test_ended_suspensions_are_removed_by_the_next(
         listed = await obstore.list(open_bucket(url, CREDENTIALS)._store).collect_async()
         names = [each["path"].rpartition("/")[2] for each in listed if "suspen" in each["path"]]
     assert names == ["next"]
+
+
+async def test_a_suspension_by_root_is_seen_by_the_service(tmp_path: Path) -> None:
+    """Its file can be read by other users, whatever the umask of the backup."""
+    folder = FolderBlobs(tmp_path)
+    folder.prepare()
+    umask = os.umask(0o077)
+    try:
+        await folder.suspend_deletions("backup", 60)
+    finally:
+        os.umask(umask)
+
+    assert (tmp_path / "suspensions" / "backup").stat().st_mode & 0o777 == 0o644

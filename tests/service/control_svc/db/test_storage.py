@@ -98,25 +98,27 @@ FOREIGN = {
 }
 
 
+@pytest.mark.parametrize("journal", ["delete", "wal"])
 @pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN.keys())
 async def test_an_sqlite_file_of_another_application_is_not_changed(
-    tmp_path: Path, statements: list[str]
+    tmp_path: Path, statements: list[str], journal: str
 ) -> None:
     """Not a byte of it, not even its journal mode, by neither start nor upgrade."""
     file = tmp_path / "notes.sqlite3"
+    url = f"sqlite:///{file}"
     with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
         for statement in statements:
             connection.execute(statement)
         connection.commit()
-    before = file.read_bytes()
-    url = f"sqlite:///{file}"
+        before = file.read_bytes()
 
-    with pytest.raises(StartupError, match="belongs to another application"):
-        await start(tmp_path, url)
-    with pytest.raises(StartupError, match="belongs to another application"):
-        await upgrade_database(ControlSettings(data_dir=tmp_path, database_url=url))
+        with pytest.raises(StartupError, match="belongs to another application"):
+            await start(tmp_path, url)
+        with pytest.raises(StartupError, match="belongs to another application"):
+            await upgrade_database(ControlSettings(data_dir=tmp_path, database_url=url))
 
-    assert file.read_bytes() == before
+        assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN.keys())

@@ -328,6 +328,22 @@ async def test_a_file_fails_after_three_engine_deaths(
         assert "engine" in failed.error.message.lower()
 
 
+async def test_a_file_whose_bytes_are_lost_fails_with_the_cause(running: RunningVectors) -> None:
+    """It is not reported as deleted, and is tried again once an operator has restored it."""
+    client = running.vectors
+    store = await client.create()
+    file = await running.control.client.create(b"the red fox")
+    (path,) = running.control.stored()
+    path.unlink()
+
+    await client.call("CreateVectorStoreFile", vector_store_id=store.id, file_id=file.id)
+    await client.wait_for_files(store.id)
+    failed = await client.get_file(store.id, file.id)
+
+    assert state_name(failed) == "failed"
+    assert "lost stored bytes" in failed.error.message
+
+
 INVALID_REQUESTS: list[tuple[str, dict[str, Any], type[Exception]]] = [
     ("CreateVectorStore", {"name": "x" * 256}, TooLong),
     ("CreateVectorStore", {"expire_after_days": 366}, OutOfRange),
