@@ -172,7 +172,8 @@ class FolderBlobs:
             (folder / holder).chmod(0o644)
 
     def _is_deletion_suspended(self) -> bool:
-        for path in (self._folder / _SUSPENSIONS).iterdir():
+        folder = self._folder / _SUSPENSIONS
+        for path in folder.iterdir() if folder.is_dir() else ():
             with suppress(FileNotFoundError):  # ended meanwhile
                 if path.suffix != ".part" and is_future(path.read_text()):
                     return True
