@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -98,6 +98,7 @@ class BackupFolder:
         self.blobs.prepare()
         for stale in (self.root / _BLOBS / "incoming").iterdir():
             stale.unlink()
+        self._remove_others(self.ids())
 
     def create(self, now: datetime) -> Path:
         """Create the folder of a new backup; its name is the id. Raises OSError."""
@@ -144,18 +145,21 @@ class BackupFolder:
                 yield [BlobEntry(*json.loads(line)) for line in lines]
 
     def prune(self, keep: int) -> None:
-        """Remove all but the newest `keep` backups, incomplete ones, and blobs of none; other files
-        in the folder stay. Raises OSError.
+        """Remove all but the newest `keep` backups, and blobs of none; other files in the folder
+        stay. Raises OSError.
         """
-        kept = set(self.ids()[-keep:])
-        for folder in self.root.iterdir():
-            if _ID.fullmatch(folder.name) and folder.name not in kept:
-                shutil.rmtree(folder)
+        kept = self.ids()[-keep:]
+        self._remove_others(kept)
         groups = (group for backup_id in kept for group in self.entries(backup_id))
         used = {entry.sha256 for group in groups for entry in group}
         for path in (self.root / _BLOBS).glob("??/*"):
             if path.name not in used:
                 path.unlink()
+
+    def _remove_others(self, kept: Collection[str]) -> None:
+        for folder in self.root.iterdir():
+            if _ID.fullmatch(folder.name) and folder.name not in kept:
+                shutil.rmtree(folder)
 
 
 def write_lines(path: Path, entries: Iterable[Sequence[object]]) -> None:

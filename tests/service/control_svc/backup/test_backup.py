@@ -299,11 +299,15 @@ async def test_a_folder_takes_one_backup_at_a_time(
     incoming = folder / "blobs" / "incoming"
     incoming.mkdir(parents=True)
     (incoming / ("0" * 64)).write_bytes(b"half")
+    incomplete = folder / "20200101T000000.000000Z"
+    incomplete.mkdir()
+    (incomplete / "control.sqlite3").write_bytes(b"half")
 
-    await installation.report("backup", folder)
+    manifest = await installation.report("backup", folder)
 
     assert "another `corral backup` uses" in str(refused.exception)
     assert list(incoming.glob("*")) == []
+    assert [path.name for path in folder.glob("2*Z")] == [manifest["backup_id"]]
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
