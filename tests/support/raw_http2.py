@@ -10,8 +10,8 @@ from typing import Final
 from svc_kit.network import Address
 
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS, _PING = 0, 1, 4, 6
-_END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
+END_STREAM, ACK, END_HEADERS = 1, 1, 4
 _STATUS: Final = re.compile(rb"grpc-status.(\d+)", re.DOTALL)
 MAX_CONCURRENT_STREAMS: Final = 3
 PATIENCE_S: Final = 20
@@ -39,12 +39,26 @@ class RawGrpcConnection:
             "te": "trailers",
             **metadata,
         }
-        head = b"".join(_literal(name, value) for name, value in fields.items())
-        is_end = _END_STREAM if message is None else 0
-        self._send(_HEADERS, _END_HEADERS | is_end, head)
+        head = b"".join(literal(name, value) for name, value in fields.items())
+        is_end = END_STREAM if message is None else 0
+        self._send(HEADERS, END_HEADERS | is_end, head)
         if message is not None:
-            self._send(_DATA, 0, message)
+            self._send(DATA, 0, message)
         await self._writer.drain()
+
+    async def send(self, frames: bytes) -> None:
+        """Send bytes as they are."""
+        self._writer.write(frames)
+        await self._writer.drain()
+
+    async def wait_closed(self) -> None:
+        """Wait until the server closes the connection. Raises TimeoutError after PATIENCE_S."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                while await self._reader.read(65_536):
+                    pass
+            except ConnectionError:
+                pass  # closed with bytes unread
 
     async def status(self) -> int:
         """Read the status of the first call that ends. Raises IncompleteReadError if the server
@@ -52,18 +66,18 @@ class RawGrpcConnection:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 kind, flags, payload = await self._read()
-                found = _STATUS.search(payload) if kind == _HEADERS else None
+                found = _STATUS.search(payload) if kind == HEADERS else None
                 if found is not None:
                     return int(found[1])
-                if kind in (_SETTINGS, _PING) and not flags & _ACK:
+                if kind in (SETTINGS, PING) and not flags & ACK:
                     self._acknowledge(kind, payload)
 
     def _acknowledge(self, kind: int, payload: bytes) -> None:
-        if kind == _SETTINGS:
+        if kind == SETTINGS:
             self.settings = dict(struct.iter_unpack(">HI", payload))
-        body, stream_id = (payload if kind == _PING else b""), self._stream_id
+        body, stream_id = (payload if kind == PING else b""), self._stream_id
         self._stream_id = 0
-        self._send(kind, _ACK, body)
+        self._send(kind, ACK, body)
         self._stream_id = stream_id
 
     async def _read(self) -> tuple[int, int, bytes]:
@@ -71,14 +85,18 @@ class RawGrpcConnection:
         return head[3], head[4], await self._reader.readexactly(int.from_bytes(head[:3], "big"))
 
     def _send(self, kind: int, flags: int, payload: bytes) -> None:
-        head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
-        stream_id = max(self._stream_id, 0).to_bytes(4, "big")
-        self._writer.write(head + stream_id + payload)
+        self._writer.write(frame(kind, flags, max(self._stream_id, 0), payload))
 
     def start(self) -> None:
         """Send the preface."""
         self._writer.write(_PREFACE)
-        self._send(_SETTINGS, 0, b"")
+        self._send(SETTINGS, 0, b"")
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A frame of HTTP/2."""
+    head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
+    return head + stream_id.to_bytes(4, "big") + payload
 
 
 def part_of_message(size: int, sent: int = 10) -> bytes:
@@ -102,7 +120,7 @@ async def open_grpc_connection(address: Address) -> AsyncIterator[RawGrpcConnect
             pass  # the server has closed the connection
 
 
-def _literal(name: str, value: str) -> bytes:
+def literal(name: str, value: str) -> bytes:
     """A header field that does not use the table, with texts of at most 126 bytes."""
     texts = name.replace("_", "-").encode(), value.encode()
     return b"\x00" + b"".join(bytes([len(text)]) + text for text in texts)

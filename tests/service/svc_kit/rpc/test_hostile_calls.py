@@ -22,7 +22,16 @@ from svc_kit.errors.status import from_rpc_error
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.settings.groups import KeySettings, ServerSettings
 from tests.support.raw_http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    HEADERS,
     MAX_CONCURRENT_STREAMS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    frame,
+    literal,
     open_grpc_connection,
     part_of_message,
 )
@@ -276,3 +285,80 @@ async def test_a_silent_call_survives_the_pings_of_its_client() -> None:
         gate.set()
 
         assert list((await call).token_ids) == [1, 2]
+
+
+# ---- frames
+
+FIELDS = literal(":method", "POST") + literal(":scheme", "http") + literal(":path", "/a/B")
+HOSTILE_FRAMES = {
+    "another protocol": b"GET / HTTP/1.1\r\n\r\n" * 100,
+    "a frame that is too large": frame(DATA, 0, 1, b"x" * 16_000_000),
+    "a head of another protocol": frame(HEADERS, END_HEADERS, 1, b"\xff" * 1000),
+    "settings that are not": frame(SETTINGS, 0, 0, b"x" * 5),
+    "a head without an end": frame(HEADERS, 0, 1, FIELDS)
+    + frame(CONTINUATION, 0, 1, literal("a", "b" * 100) * 100) * 1000
+    + frame(DATA, 0, 1),
+    "pings": frame(PING, 0, 0, b"x" * 8) * 10_000,
+}
+
+
+@pytest.mark.parametrize("frames", HOSTILE_FRAMES.values(), ids=HOSTILE_FRAMES)
+async def test_hostile_frames_end_their_connection_only(frames: bytes) -> None:
+    """Other clients are served."""
+    async with (
+        run_rpc_server() as running,
+        open_grpc_connection(running.server.address) as connection,
+    ):
+        try:
+            await connection.send(frames)
+        except ConnectionError:
+            pass  # closed before the last byte was sent
+        await connection.wait_closed()
+        answer = await running.stub.Tokenize(pb.TokenizeRequest())
+
+    assert list(answer.token_ids) == [1, 2]
+
+
+async def test_calls_that_are_reset_at_once_leave_nothing() -> None:
+    """Rapid reset: a connection may have any number of calls one after the other."""
+    head = FIELDS.replace(b"\x04/a/B", bytes([len(METHOD) + 8]) + f"{METHOD}Tokenize".encode())
+    head += literal("te", "trailers") + literal("content-type", "application/grpc")
+    resets = b"".join(
+        frame(HEADERS, END_HEADERS, number, head) + frame(RST_STREAM, 0, number, b"\0\0\0\x08")
+        for number in range(1, 4001, 2)
+    )
+    async with (
+        run_rpc_server() as running,
+        open_grpc_connection(running.server.address) as connection,
+    ):
+        await connection.send(resets)
+        answer = await running.stub.Tokenize(pb.TokenizeRequest())
+        in_flight = running.metrics()[f'corral_rpc_server_in_flight{{method="{METHOD}Tokenize"}}']
+
+    assert list(answer.token_ids) == [1, 2]
+    assert in_flight < 100
+
+
+async def test_a_message_that_decompresses_to_too_much_is_refused() -> None:
+    """Before it is decompressed as a whole."""
+    settings = ServerSettings(max_message_bytes=MIB)
+    async with run_rpc_server(settings=settings) as running:
+        call = running.stub.Tokenize(
+            pb.TokenizeRequest(text="x" * 50 * MIB), compression=grpc.Compression.Gzip
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_large_metadata_is_refused() -> None:
+    """Before the handler."""
+    async with run_rpc_server() as running:
+        call = running.stub.Tokenize(
+            pb.TokenizeRequest(), metadata=[(f"x-{number}", "y" * 1000) for number in range(40)]
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
