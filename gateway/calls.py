@@ -42,6 +42,10 @@ class Calls(Protocol[Message_co]):
     def __aiter__(self) -> AsyncIterator[tuple[int, Message_co]]:
         """Yield the messages, each with the number of its call. Raises DomainErrors."""
 
+    @property
+    def first(self) -> Message_co | None:
+        """The first message, once the calls are open; None if there is none."""
+
     def stop(self, error: DomainError) -> None:
         """Cancel the calls. Waiting callers get `error`."""
 
@@ -77,7 +81,7 @@ class StoppableCall:
 class StreamCall(StoppableCall, Generic[Message]):
     """A server-streaming call."""
 
-    _first: Message | None = None
+    first: Message | None = None
 
     def __init__(self, call: Any, service: str, *, may_be_empty: bool = False) -> None:
         """`may_be_empty`: the stream may end without a message, as one that is followed after its
@@ -89,13 +93,13 @@ class StreamCall(StoppableCall, Generic[Message]):
     async def open(self) -> None:
         """Wait for the first message, or for the end if the stream may be empty."""
         with self._stoppable(), translate_errors(self._service):
-            self._first = await self._read()
-        if self._first is None and not self._may_be_empty:
+            self.first = await self._read()
+        if self.first is None and not self._may_be_empty:
             raise UpstreamUnavailable(service=self._service, retry_after=1.0)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the messages, all with call number 0."""
-        message = last = self._first
+        message = last = self.first
         with self._stoppable(), translate_errors(self._service):
             while message is not None:
                 yield 0, message
@@ -111,17 +115,17 @@ class StreamCall(StoppableCall, Generic[Message]):
 class UnaryCall(StoppableCall, Generic[Message]):
     """A unary call. It counts as accepted when the reply has arrived."""
 
-    _reply: Message
+    first: Message | None = None
 
     async def open(self) -> None:
         """Wait for the reply."""
         with self._stoppable(), translate_errors(self._service):
-            self._reply = await self._call
-        _log_usage(self._reply)
+            self.first = await self._call
+        _log_usage(self.first)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the reply, with call number 0."""
-        yield 0, self._reply
+        yield 0, cast(Message, self.first)
 
 
 def _log_usage(last: Any) -> None:
@@ -212,6 +216,11 @@ class CallGroup(Generic[Message]):
         self._unfinished = self._width
         for worker in self._workers:
             worker.add_done_callback(self._on_worker_done)
+
+    @property
+    def first(self) -> Message | None:
+        """The first message of any call."""
+        return self._buffered[0][1] if self._buffered else None
 
     async def open(self) -> None:
         """Wait until the first PARALLEL_PROMPTS calls have been accepted."""

@@ -15,6 +15,7 @@ from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
 from gateway.http.middleware import mark_disconnected
+from gateway.http.rate_limits import set_rate_limits
 from openai_wire.errors import ParamNames, with_openai_names
 from svc_kit.errors import CallerCancelled, DomainError
 
@@ -158,6 +159,7 @@ class CallResponse(Response):
         try:
             with self._active_calls.track(calls):
                 await calls.open()
+                set_rate_limits(scope, calls.first)
                 await self._writer.send_all(calls, scope, receive, send)
         except DomainError as error:
             raise with_openai_names(error, self._params) from error.__cause__

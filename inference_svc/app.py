@@ -25,6 +25,8 @@ from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges, MediaGauges
+from inference_svc.limits.lease_client import LimitsFile, make_lease
+from inference_svc.limits.limiter import Admit, Limiter, admit_all
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.catalog import Catalog
@@ -58,13 +60,14 @@ from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authen
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
-from svc_kit.metrics import EngineMetrics, ProcessMetrics
+from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 log = logging.getLogger(__name__)
 _LAST_GRACE_S = 1.0  # for the last messages to be delivered
+_LIMITS_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             on_change=on_change,
         )
         control = await stack.enter_async_context(_control_channel(settings))
-        count = await _reported_usage(settings, control, stack)
+        count, admit = await _usage(settings, control, LimitMetrics(registry), stack)
         groups = {name: group.projects for name, group in settings.prefix_groups.items()}
         generating = GenerationService(
             catalog,
@@ -124,10 +127,13 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             _conversation_limits(settings.limits),
             PrefixGroups(groups),
             _media_inputs(settings.limits, sandbox),
+            admit,
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
         bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
-        servicer = InferenceServicer(pool, generating, EmbeddingService(bounds, count), count)
+        servicer = InferenceServicer(
+            pool, generating, EmbeddingService(bounds, count, admit), count
+        )
         authenticator = _authenticator(settings, control)
         server = _server(settings, registry, pool, servicer, adapters, authenticator)
         await server.start()
@@ -198,18 +204,30 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
         yield channel
 
 
-async def _reported_usage(
-    settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
-) -> RecordUsage:
-    """Start reporting usage until `stack` closes, with a last report then. Return the recorder."""
+async def _usage(
+    settings: InferenceSettings,
+    control: grpc.aio.Channel | None,
+    metrics: LimitMetrics,
+    stack: AsyncExitStack,
+) -> tuple[RecordUsage, Admit]:
+    """Start reporting usage and leasing limits until `stack` closes, with a last report then."""
     if control is None:
-        return discard_usage
-    counter = UsageCounter()
-    reporter = UsageReporter(counter, make_sender(control))
+        return discard_usage, admit_all
+    try:
+        counter = UsageCounter(settings.data_dir / "usage")
+    except OSError as error:
+        raise StartupError(f"cannot keep usage in {settings.data_dir}: {error.strerror}") from error
+    saved = LimitsFile(settings.data_dir / "limits")
+    limiter = Limiter(make_lease(control), saved, metrics, grace_s=settings.limits_grace_s)
+    reporter = UsageReporter(counter, make_sender(control), limiter.on_reported)
+    stack.callback(counter.close)
     stack.push_async_callback(reporter.report_last)
-    reporting = asyncio.create_task(reporter.run(settings.usage_interval_s))
-    stack.callback(reporting.cancel)
-    return counter.add
+    for task in (
+        asyncio.create_task(reporter.run(settings.usage_interval_s)),
+        asyncio.create_task(limiter.run(_LIMITS_INTERVAL_S)),
+    ):
+        stack.callback(task.cancel)
+    return counter.add, limiter.admit
 
 
 def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None) -> Authenticator:

@@ -334,7 +334,10 @@ class InferenceSettings(ServiceSettings):
     key_cache_s: KeyCacheSeconds = 30.0
     """How long keys of the control service are cached; a revoked key may be used that long."""
     usage_interval_s: float = Field(5.0, gt=0)
-    """How often usage is reported to the control service; a crash loses at most this much."""
+    """How often usage is reported to the control service. What is not reported is in data_dir, and
+    reported after a crash."""
+    limits_grace_s: float = Field(300.0, ge=0)
+    """How long requests with a limit are served while the control service is away."""
     tls: TlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"

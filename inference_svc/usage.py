@@ -1,14 +1,21 @@
-"""Counts tokens and requests by project and model, and reports them to the control service.
+"""Counts tokens and requests by project, key and model, and reports them to the control service.
 
-A report has an id and is resent unchanged until it is acknowledged.
+What a request has used is counted, and appended to a journal, before its caller is told. A report
+is one file of the journal, which is deleted when the report is acknowledged. A report has the id of
+its file and never changes, so a process that was killed is followed by one that sends the same
+reports, and each is added once. The journal survives the process, but is not synced to the disk.
 """
 
 import asyncio
+import fcntl
+import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from pathlib import Path
+from typing import IO, Final, NamedTuple
 
 import grpc
 from corral.control.v1 import usage_service_pb2 as pb
@@ -24,6 +31,7 @@ MAX_DELTAS: Final = 1000
 """Maximum per report, set by the control service."""
 _TIMEOUT_S: Final = 5.0
 _LAST_TIMEOUT_S: Final = 2.0
+_SUFFIX: Final = ".jsonl"
 
 
 class Counts(NamedTuple):
@@ -39,49 +47,156 @@ class Counts(NamedTuple):
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
-RecordUsage = Callable[[str, str, Counts], None]
-"""Records the usage of a request, by project and model."""
+class UsageKey(NamedTuple):
+    """Whose usage of which model or adapter; `key` is the id of an API key."""
+
+    project: str
+    key: str
+    model: str
 
 
-def discard_usage(project: str, model: str, counts: Counts) -> None:
+RecordUsage = Callable[[UsageKey, Counts], None]
+"""Records the usage of a request."""
+
+
+def discard_usage(key: UsageKey, counts: Counts) -> None:
     """Do nothing. Used without a control service."""
 
 
+class UsageReport:
+    """The usage of some time: sums by hour and key, and the file of the journal with them."""
+
+    def __init__(self, report_id: str, path: Path | None = None, file: IO[bytes] | None = None):
+        """Without a file the sums are in memory alone."""
+        self.id = report_id
+        self.sums: dict[tuple[datetime, UsageKey], Counts] = {}
+        self._path = path
+        self._file = file
+
+    @classmethod
+    def create(cls, folder: Path | None) -> "UsageReport":
+        """Begin a report, and its file in `folder`, which stays locked while the process lives."""
+        report_id = str(uuid.uuid4())
+        if folder is None:
+            return cls(report_id)
+        path = folder / f"{report_id}{_SUFFIX}"
+        try:
+            file = path.open("xb", buffering=0)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            _log.error("usage is not protected against a crash: %s", error)
+            return cls(report_id)
+        return cls(report_id, path, file)
+
+    @classmethod
+    def read(cls, path: Path) -> "UsageReport | None":
+        """Read the file of a process that is gone; None if the process lives."""
+        file = path.open("rb")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        report = cls(path.stem, path, file)
+        for line in file:
+            if line.endswith(b"\n"):  # else the process was killed in between
+                hour, key, counts = json.loads(line)
+                report._sum(datetime.fromtimestamp(hour, UTC), UsageKey(*key), Counts(*counts))
+        return report
+
+    def add(self, hour: datetime, key: UsageKey, counts: Counts) -> None:
+        """Add the usage of a request, and append it to the file."""
+        self._sum(hour, key, counts)
+        if self._file is None:
+            return
+        line = json.dumps([int(hour.timestamp()), key, counts], separators=(",", ":"))
+        try:
+            self._file.write(f"{line}\n".encode())
+        except OSError as error:
+            _log.error("usage is not protected against a crash: %s", error)
+
+    def delete(self) -> None:
+        """Delete the file."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def to_message(self) -> pb.ReportUsageRequest:
+        """Convert the report."""
+        deltas = [
+            pb.UsageDelta(
+                **key._asdict(),
+                hour=encode_timestamp(hour),
+                counts=pb.UsageCounts(**counts._asdict()),
+            )
+            for (hour, key), counts in self.sums.items()
+        ]
+        return pb.ReportUsageRequest(report_id=self.id, deltas=deltas)
+
+    def _sum(self, hour: datetime, key: UsageKey, counts: Counts) -> None:
+        self.sums[hour, key] = self.sums.get((hour, key), Counts()).plus(counts)
+
+
 class UsageCounter:
-    """Sums of the usage that is not reported yet, by hour, project and model."""
+    """The usage that is not reported yet."""
 
-    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`folder` has the journal; what earlier processes left there is reported first. Raises
+        OSError. Without a folder, usage is lost with the process.
+        """
+        self._folder = folder
         self._clock = clock
-        self._hours: dict[datetime, dict[tuple[str, str], Counts]] = {}
+        self._closed: list[UsageReport] = []
+        self._open: UsageReport | None = None
+        self._hour: datetime | None = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            left = map(UsageReport.read, sorted(folder.glob(f"*{_SUFFIX}")))
+            self._closed = [report for report in left if report is not None]
 
-    def add(self, project: str, model: str, counts: Counts) -> None:
+    def add(self, key: UsageKey, counts: Counts) -> None:
         """Count the usage of a request that has just ended."""
         hour = self._clock().replace(minute=0, second=0, microsecond=0)
-        sums = self._hours.setdefault(hour, {})
-        sums[project, model] = sums.get((project, model), Counts()).plus(counts)
+        if hour != self._hour:  # a report that is refused because it is late loses one hour
+            self._close()
+            self._hour = hour
+        if self._open is None:
+            self._open = UsageReport.create(self._folder)
+        self._open.add(hour, key, counts)
+        if len(self._open.sums) >= MAX_DELTAS:
+            self._close()
 
-    def pop_report(self) -> pb.ReportUsageRequest | None:
-        """Remove sums of the oldest hour and return them as a new report; None if empty."""
-        if not self._hours:
-            return None
-        hour, sums = next(iter(self._hours.items()))
-        reported = {key: sums.pop(key) for key in list(sums)[:MAX_DELTAS]}
-        if not sums:
-            del self._hours[hour]
-        return _report(hour, reported)
+    def oldest_report(self) -> UsageReport | None:
+        """Return the oldest report, which does not change any more; None if there is no usage."""
+        if not self._closed:
+            self._close()
+        return self._closed[0] if self._closed else None
 
+    def remove(self, report: UsageReport) -> None:
+        """Forget a report, and delete its file."""
+        self._closed.remove(report)
+        report.delete()
 
-def _report(hour: datetime, sums: Mapping[tuple[str, str], Counts]) -> pb.ReportUsageRequest:
-    deltas = [
-        pb.UsageDelta(
-            project=project,
-            model=model,
-            hour=encode_timestamp(hour),
-            counts=pb.UsageCounts(**counts._asdict()),
-        )
-        for (project, model), counts in sums.items()
-    ]
-    return pb.ReportUsageRequest(report_id=str(uuid.uuid4()), deltas=deltas)
+    def close(self) -> None:
+        """Close the files; the next process reports what is in them."""
+        self._close()
+        for report in self._closed:
+            report.close()
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
 
 
 Send = Callable[[pb.ReportUsageRequest], Awaitable[None]]
@@ -102,10 +217,16 @@ def make_sender(channel: grpc.aio.Channel) -> Send:
 class UsageReporter:
     """Sends the reports of a counter, one at a time."""
 
-    def __init__(self, counter: UsageCounter, send: Send) -> None:
+    def __init__(
+        self,
+        counter: UsageCounter,
+        send: Send,
+        on_reported: Callable[[UsageKey, Counts], None] = discard_usage,
+    ) -> None:
+        """`on_reported` is called with each sum of a report that the control service has added."""
         self._counter = counter
         self._send = send
-        self._pending: pb.ReportUsageRequest | None = None
+        self._on_reported = on_reported
 
     async def run(self, interval_s: float) -> None:
         """Report at an interval until cancelled."""
@@ -115,17 +236,24 @@ class UsageReporter:
 
     async def report(self) -> None:
         """Report all usage. A report that is not acknowledged is resent the next time."""
-        while (report := self._pending or self._counter.pop_report()) is not None:
-            self._pending = report
+        while (report := self._counter.oldest_report()) is not None:
+            if not report.sums:  # of a process that was killed before its first request
+                self._end(report)
+                continue
             try:
-                await self._send(report)
+                await self._send(report.to_message())
             except InvalidArgument as error:
                 # It will never be accepted (for example because it is days late): do not resend it.
                 _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
                 _log.warning("usage cannot be reported now: %s", error)
                 return
-            self._pending = None
+            self._end(report)
+
+    def _end(self, report: UsageReport) -> None:
+        self._counter.remove(report)
+        for (_, key), counts in report.sums.items():
+            self._on_reported(key, counts)
 
     async def report_last(self) -> None:
         """Report the remaining usage before the process ends, with a short timeout."""

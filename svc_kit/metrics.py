@@ -146,6 +146,22 @@ class EngineMetrics:
         )
 
 
+class LimitMetrics:
+    """Requests beyond the limits of projects, keys and models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._exceeded = Counter(
+            "corral_limits_exceeded",
+            "Requests beyond a limit, by its id; in mode shadow they were served.",
+            ["limit", "mode"],
+            registry=registry,
+        )
+
+    def refused(self, limit: str, *, shadow: bool) -> None:
+        """Count a request beyond a limit; in shadow mode it is served."""
+        self._exceeded.labels(limit, "shadow" if shadow else "enforce").inc()
+
+
 class StreamMetrics:
     """Event streams of the control service in this process."""
 

@@ -23,6 +23,7 @@ from svc_kit.errors import (
     DomainError,
     EngineCrashed,
     EngineRestarting,
+    RateLimited,
     ResourceExhausted,
     Unavailable,
 )
@@ -35,6 +36,7 @@ _MAX_REQUEST_BYTES: Final = 64 << 20
 _COMMIT_INTERVAL_S: Final = 0.05
 """How long results are collected before they are committed together."""
 _DEFAULT_RETRY_S: Final = 1.0
+_MAX_LIMIT_WAIT_S: Final = 60.0
 _WINDOW_CHECK_S: Final = 1.0
 
 
@@ -143,6 +145,9 @@ class BatchRunner:
             if isinstance(result, LineResult):
                 await committer.add(result)
                 return
+            if isinstance(result, RateLimited):
+                wait_s = min(result.retry_after or _DEFAULT_RETRY_S, _MAX_LIMIT_WAIT_S)
+                await asyncio.sleep(wait_s)
             if isinstance(result, EngineRestarting) and result.phase is not None:
                 deaths += 1
                 await committer.set_engine_deaths(line.number, deaths)
@@ -158,6 +163,8 @@ class BatchRunner:
         async with acquire() as epoch:
             try:
                 result = await self._lines.run(context.claim.project, batch, line)
+            except RateLimited as error:
+                return error  # a limit of this batch's caller, which must not delay other batches
             except (Aborted, ResourceExhausted, Unavailable) as error:
                 retry_s = _DEFAULT_RETRY_S if error.retry_after is None else error.retry_after
                 self._concurrency.record_rejection(epoch, retry_s)

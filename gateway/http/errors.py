@@ -9,12 +9,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.http.rate_limits import refusal_headers
 from openai_wire.errors import error_body
 from svc_kit.errors import (
+    BudgetExceeded,
     DomainError,
     InvalidField,
     MethodNotAllowed,
     RangeNotSatisfiable,
+    RateLimited,
     RouteNotFound,
 )
 from svc_kit.errors.status import http_status, is_retryable
@@ -37,6 +40,8 @@ def error_response(error: DomainError) -> Response:
         response.headers["retry-after-ms"] = str(round(error.retry_after * 1000))
     if status in _RETRIED_BY_CLIENTS and not is_retryable(error):
         response.headers["x-should-retry"] = "false"
+    if isinstance(error, RateLimited | BudgetExceeded):
+        response.raw_headers += refusal_headers(error)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.errors import error_response
+from gateway.http.rate_limits import rate_limit_headers
 from svc_kit.errors import DomainError, InternalError, QueueFull
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics
@@ -35,7 +36,10 @@ def mark_disconnected(scope: Scope) -> None:
 class _ResponseObserver:
     """Measures one response and adds the common headers."""
 
-    def __init__(self, send: Send, request_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, request_id: str, clock: Callable[[], float]
+    ) -> None:
+        self._scope = scope
         self._send = send
         self._clock = clock
         self._request_id = request_id.encode()
@@ -59,6 +63,7 @@ class _ResponseObserver:
                 (b"x-request-id", self._request_id),
                 (b"openai-processing-ms", b"%d" % duration_ms),
                 (b"openai-version", API_VERSION),
+                *rate_limit_headers(self._scope),
             ]
             message = {**message, "headers": headers}
         await self._send(message)
@@ -87,7 +92,7 @@ class RequestMiddleware:
         request_id = self._request_ids()
         request_id_var.set(request_id)
         project_var.set("")
-        response = _ResponseObserver(send, request_id, self._clock)
+        response = _ResponseObserver(scope, send, request_id, self._clock)
         self._num_running += 1
         self._metrics.in_flight.set(self._num_running)
         try:

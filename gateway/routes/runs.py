@@ -79,6 +79,9 @@ class StartedRun:
     stream but not the run.
     """
 
+    first = None
+    """The first message says nothing about limits."""
+
     def __init__(self, start_run: _StartRun, watch: _WatchRun) -> None:
         self._start_run = start_run
         self._watch = watch

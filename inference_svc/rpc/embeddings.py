@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
+from inference_svc.limits.limiter import Admit
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.request_options import Caller, resolve_priority
-from inference_svc.usage import Counts, RecordUsage
+from inference_svc.usage import Counts, RecordUsage, UsageKey
 from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -41,10 +43,11 @@ class EmbeddingBounds:
 class EmbeddingService:
     """Prepares embedding and rerank requests and waits for their vectors."""
 
-    def __init__(self, bounds: EmbeddingBounds, count: RecordUsage) -> None:
-        """`count` records the usage of each request."""
+    def __init__(self, bounds: EmbeddingBounds, count: RecordUsage, admit: Admit) -> None:
+        """`count` records the usage of each request, which `admit` admits."""
         self._bounds = bounds
         self._count = count
+        self._admit = admit
 
     async def embed(
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
@@ -58,13 +61,14 @@ class EmbeddingService:
         tokens = await self._tokens(request.inputs, model)
         inputs = _checked_inputs("inputs", tokens, limits)
         normalize = request.normalize if request.HasField("normalize") else True
-        vectors, prompt_tokens = await self._compute(
+        vectors, prompt_tokens, statuses = await self._compute(
             inputs, loaded, caller, priority, dimensions=size, normalize=normalize
         )
         return pb.EmbedResponse(
             embeddings=[pb.Embedding(values=vector) for vector in vectors],
             prompt_tokens=prompt_tokens,
             model=model.name,
+            rate_limits=statuses,
         )
 
     async def rerank(
@@ -76,7 +80,7 @@ class EmbeddingService:
         pairs = await model.pair_tokenizer.pairs(request.query, request.documents)
         inputs = _checked_inputs("documents", pairs, _limits(loaded))
         priority = int(caller.principal.priority)
-        vectors, prompt_tokens = await self._compute(inputs, loaded, caller, priority)
+        vectors, prompt_tokens, statuses = await self._compute(inputs, loaded, caller, priority)
         results = [
             pb.RerankResult(
                 index=index,
@@ -90,6 +94,7 @@ class EmbeddingService:
             results=results[: request.top_n] if request.HasField("top_n") else results,
             prompt_tokens=prompt_tokens,
             model=model.name,
+            rate_limits=statuses,
         )
 
     async def _compute(
@@ -101,8 +106,9 @@ class EmbeddingService:
         *,
         dimensions: int | None = None,
         normalize: bool = False,
-    ) -> tuple[list[Vector], int]:
-        """Return the vectors of the inputs and the number of their tokens, which are counted."""
+    ) -> tuple[list[Vector], int, list[RateLimitStatus]]:
+        """Return the vectors of the inputs, the number of their tokens, which are counted, and the
+        state of the limits."""
         request = EmbeddingRequest(
             sequence_id=-1,
             model=loaded.processor.name,
@@ -114,10 +120,15 @@ class EmbeddingService:
             deadline=caller.deadline,
             request_id=caller.request_id,
         )
-        vectors = await loaded.engine.embed(request)
-        self._count(request.project, request.model, Counts(1, request.num_tokens))
+        key = UsageKey(request.project, caller.principal.key_id, request.model)
+        counts = Counts(1, request.num_tokens)
+        with await self._admit(key, request.num_tokens) as admission:
+            statuses = admission.statuses()
+            vectors = await loaded.engine.embed(request)
+            admission.settle(counts)
+        self._count(key, counts)
         add_call_fields(model=request.model, prompt_tokens=request.num_tokens)
-        return vectors, request.num_tokens
+        return vectors, request.num_tokens, statuses
 
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
         """Count the tokens of each text, without special tokens. Raises `TooLong` or

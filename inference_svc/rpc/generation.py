@@ -19,6 +19,7 @@ from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.limits.limiter import Admit
 from inference_svc.media.model import EncodedMedia
 from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
@@ -35,6 +36,7 @@ from inference_svc.rpc.request_options import Caller, Prompt, Target, to_request
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
+from inference_svc.usage import UsageKey
 from svc_kit.errors import MissingField, ModelNotFound
 
 
@@ -49,7 +51,9 @@ class GenerationService:
         limits: ConversationLimits,
         groups: PrefixGroups,
         media_inputs: MediaInputs,
+        admit: Admit,
     ) -> None:
+        self._admit = admit
         self.media_inputs = media_inputs
         self._catalog = catalog
         self._templates = templates
@@ -117,8 +121,12 @@ class GenerationService:
             )
             for i in range(len(accepted.requests))
         ]
-        for turn, item in zip(turns, accepted.requests, strict=True):
-            _replay(item, model, turn)
+        try:
+            for turn, item in zip(turns, accepted.requests, strict=True):
+                _replay(item, model, turn)
+        except BaseException:
+            accepted.admission.release()
+            raise
         return replace(accepted, media=media), turns
 
     async def _submit(
@@ -136,30 +144,37 @@ class GenerationService:
         options, model, project = request.options, loaded.processor, caller.principal.project
         constraint = await self._constraint(spec, model)
         predicted = await self._predicted(options, loaded)
-        # No await from here on, because an adapter must not be freed before it is used.
-        resolved = self._resolve(request.model, loaded, project)
-        applied = resolve_adapters(options.adapters, resolved, self._catalog, project)
-        target = Target(
-            model.name,
-            model.vocabulary.size,
-            loaded.ready.slot_tokens,
-            model.default_sampling,
-            applied.stack,
-            loaded.digest,
-            loaded.ready.source_tokens,
-        )
-        requests = [
-            replace(
-                item,
-                constraint=constraint,
-                predicted=predicted,
-                visible_tokens=visible_tokens,
-                stop=(*item.stop, *stop_texts),
+        name = self._resolve(request.model, loaded, project).name
+        key = UsageKey(project, caller.principal.key_id, name)
+        admission = await self._admit(key, *_probable_use(options, prompt, loaded))
+        try:
+            # No await from here on, because an adapter must not be freed before it is used.
+            resolved = self._resolve(request.model, loaded, project)
+            applied = resolve_adapters(options.adapters, resolved, self._catalog, project)
+            target = Target(
+                model.name,
+                model.vocabulary.size,
+                loaded.ready.slot_tokens,
+                model.default_sampling,
+                applied.stack,
+                loaded.digest,
+                loaded.ready.source_tokens,
             )
-            for item in to_requests(options, prompt, target, caller, self._groups)
-        ]
-        stream, position = loaded.engine.submit(requests, options.label, applied.adapters)
-        return AcceptedRequest(requests, stream, position, resolved.name, project)
+            requests = [
+                replace(
+                    item,
+                    constraint=constraint,
+                    predicted=predicted,
+                    visible_tokens=visible_tokens,
+                    stop=(*item.stop, *stop_texts),
+                )
+                for item in to_requests(options, prompt, target, caller, self._groups)
+            ]
+            stream, position = loaded.engine.submit(requests, options.label, applied.adapters)
+        except BaseException:
+            admission.release()
+            raise
+        return AcceptedRequest(requests, stream, position, key, admission)
 
     def _resolve(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """Resolve the model name again. Raises `ModelNotFound` if it now names another model than
@@ -223,6 +238,17 @@ class GenerationService:
             return None
         grammar = await self._grammars.compile(request, model.grammar_vocabulary)
         return Constraint(grammar, request.form.field if request.form is not None else "tools")
+
+
+def _probable_use(
+    options: generation.GenerationOptions, prompt: Prompt, loaded: LoadedModel
+) -> tuple[int, int, int]:
+    """Prompt tokens, the limit of the output of a choice, and the number of choices."""
+    num_prompt, stopping = len(prompt.tokens), options.stopping
+    remaining = max(0, loaded.ready.slot_tokens - num_prompt)
+    max_tokens = stopping.max_tokens if stopping.HasField("max_tokens") else remaining
+    num_choices = options.num_choices if options.HasField("num_choices") else 1
+    return num_prompt, max(0, min(max_tokens, remaining)), max(1, num_choices)
 
 
 def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:

@@ -51,8 +51,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_generates) as model:
             accepted, turns = await self._generating.generate(request, model, _caller())
-            async for response in stream_responses(accepted, turns, self._count):
-                yield response
+            with accepted.admission:
+                async for response in stream_responses(accepted, turns, self._count):
+                    yield response
 
     async def Chat(
         self, request: pb.ChatRequest, context: Context
@@ -61,7 +62,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         entry = self._pool.catalog.resolve(request.model, _project()).model
         async with self._pool.use(entry, ModelFile.check_chats) as model:
             accepted, turns = await self._generating.chat(request, model, _caller())
-            with accepted.media:
+            with accepted.media, accepted.admission:
                 async for response in stream_responses(accepted, turns, self._count):
                     yield response
 

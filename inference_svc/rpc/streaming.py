@@ -21,9 +21,10 @@ from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
+from inference_svc.limits.limiter import Admission
 from inference_svc.media.processor import MediaLease
 from inference_svc.rpc.media_inputs import NO_MEDIA
-from inference_svc.usage import Counts, RecordUsage
+from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
 from svc_kit.rpc.message_mapper import EnumMapper
 
@@ -45,8 +46,8 @@ class AcceptedRequest:
     requests: Sequence[SequenceRequest]
     stream: OutputStream
     queue_position: int
-    model: str
-    project: str
+    usage_key: UsageKey
+    admission: Admission
     media: MediaLease = NO_MEDIA
 
     def accepted(self) -> pb.Accepted:
@@ -57,8 +58,9 @@ class AcceptedRequest:
             prompt_tokens=first.num_prompt_tokens,
             queue_position=self.queue_position,
             seed=first.seed,
-            model=self.model,
+            model=self.usage_key.model,
             max_tokens=first.max_tokens,
+            rate_limits=self.admission.statuses(),
         )
 
 
@@ -265,20 +267,31 @@ async def stream_responses(
     choices = {sequence_id: choice for choice, sequence_id in enumerate(stream.sequence_ids)}
     usage = UsageCounts(first)
     numbers = itertools.count(1)
+    is_settled = False
+
+    def settle() -> None:
+        nonlocal is_settled
+        if usage.started and not is_settled:
+            is_settled = True
+            count(accepted.usage_key, usage.used())
+            accepted.admission.settle(usage.used())
+
     try:
         yield response_type(accepted=accepted.accepted())
         while batch := await stream.read():
             for event in batch:
                 choice = choices[event.sequence_id]
+                if isinstance(event, events.Delta):
+                    accepted.admission.add_output(len(event.tokens))
                 for response in _responses(choice, event, turns[choice], usage):
                     response.sequence_number = next(numbers)
                     yield response
+        settle()  # before the caller is told, so that what it was told is always counted
         yield response_type(sequence_number=next(numbers), done=usage.done())
     finally:
         stream.close()
-        add_call_fields(model=accepted.model, **usage.log_fields())
-        if usage.started:
-            count(accepted.project, accepted.model, usage.used())
+        add_call_fields(model=accepted.usage_key.model, **usage.log_fields())
+        settle()
 
 
 def _responses(

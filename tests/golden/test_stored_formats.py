@@ -60,6 +60,7 @@ from svc_kit.metrics import (
     EngineMetrics,
     HttpMetrics,
     JobMetrics,
+    LimitMetrics,
     ProcessMetrics,
     RpcMetrics,
     StreamMetrics,
@@ -403,6 +404,7 @@ def metrics() -> dict[str, list[str]]:
         HttpMetrics,
         CertificateMetrics,
         EngineMetrics,
+        LimitMetrics,
         StreamMetrics,
         JobMetrics,
     ):

@@ -8,7 +8,7 @@ from corral.control.v1 import usage_service_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.usage import Counts, UsageCounter, UsageReporter
+from inference_svc.usage import Counts, UsageCounter, UsageKey, UsageReporter
 from svc_kit.errors import UpstreamUnavailable
 
 
@@ -65,7 +65,7 @@ def test_usage_is_never_counted_twice_and_is_complete_without_a_crash(
     usage: Counter[str] = Counter()
     for requests in rounds:
         for project, tokens in requests:
-            counter.add(project, "demo", Counts(1, 0, 0, tokens))
+            counter.add(UsageKey(project, "", "demo"), Counts(1, 0, 0, tokens))
             usage[project] += tokens
         asyncio.run(reporter.report())
         assert control.sums <= usage

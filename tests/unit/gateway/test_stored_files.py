@@ -80,6 +80,8 @@ async def test_files_wait_until_others_are_released() -> None:
 class Refused:
     """Calls that the service refuses."""
 
+    first = None
+
     async def open(self) -> None:
         """Raise UpstreamUnavailable."""
         raise UpstreamUnavailable(service="inference")

@@ -2,10 +2,11 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from corral.control.v1 import usage_service_pb2 as pb
 
-from inference_svc.usage import MAX_DELTAS, Counts, UsageCounter, UsageReporter
+from inference_svc.usage import MAX_DELTAS, Counts, UsageCounter, UsageKey, UsageReporter
 from svc_kit.errors import DomainError, InvalidField, UpstreamUnavailable
 
 NOON = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
@@ -30,11 +31,14 @@ class Control:
 class UsageHarness:
     """A counter with a manual clock, and its reporter."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         self.now = NOON
+        self.reported: list[tuple[UsageKey, Counts]] = []
         self.control = Control()
-        self.counter = UsageCounter(lambda: self.now)
-        self.reporter = UsageReporter(self.counter, self.control.send)
+        self.counter = UsageCounter(folder, lambda: self.now)
+        self.reporter = UsageReporter(
+            self.counter, self.control.send, lambda *each: self.reported.append(each)
+        )
 
 
 def totals(report: pb.ReportUsageRequest) -> dict[tuple[str, str], tuple[int, ...]]:
@@ -53,9 +57,9 @@ def totals(report: pb.ReportUsageRequest) -> dict[tuple[str, str], tuple[int, ..
 async def test_requests_are_summed_by_project_and_model() -> None:
     """In one report; without new usage none is sent."""
     harness = UsageHarness()
-    harness.counter.add("red", "demo", Counts(1, 10, 4, 7))
-    harness.counter.add("red", "demo", Counts(1, 5, 0, 1))
-    harness.counter.add("blue", "demo", Counts(1, 1))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10, 4, 7))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 5, 0, 1))
+    harness.counter.add(UsageKey("blue", "key_1", "demo"), Counts(1, 1))
     await harness.reporter.report()
     await harness.reporter.report()
 
@@ -68,9 +72,9 @@ async def test_an_unacknowledged_report_is_resent_unchanged() -> None:
     """With its id, so that it is counted once; later usage is a new report."""
     harness = UsageHarness()
     harness.control.failures = [UpstreamUnavailable(service="control")] * 2
-    harness.counter.add("red", "demo", Counts(1, 10))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10))
     await harness.reporter.report()
-    harness.counter.add("red", "demo", Counts(1, 3))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 3))
     await harness.reporter.report()
     await harness.reporter.report()
 
@@ -84,9 +88,9 @@ async def test_a_rejected_report_does_not_block_later_ones() -> None:
     """For example one that is days late: its usage is lost."""
     harness = UsageHarness()
     harness.control.failures = [InvalidField(field="deltas[0].hour", problem="it is too old")]
-    harness.counter.add("red", "demo", Counts(1, 10))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10))
     harness.now += timedelta(days=3)
-    harness.counter.add("red", "demo", Counts(1, 3))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 3))
     await harness.reporter.report()
 
     assert [totals(report) for report in harness.control.sent] == [
@@ -99,7 +103,7 @@ async def test_usage_of_many_projects_is_split_into_several_reports() -> None:
     """All of it is reported once."""
     harness = UsageHarness()
     for number in range(MAX_DELTAS + 5):
-        harness.counter.add(f"p{number}", "demo", Counts(1, 1))
+        harness.counter.add(UsageKey(f"p{number}", "key_1", "demo"), Counts(1, 1))
     await harness.reporter.report()
 
     assert [len(report.deltas) for report in harness.control.sent] == [MAX_DELTAS, 5]
@@ -110,13 +114,40 @@ async def test_usage_is_reported_at_an_interval_and_at_the_end() -> None:
     """The last report has the remaining usage."""
     harness = UsageHarness()
     reporting = asyncio.create_task(harness.reporter.run(0.001))
-    harness.counter.add("red", "demo", Counts(1, 1))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 1))
     await harness.control.received.wait()
     reporting.cancel()
-    harness.counter.add("red", "demo", Counts(1, 2))
+    harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 2))
     await harness.reporter.report_last()
 
     assert [totals(report) for report in harness.control.sent] == [
         {("red", "demo"): (1, 1, 0, 0)},
         {("red", "demo"): (1, 2, 0, 0)},
     ]
+
+
+def test_usage_survives_the_process(tmp_path: Path) -> None:
+    """The next process sends the same reports, also one that was sent and not acknowledged; a
+    process that lives keeps its own."""
+    killed = UsageHarness(tmp_path)
+    killed.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10, 4, 7))
+    killed.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 1))
+    killed.control.failures = [UpstreamUnavailable(service="control")]
+    asyncio.run(killed.reporter.report())
+    killed.counter.add(UsageKey("red", "key_2", "demo"), Counts(1, 5))
+    beside = UsageHarness(tmp_path)
+    asyncio.run(beside.reporter.report())
+    killed.counter.close()
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes() + b"[17")  # killed while it wrote
+    harness = UsageHarness(tmp_path)
+    asyncio.run(harness.reporter.report())
+
+    assert beside.control.sent == []
+    assert killed.control.sent[0] in harness.control.sent
+    assert sorted(map(totals, harness.control.sent), key=str) == [
+        {("red", "demo"): (1, 5, 0, 0)},
+        {("red", "demo"): (2, 11, 4, 7)},
+    ]
+    assert sorted(harness.reported)[0] == (UsageKey("red", "key_1", "demo"), Counts(2, 11, 4, 7))
+    assert list(tmp_path.iterdir()) == []

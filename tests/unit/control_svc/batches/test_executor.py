@@ -22,7 +22,13 @@ from control_svc.batches.tables import BatchLineRow
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, LeaseLost
-from svc_kit.errors import DomainError, EngineRestarting, ResourceExhausted, UpstreamUnavailable
+from svc_kit.errors import (
+    DomainError,
+    EngineRestarting,
+    RateLimited,
+    ResourceExhausted,
+    UpstreamUnavailable,
+)
 from tests.support.jobs import open_test_database
 
 ResultT = TypeVar("ResultT")
@@ -266,6 +272,28 @@ async def test_a_rejection_without_retry_after_has_a_default_backoff(
     await run(rows, lines, concurrency)
 
     assert concurrency.backoffs_s == [1.0]
+
+
+async def test_a_rate_limit_delays_only_the_lines_of_its_caller(rows: Rows, lines: Lines) -> None:
+    """They are tried again; the limit of concurrent lines, which all batches share, is the same."""
+    concurrency = RecordingConcurrency()
+    limit = RateLimited(
+        name="calls",
+        limit="9 requests per minute",
+        unit="requests",
+        amount=9,
+        remaining=0,
+        requested=1,
+        window_s=60,
+        reset_s=9,
+        retry_after=0.01,
+    )
+    lines.errors = {1: [limit, limit], 2: [limit]}
+    await rows.insert(3)
+    await run(rows, lines, concurrency)
+
+    assert lines.num_runs == {1: 3, 2: 2, 3: 1}
+    assert concurrency.backoffs_s == []
 
 
 async def test_a_lost_lease_ends_the_run(rows: Rows, lines: Lines) -> None:

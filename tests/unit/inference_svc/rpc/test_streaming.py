@@ -12,6 +12,7 @@ from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, 
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
+from inference_svc.limits.limiter import Admission
 from inference_svc.rpc.streaming import (
     AcceptedRequest,
     ChatTurn,
@@ -20,7 +21,7 @@ from inference_svc.rpc.streaming import (
     Turn,
     stream_responses,
 )
-from inference_svc.usage import Counts
+from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import DecodeFailed
 from tests.support.sequences import make_request
 from tests.support.turns import TOOLS
@@ -43,12 +44,16 @@ class FakeGeneration:
             cancel=self._cancel,
         )
         self.accepted_request = AcceptedRequest(
-            [make_request(i) for i in range(choices)], self.stream, 2, "demo", "red"
+            [make_request(i) for i in range(choices)],
+            self.stream,
+            2,
+            UsageKey("red", "key_1", "demo"),
+            Admission(0),
         )
 
-    def count(self, project: str, model: str, counts: Counts) -> None:
+    def count(self, key: UsageKey, counts: Counts) -> None:
         """Record the usage of a request."""
-        self.recorded.append((project, model, counts))
+        self.recorded.append((key.project, key.model, counts))
 
     def _cancel(self) -> None:
         self.num_cancelled += 1

@@ -1,0 +1,349 @@
+"""Admits requests within the limits of the control service, of which this process leases shares.
+
+A request reserves its exact prompt tokens and the output that is probable, before it is queued. It
+waits for control only if the share has too little. While control is away, the process uses an equal
+part of what was left, for a bounded time.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from corral.control.v1 import limit_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import RateLimitStatus
+
+from inference_svc.limits.bucket import Bucket, BucketKey, Reservation
+from inference_svc.usage import Counts, UsageKey
+from svc_kit.errors import DomainError, UpstreamUnavailable
+from svc_kit.metrics import LimitMetrics
+
+_log = logging.getLogger(__name__)
+_IDLE_S: Final = 60.0
+"""An unused bucket is forgotten after this time."""
+_REFRESH_S: Final = 5.0
+"""New limits are noticed after this time, or sooner."""
+_REFUSAL_S: Final = 0.2
+"""A share that was refused is not asked for again within this time."""
+_RETRY_S: Final = 1.0
+"""While control is away, requests do not call it more often."""
+_MAX_SHARES: Final = 1000
+"""Maximum per call, set by the control service."""
+_CHARGE_TOKENS: Final = 16
+_FIRST_MEAN: Final = 256
+"""Expected output, in tokens, of a model that has not answered yet."""
+
+Lease = Callable[[pb.LeaseLimitsRequest], Awaitable[pb.LeaseLimitsResponse]]
+"""Calls the control service. Raises a `DomainError`."""
+
+
+class SavedLimits(Protocol):
+    """Keeps the limits while the process is down."""
+
+    def read(self) -> pb.LeaseLimitsResponse | None:
+        """Return what was written; None if there is nothing."""
+
+    def write(self, limits: pb.LeaseLimitsResponse) -> None:
+        """Keep limits and prices."""
+
+
+class _Charge(NamedTuple):
+    """What a request uses, from which the amount of each unit follows."""
+
+    price: pb.Price
+    counts: Counts
+
+    def amount(self, unit: "pb.Limit.Unit") -> int:
+        """The amount of a unit."""
+        requests, prompt, cached, completion = self.counts
+        match unit:
+            case pb.Limit.UNIT_TOKENS:
+                return prompt + completion
+            case pb.Limit.UNIT_COST:
+                price = self.price
+                return (
+                    (prompt - cached) * price.prompt_nanos
+                    + cached * price.cached_nanos
+                    + completion * price.completion_nanos
+                )
+            case _:
+                return requests
+
+
+class Admission:
+    """An admitted request. End it with `settle` or `release`; the later call has no effect."""
+
+    def __init__(
+        self,
+        prompt_tokens: int,
+        *,
+        price: pb.Price | None = None,
+        reservations: Sequence[Reservation] = (),
+        add_output_mean: Callable[[int], None] = lambda num_tokens: None,
+    ) -> None:
+        self._price = price or pb.Price()
+        self._open = reservations
+        self._counts = Counts(1, prompt_tokens)
+        self._charged = Counts()
+        self._add_output_mean = add_output_mean
+
+    def __enter__(self) -> "Admission":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def statuses(self) -> list[RateLimitStatus]:
+        """The state of the enforced limits."""
+        now = time.monotonic()
+        buckets = (reservation.bucket for reservation in self._open)
+        return [bucket.status(now) for bucket in buckets if bucket.is_enforced]
+
+    def add_output(self, num_tokens: int) -> None:
+        """Charge generated tokens, several at a time, and the prompt before the first of them."""
+        if self._open:
+            completion = self._counts.completion_tokens + num_tokens
+            self._counts = self._counts._replace(completion_tokens=completion)
+            charged = self._charged
+            if not charged.requests or completion - charged.completion_tokens >= _CHARGE_TOKENS:
+                self._charge(self._counts)
+
+    def settle(self, counts: Counts) -> None:
+        """Charge what the request has used, and return the rest of what was reserved."""
+        self._add_output_mean(counts.completion_tokens)
+        self._charge(counts)
+        self.release()
+
+    def release(self) -> None:
+        """Return what is reserved and not charged."""
+        for reservation in self._open:
+            reservation.close()
+        self._open = ()
+
+    def _charge(self, counts: Counts) -> None:
+        before, after = _Charge(self._price, self._charged), _Charge(self._price, counts)
+        for reservation in self._open:
+            unit = reservation.bucket.limit.unit
+            if unit != pb.Limit.UNIT_CONCURRENT_REQUESTS:
+                reservation.use(after.amount(unit) - before.amount(unit))
+        self._charged = counts
+
+
+class Admit(Protocol):
+    """`Limiter.admit`, or `admit_all`."""
+
+    async def __call__(
+        self, key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+    ) -> Admission:
+        """Admit a request, or raise why not."""
+
+
+async def admit_all(
+    key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+) -> Admission:
+    """Admit a request without limits. Used without a control service."""
+    return Admission(prompt_tokens)
+
+
+class OutputMeans:
+    """The mean output of each model, in tokens, with more weight on recent requests."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, float] = {}
+
+    def expect(self, model: str, max_tokens: int) -> int:
+        """The probable output of a choice with this limit."""
+        return min(max_tokens, round(self._means.get(model, _FIRST_MEAN)))
+
+    def add(self, model: str, num_tokens: float) -> None:
+        """Add the output of a choice; inputs of embeddings have none."""
+        if not num_tokens:
+            return
+        mean = self._means.get(model, _FIRST_MEAN)
+        self._means[model] = mean + (num_tokens - mean) / 16
+
+
+class Limiter:
+    """Admits requests, and leases shares from the control service."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        saved: SavedLimits,
+        metrics: LimitMetrics,
+        *,
+        grace_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`grace_s` is how long requests are admitted while control is away."""
+        self._outputs = OutputMeans()
+        self._lease = lease
+        self._saved = saved
+        self._metrics = metrics
+        self._grace_s = grace_s
+        self._clock = clock
+        self._holder = str(uuid.uuid4())
+        self._limits: Mapping[str, pb.Limit] = {}
+        self._prices: Mapping[str, pb.Price] = {}
+        self._buckets: dict[BucketKey, Bucket] = {}
+        self._lock = asyncio.Lock()
+        self._away_until = 0.0
+        self._refreshed_at: float | None = None
+        if (known := saved.read()) is not None:
+            self._set_limits(known)
+
+    async def admit(
+        self, key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+    ) -> Admission:
+        """Reserve what a request will probably use; `max_tokens` limits the output of a choice.
+
+        Raises RateLimited or BudgetExceeded, or UpstreamUnavailable if control has been away for
+        too long.
+        """
+        limits = [limit for limit in self._limits.values() if _applies(limit, key)]
+        price, outputs = self._price(key.model), self._outputs
+        output_tokens = num_choices * outputs.expect(key.model, max_tokens)
+        charge = _Charge(price, Counts(1, prompt_tokens, 0, output_tokens))
+        needs = {self._bucket(limit, key): charge.amount(limit.unit) for limit in limits}
+        if short := {each: need for each, need in needs.items() if need > each.available}:
+            await self._obtain(short)
+        return Admission(
+            prompt_tokens,
+            price=price,
+            reservations=self._reserve(needs),
+            add_output_mean=lambda total: outputs.add(key.model, total / num_choices),
+        )
+
+    def on_reported(self, key: UsageKey, counts: Counts) -> None:
+        """Usage was added by the control service, which counts it from now on."""
+        charge = _Charge(self._price(key.model), counts)
+        for bucket in self._buckets.values():
+            limit = bucket.limit
+            matches = bucket.key == _bucket_key(limit, key) and _applies(limit, key)
+            if bucket.is_budget and matches:
+                bucket.on_reported(charge.amount(limit.unit))
+
+    async def run(self, interval_s: float) -> None:
+        """Renew the leases at an interval until cancelled, and follow changes of limits."""
+        while True:
+            await self.renew()
+            await asyncio.sleep(interval_s)
+
+    async def renew(self) -> None:
+        """Renew the leases, and return what is not needed."""
+        async with self._lock:
+            now = self._clock()
+            for bucket in [*self._buckets.values()]:
+                if bucket.held == bucket.available == 0 and now - bucket.touched_at > _IDLE_S:
+                    del self._buckets[bucket.key]
+            due = [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
+            if due or self._refreshed_at is None or now - self._refreshed_at >= _REFRESH_S:
+                due.sort(key=lambda bucket: bucket.answered_at or 0.0)
+                await self._call(dict.fromkeys(due[:_MAX_SHARES], 0))
+
+    # ---- shares
+
+    def _reserve(self, needs: Mapping[Bucket, int]) -> list[Reservation]:
+        """Reserve of all buckets, or raise the refusal of the first that has too little."""
+        taken: list[Reservation] = []
+        for bucket, need in needs.items():
+            if (reservation := bucket.reserve(need)) is not None:
+                taken.append(reservation)
+                continue
+            refusal = bucket.refusal(need, self._clock())
+            self._metrics.refused(bucket.limit.id, shadow=not bucket.is_enforced)
+            fields = {"limit": bucket.limit.id, "requested": need, **bucket.key._asdict()}
+            if bucket.is_enforced:
+                for reservation in taken:
+                    reservation.close()
+                raise refusal
+            _log.info("beyond a limit in shadow mode: %s", refusal, extra={"fields": fields})
+        return taken
+
+    async def _obtain(self, needs: Mapping[Bucket, int]) -> None:
+        """Ask for shares that requests wait for. Raises UpstreamUnavailable."""
+        async with self._lock:
+            now = self._clock()
+            short = {each: need for each, need in needs.items() if self._can_ask(each, need, now)}
+            if short and now >= self._away_until:
+                await self._call(short)
+        if (now := self._clock()) < self._away_until:
+            for bucket in needs:
+                try:
+                    bucket.serve_alone(now, self._grace_s)
+                except UpstreamUnavailable:
+                    if bucket.is_enforced:
+                        raise
+
+    def _can_ask(self, bucket: Bucket, need: int, now: float) -> bool:
+        """Whether the share still has too little, and control may have enough."""
+        refused, refused_at = bucket.refused
+        was_refused = refused and need >= refused and now - refused_at < _REFUSAL_S
+        return bucket.available < need <= bucket.limit.amount and not was_refused
+
+    async def _call(self, needs: Mapping[Bucket, int]) -> None:
+        """Ask control for shares of buckets, and what waiting requests need of them. Holds the
+        lock."""
+        now = self._clock()
+        asked = [
+            # What is owed is paid first.
+            bucket.ask(max(0, need - max(bucket.available, 0)), now)
+            for bucket, need in needs.items()
+        ]
+        try:
+            reply = await self._lease(pb.LeaseLimitsRequest(holder=self._holder, shares=asked))
+        except DomainError as error:
+            if not self._away_until:
+                _log.warning("limits cannot be leased now: %s", error)
+            self._away_until = self._clock() + _RETRY_S
+            return
+        self._away_until, self._refreshed_at = 0.0, self._clock()
+        self._set_limits(reply)
+        for bucket, request, share in zip(needs, asked, reply.shares, strict=True):
+            bucket.answer(request, share, self._refreshed_at, time.time())
+
+    # ---- limits
+
+    def _set_limits(self, known: pb.LeaseLimitsResponse) -> None:
+        limits = {limit.id: limit for limit in known.limits}
+        prices = {price.model: price for price in known.prices}
+        if (limits, prices) == (self._limits, self._prices):
+            return
+        self._limits, self._prices = limits, prices
+        for bucket in [*self._buckets.values()]:
+            new = limits.get(bucket.key.limit_id)
+            if new is None or new.create_time != bucket.limit.create_time:
+                del self._buckets[bucket.key]
+            else:
+                bucket.limit = new
+        self._saved.write(pb.LeaseLimitsResponse(limits=limits.values(), prices=prices.values()))
+
+    def _bucket(self, limit: pb.Limit, key: UsageKey) -> Bucket:
+        name, now = _bucket_key(limit, key), self._clock()
+        if (bucket := self._buckets.get(name)) is None:
+            bucket = self._buckets[name] = Bucket(name, limit, now)
+        bucket.touched_at = now
+        return bucket
+
+    def _price(self, model: str) -> pb.Price:
+        return self._prices.get(model) or self._prices.get("") or pb.Price()
+
+
+def _applies(limit: pb.Limit, key: UsageKey) -> bool:
+    return (
+        limit.project in ("", key.project)
+        and limit.key in ("", key.key)
+        and limit.model in ("", key.model)
+    )
+
+
+def _bucket_key(limit: pb.Limit, key: UsageKey) -> BucketKey:
+    per = limit.per
+    return BucketKey(
+        limit.id,
+        key.project if pb.Limit.SUBJECT_PROJECT in per else "",
+        key.key if pb.Limit.SUBJECT_KEY in per else "",
+        key.model if pb.Limit.SUBJECT_MODEL in per else "",
+    )

@@ -1,0 +1,243 @@
+"""Limits in a running Corral, as the official client and other callers see them."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+import pytest
+from corral.control.v1 import limit_service_pb2 as pb
+from corral.control.v1.usage_service_pb2 import UsageSum
+from openai.types import Batch
+from openai.types.chat import ChatCompletion
+
+from svc_kit.rpc.client import open_channel
+from tests.support.operators import Operator
+from tests.support.rpc import CAPITAL, Rpc, gather, make_chat, read_error
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+MESSAGES: Any = [{"role": "user", "content": CAPITAL}]
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A running Corral, and its operator."""
+
+    corral: Corral
+    operator: Operator
+
+    async def key(self, project: str) -> tuple[str, str]:
+        """Create a project with a key; return the key and its id."""
+        await self.operator.create_project(project)
+        created = await self.operator.create_key(project)
+        return created.secret, created.key.id
+
+    async def usage(self, key_id: str, num_requests: int) -> UsageSum:
+        """The usage of a key, once that many requests are reported."""
+        async with asyncio.timeout(20):
+            while True:
+                sums = (await self.operator.list_usage(key=key_id)).sums
+                if sum(each.counts.requests for each in sums) >= num_requests:
+                    return sums[0]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """Run `corral up --require-keys` with prices."""
+    folder = tmp_path_factory.mktemp("limited")
+    prices = {"*": {"prompt": 1, "completion": 2.5}}
+    inference = {"key_cache_s": 0, "usage_interval_s": 0.1}
+    with corral_up(
+        folder,
+        "--require-keys",
+        inference=inference,
+        gateway={"key_cache_s": 0},
+        control={"prices": prices},
+    ) as corral:
+        yield corral
+
+
+@pytest.fixture
+async def limited(
+    server: Corral, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Limited]:
+    """The server with an operator, who has the service token."""
+    folder = next(tmp_path_factory.getbasetemp().glob("limited*"))
+    token = (folder / "data" / "service-token").read_text().strip()
+    async with open_channel(server.control, token=token) as channel:
+        yield Limited(server, Operator(channel))
+
+
+async def chat(client: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:
+    """Send a chat over HTTP."""
+    answer: ChatCompletion = await client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, temperature=0, **fields
+    )
+    return answer
+
+
+async def wait_until_refused(client: openai.AsyncOpenAI) -> openai.RateLimitError:
+    """Send chats until a new limit refuses one."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await chat(client, max_tokens=1)
+            except openai.RateLimitError as error:
+                return error
+
+
+async def wait_for_batch(client: openai.AsyncOpenAI, *prompts: str) -> Batch:
+    """Run a batch of chats to its end."""
+    lines = [
+        {
+            "custom_id": str(number),
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": {"model": MODEL, "messages": [{"role": "user", "content": prompt}]},
+        }
+        for number, prompt in enumerate(prompts)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = await client.files.create(file=("lines.jsonl", content), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    async with asyncio.timeout(30):
+        while batch.status not in ("completed", "failed"):
+            batch = await client.batches.retrieve(batch.id)
+    return batch
+
+
+async def test_the_official_client_sees_a_rate_limit(limited: Limited) -> None:
+    """Headers of each response, then RateLimitError with the limit and when to retry."""
+    secret, key_id = await limited.key("red")
+    await limited.operator.create_limit("red-calls", "REQUESTS", 3, key=key_id)
+    async with limited.corral.sdk(secret) as client:
+        headers, refused = [], None
+        async with asyncio.timeout(30):
+            while refused is None:
+                try:
+                    raw = await client.chat.completions.with_raw_response.create(
+                        model=MODEL, messages=MESSAGES, max_tokens=1
+                    )
+                    headers.append(raw.headers)
+                except openai.RateLimitError as error:
+                    refused = error
+    limits = [each for each in headers if "red-calls" in each.get("ratelimit", "")]
+
+    assert [each["x-ratelimit-remaining-requests"] for each in limits] == ["2", "1", "0"]
+    assert {each["x-ratelimit-limit-requests"] for each in limits} == {"3"}
+    assert re.fullmatch(r"(1m|[1-9][0-9]?)[0-9.]*s", limits[2]["x-ratelimit-reset-requests"])
+    assert '"red-calls";q=3;w=60' in limits[0]["ratelimit-policy"]
+    assert (refused.code, refused.type) == ("rate_limit_exceeded", "rate_limit_error")
+    assert "'red-calls'" in refused.message
+    assert refused.response.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 0 < int(refused.response.headers["retry-after"]) <= 20
+
+
+async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, rpc: Rpc) -> None:
+    """insufficient_quota, which clients do not retry: over HTTP and gRPC, in batch lines and in
+    background responses, which have the key of their request."""
+    secret, key_id = await limited.key("poor")
+    await limited.operator.create_limit("poor-spend", "COST", 1, "MONTH", key=key_id)
+    async with limited.corral.sdk(secret) as client:
+        refused = await wait_until_refused(client)
+        batch = await wait_for_batch(client, CAPITAL)
+        output = await client.files.content(batch.error_file_id or "")
+        response = await client.responses.create(model=MODEL, input=CAPITAL, background=True)
+        async with asyncio.timeout(20):
+            while response.status in ("queued", "in_progress"):
+                response = await client.responses.retrieve(response.id)
+    bearer = (("authorization", f"Bearer {secret}"),)
+    over_grpc = await read_error(rpc.inference.Chat(make_chat(), metadata=bearer))
+
+    assert (refused.code, refused.type) == ("insufficient_quota", "insufficient_quota")
+    assert refused.response.headers["x-should-retry"] == "false"
+    assert int(refused.response.headers["retry-after"]) <= 31 * 86400
+    assert "0.000000001 cost per month" in refused.message
+    assert over_grpc.reason == "BUDGET_EXCEEDED"
+    assert over_grpc.metadata["name"] == "poor-spend"
+    assert json.loads(output.text)["response"]["body"]["error"]["code"] == "insufficient_quota"
+    assert response.status == "failed"
+
+
+async def test_usage_of_every_way_is_counted_once_for_the_key(limited: Limited, rpc: Rpc) -> None:
+    """It is the sum of what callers are told, with its cost at the prices of the settings."""
+    secret, key_id = await limited.key("rich")
+    async with limited.corral.sdk(secret) as client:
+        answer = await chat(client)
+        batch = await wait_for_batch(client, "Say hello.", CAPITAL)
+        response = await client.responses.create(model=MODEL, input=CAPITAL, background=True)
+        async with asyncio.timeout(20):
+            while response.status != "completed":
+                response = await client.responses.retrieve(response.id)
+    bearer = (("authorization", f"Bearer {secret}"),)
+    over_grpc = await gather(rpc.inference.Chat(make_chat(), metadata=bearer))
+    used = await limited.usage(key_id, 5)
+
+    assert answer.usage
+    assert response.usage
+    assert batch.usage
+    told = over_grpc.done.usage
+    prompt = answer.usage.prompt_tokens + batch.usage.input_tokens
+    prompt += response.usage.input_tokens + told.prompt_tokens
+    completion = answer.usage.completion_tokens + batch.usage.output_tokens
+    completion += response.usage.output_tokens + told.completion_tokens
+    assert (used.project, used.counts.requests) == ("rich", 5)
+    assert used.counts.prompt_tokens == prompt
+    assert used.counts.completion_tokens == completion
+    assert used.cost_nanos == 1000 * prompt + 2500 * completion
+
+
+async def test_a_limit_in_shadow_mode_refuses_nothing(limited: Limited) -> None:
+    """Requests beyond it are logged with its id."""
+    secret, key_id = await limited.key("green")
+    shadow = {"key": key_id, "mode": pb.Limit.MODE_SHADOW}
+    await limited.operator.create_limit("green-calls", "REQUESTS", 1, **shadow)
+    after = limited.corral.program.bookmark()
+    async with limited.corral.sdk(secret) as client:
+        logged = asyncio.create_task(
+            limited.corral.program.line("beyond a limit in shadow mode", after=after)
+        )
+        while not logged.done():
+            raw = await client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=MESSAGES, max_tokens=1
+            )
+            assert "green-calls" not in raw.headers.get("ratelimit", "")
+    assert "green-calls" in (await logged).string
+
+
+async def test_each_key_has_slots_of_its_own(limited: Limited) -> None:
+    """A limit of concurrent requests per key refuses a second stream, not that of another key;
+    the slot is free when the stream ends."""
+    first, second = [(await limited.key(project))[0] for project in ("one", "two")]
+    await limited.operator.create_limit(
+        "streams", "CONCURRENT_REQUESTS", 1, "", per=["SUBJECT_KEY"], model=MODEL
+    )
+    endless: Any = {"stream": True, "max_tokens": 9000, "extra_body": {"ignore_eos": True}}
+    async with limited.corral.sdk(first) as client, limited.corral.sdk(second) as other:
+        refused: openai.RateLimitError | None = None
+        async with asyncio.timeout(30):
+            while refused is None:
+                stream = await client.chat.completions.create(
+                    model=MODEL, messages=MESSAGES, **endless
+                )
+                try:
+                    await chat(client, max_tokens=1)
+                    await stream.close()
+                except openai.RateLimitError as error:
+                    refused = error
+            await chat(other, max_tokens=1)
+            await stream.close()
+            while True:  # the gateway cancels the call after the client has disconnected
+                try:
+                    await chat(client, max_tokens=1)
+                    break
+                except openai.RateLimitError:
+                    continue
+    assert "1 concurrent requests" in refused.message
+    assert refused.response.headers["ratelimit-policy"] == '"streams";q=1;qu="concurrent-requests"'
