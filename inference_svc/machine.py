@@ -1,4 +1,6 @@
-"""Memory and CPU cores that this process may use, within the limits of its cgroups (v1 and v2)."""
+"""Memory and CPU cores that this process may use, within the limits of its cgroups (v1 and v2), and
+features of the processor.
+"""
 
 import os
 import re
@@ -127,3 +129,43 @@ def resident_bytes(pid: int, proc: Path = PROC) -> int:
     except (OSError, IndexError):
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+_CPU_FLAGS = {  # names in llama.cpp's system information, and in /proc/cpuinfo
+    "SSE3": "pni",
+    "SSSE3": "ssse3",
+    "AVX": "avx",
+    "AVX2": "avx2",
+    "AVX_VNNI": "avx_vnni",
+    "F16C": "f16c",
+    "FMA": "fma",
+    "BMI2": "bmi2",
+    "AVX512": "avx512f",
+    "AVX512_VBMI": "avx512vbmi",
+    "AVX512_VNNI": "avx512_vnni",
+    "AVX512_BF16": "avx512_bf16",
+    "AMX_INT8": "amx_int8",
+    "NEON": "asimd",
+    "DOTPROD": "asimddp",
+    "MATMUL_INT8": "i8mm",
+    "FP16_VA": "asimdhp",
+    "SVE": "sve",
+    "SME": "sme",
+}
+
+
+def cpu_flags(proc: Path = PROC) -> str:
+    """The features of the processor as Linux names them; empty on other systems."""
+    try:
+        text = (proc / "cpuinfo").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^(flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return found[2].strip() if found else ""
+
+
+def missing_cpu_features(system_info: str, flags: str) -> list[str]:
+    """The features that llama.cpp was compiled with and a processor with these flags lacks."""
+    known = set(flags.split())
+    compiled = [name for name in re.findall(r"(\w+) = 1", system_info) if name in _CPU_FLAGS]
+    return [name for name in compiled if known and _CPU_FLAGS[name] not in known]

@@ -8,8 +8,9 @@ SyntaxError.
 `demo-model` fills `.venv-demo-model` with the packages that train the bundled model: PyTorch is
 larger than everything else together and needed only for that training.
 
-llama.cpp is compiled for this processor. Its wheel is cached here, because pip's cache does not
-distinguish builds with other CMake arguments or for other processors.
+llama.cpp is compiled for this processor, or taken from `CORRAL_LLAMA_WHEEL`. Its wheel is cached
+here (`llama_wheel`), because pip's cache does not distinguish builds with other CMake arguments or
+for other processors.
 """
 
 from __future__ import annotations
@@ -17,22 +18,21 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import platform
 import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from tools import machine
+from tools import llama_wheel, machine
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 DEMO_MODEL_VENV = ROOT / ".venv-demo-model"
 LOG = ROOT / "bootstrap.log"
-LLAMA = "llama-cpp-python"
 _DEV = ["build", "runtime", "dev", "weights", "sdk-1.109.1", "sdk-2.54.0"]
 LEVELS = {  # each includes the level above it
     "runtime": ["build", "runtime"],
@@ -42,13 +42,6 @@ LEVELS = {  # each includes the level above it
 }
 DEMO_MODEL = "demo-model"  # the level of the other environment
 CUDA_ONLY = ("torch==", "triton==", "cuda-", "nvidia-")
-# Detects a build with instructions that this processor does not support.
-TRIAL = """
-import llama_cpp
-model = llama_cpp.Llama("inference_svc/models/bundled/demo-chat-q8_0.gguf", n_ctx=256)
-model("Once upon a time", max_tokens=4)
-"""
-
 # Settings of pip's sources are kept. Other PIP_ variables are removed: PIP_TARGET, PIP_USER or
 # PIP_REQUIRE_VIRTUALENV would install elsewhere, or fail.
 PIP_SOURCES = {
@@ -90,6 +83,12 @@ def main() -> int:
             Installation().run_demo_model()
         else:
             Installation().run(options.level)
+    except llama_wheel.WheelRefused as refusal:
+        wheel = os.environ[llama_wheel.PREBUILT_VARIABLE]
+        remedy = "Name another one, or unset the variable to compile llama.cpp."
+        message = f"{llama_wheel.PREBUILT_VARIABLE}={wheel} cannot be used: {refusal}. {remedy}"
+        print(message, file=sys.stderr)
+        return 1
     except StageFailed as failure:
         print("\n".join(LOG.read_text(errors="replace").splitlines()[-40:]), file=sys.stderr)
         print(f"Failed while {failure}. The whole log: {LOG}", file=sys.stderr)
@@ -172,60 +171,104 @@ class Installation:
             self.stage(f"making {venv.name}", command)
 
     def install_llama(self, lock: Path) -> None:
-        """Install the wheel of llama-cpp-python; compile it if it is not in the cache."""
-        key = llama_key(lock.read_text(), self.cmake_arguments)
-        folder = cache_folder() / key
-        wheels = sorted(folder.glob("*.whl"))
-        if not wheels:
-            # Renamed when complete, so that an interrupted build leaves no partial cache entry.
-            building = folder.with_suffix(f".{os.getpid()}")
-            build = [*pip("wheel"), "--no-cache-dir", "--wheel-dir", str(building)]
-            self.stage("compiling llama.cpp for this machine (takes minutes)", build + locked(lock))
-            shutil.rmtree(folder, ignore_errors=True)
-            building.rename(folder)
-            wheels = sorted(folder.glob("*.whl"))
+        """Install the wheel of llama-cpp-python. Raises StageFailed and WheelRefused."""
+        prebuilt = llama_wheel.prebuilt_wheel(lock.read_text(), python(VENV))
+        if prebuilt is not None:
+            key, wheel = llama_wheel.file_key(prebuilt), prebuilt
+        else:
+            key = llama_wheel.build_key(lock.read_text(), self.cmake_arguments)
+            wheel = self.cached_wheel(lock, key)
+        (VENV / ".corral-llama-wheel").write_text(f"{wheel}\n")  # for deploy/build.sh
         stamp = VENV / ".corral-llama"
         if stamp.is_file() and stamp.read_text() == key:
             return
-        install = [*pip("install"), "--no-deps", "--no-index", "--force-reinstall", str(wheels[0])]
+        stamp.unlink(missing_ok=True)
+        install = [*pip("install"), "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
         self.stage("installing llama-cpp-python", install)
-        try:
-            self.stage("trying llama.cpp on this processor", [str(python(VENV)), "-c", TRIAL])
-        except StageFailed as failure:
-            shutil.rmtree(folder)
-            remedy = "say make CMAKE_ARGS=-DGGML_NATIVE=OFF ... to compile it for any processor"
-            raise StageFailed(f"{failure}; {remedy}") from failure
+        if prebuilt is not None and (missing := llama_wheel.lacking_features(python(VENV), ROOT)):
+            names = ", ".join(missing)
+            raise llama_wheel.WheelRefused(f"it needs {names}, which this processor lacks")
+        self.try_llama(wheel, is_cached=prebuilt is None)
         stamp.write_text(key)
 
-    def stage(self, title: str, command: list[str]) -> None:
-        """Run a command with its output in the log, and report once a minute that it is running."""
+    def cached_wheel(self, lock: Path, key: str) -> Path:
+        """Return the wheel of this key from the cache; compile it if it is not there."""
+        folder = llama_wheel.cache_folder() / key
+        if not list(folder.glob("*.whl")):
+            # Renamed when complete, so that an interrupted build leaves no partial cache entry.
+            building = folder.with_suffix(f".{os.getpid()}")
+            build = [*pip("wheel"), "--verbose", "--no-cache-dir", "--wheel-dir", str(building)]
+            title = "compiling llama.cpp for this machine"
+            self.stage(title, build + locked(lock), llama_wheel.BuildProgress(LOG))
+            shutil.rmtree(folder, ignore_errors=True)
+            building.rename(folder)
+        return next(folder.glob("*.whl"))
+
+    def try_llama(self, wheel: Path, *, is_cached: bool) -> None:
+        """Generate some tokens. Raises StageFailed, or WheelRefused for a prebuilt wheel."""
+        try:
+            trial = [str(python(VENV)), "-c", llama_wheel.TRIAL]
+            self.stage("trying llama.cpp on this processor", trial)
+        except StageFailed as failure:
+            if not is_cached:
+                reason = LOG.read_text(errors="replace").strip().splitlines()[-1]
+                raise llama_wheel.WheelRefused(f"a trial failed ({reason})") from failure
+            shutil.rmtree(wheel.parent)
+            remedy = "say make CMAKE_ARGS=-DGGML_NATIVE=OFF ... to compile it for any processor"
+            raise StageFailed(f"{failure}; {remedy}") from failure
+
+    def stage(
+        self, title: str, command: list[str], progress: Callable[[], str] | None = None
+    ) -> None:
+        """Run a command with its output in the log, and report while it is running.
+
+        `progress` describes what it has done so far. Raises StageFailed.
+        """
         self.report(title)
         finished = threading.Event()
-
-        def report_progress() -> None:
-            while not finished.wait(60):
-                self.report(f"    still {title}; details are in {LOG.name}")
-
-        threading.Thread(target=report_progress, daemon=True).start()
-        with LOG.open("ab") as log:
-            log.write(("\n$ " + " ".join(command) + "\n").encode())
-            log.flush()
-            result = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**environment(), "CMAKE_ARGS": self.cmake_arguments},
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
-        finished.set()
+        reporter = threading.Thread(target=self.follow, args=(title, progress, finished))
+        reporter.start()
+        try:
+            with LOG.open("ab") as log:
+                log.write(("\n$ " + " ".join(command) + "\n").encode())
+                log.flush()
+                arguments = llama_wheel.build_arguments(self.cmake_arguments)
+                result = subprocess.run(
+                    command,
+                    cwd=ROOT,
+                    env={**environment(), "CMAKE_ARGS": arguments},
+                    stdout=log,
+                    stderr=log,
+                    check=False,
+                )
+        finally:
+            finished.set()
+            reporter.join()
         if result.returncode != 0:
             raise StageFailed(title)
 
+    def follow(
+        self, title: str, progress: Callable[[], str] | None, finished: threading.Event
+    ) -> None:
+        """Report until `finished`: each second in one line of a terminal, else every 30 seconds."""
+        is_line = progress is not None and sys.stdout.isatty()
+        while not finished.wait(1 if is_line else 30):
+            done = progress() if progress else ""
+            if is_line:
+                print(f"\r\033[K{self.clock()} {title}: {done}", end="", flush=True)
+            else:
+                self.report(f"    {done or f'still {title}'}; details are in {LOG.name}")
+        if is_line:
+            print("\r\033[K", end="", flush=True)
+
+    def clock(self) -> str:
+        """The time since the start."""
+        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
+        return f"[{minutes}:{seconds:02}]"
+
     def report(self, text: str) -> None:
         """Print a progress line with the time since the start."""
-        minutes, seconds = divmod(int(time.monotonic() - self.started), 60)
-        print(f"[{minutes}:{seconds:02}] {text}", flush=True)
+        print(f"{self.clock()} {text}", flush=True)
 
 
 def python(venv: Path) -> Path:
@@ -256,8 +299,10 @@ def split_lock() -> tuple[Path, Path]:
     """Split the run-time lock into two files in `.venv`: llama-cpp-python, and all others."""
     entries = lock_entries("runtime")
     llama, others = VENV / "llama.lock", VENV / "others.lock"
-    llama.write_text("".join(each for each in entries if each.startswith(f"{LLAMA}==")))
-    others.write_text("".join(each for each in entries if not each.startswith(f"{LLAMA}==")))
+    llama.write_text("".join(each for each in entries if each.startswith(f"{llama_wheel.LLAMA}==")))
+    others.write_text(
+        "".join(each for each in entries if not each.startswith(f"{llama_wheel.LLAMA}=="))
+    )
     return llama, others
 
 
@@ -283,24 +328,7 @@ def cmake_arguments() -> str:
     """Return the CMake arguments for this processor and compiler, followed by the user's."""
     script = ["bash", str(ROOT / "tools" / "cmake_args.sh")]
     detected = subprocess.run(script, stdout=subprocess.PIPE, text=True, check=False).stdout
-    return " ".join(filter(None, [detected.strip(), os.environ.get("CMAKE_ARGS", "")]))
-
-
-def llama_key(lock: str, arguments: str) -> str:
-    """Return a digest of everything that affects the build: version, arguments, machine."""
-    cpu = Path("/proc/cpuinfo")
-    flags = re.search(r"(?m)^(flags|Features)\s*:.*$", cpu.read_text() if cpu.exists() else "")
-    processor = flags.group(0) if flags else platform.processor()
-    parts = [lock, arguments, platform.machine(), *platform.libc_ver(), processor]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def cache_folder() -> Path:
-    """Return the folder that caches compiled wheels for all clones on this machine."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(base) / "corral" / "wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return " ".join(filter(None, [detected.strip(), os.environ.get("CMAKE_ARGS", "").strip()]))
 
 
 def venv_works(venv: Path) -> bool:
@@ -359,9 +387,10 @@ def fingerprint(level: str) -> str:
     digest = hashlib.sha256()
     names = [DEMO_MODEL, f"{DEMO_MODEL}-cpu"] if level == DEMO_MODEL else LEVELS[level]
     files = [ROOT / "requirements" / f"{name}.txt" for name in names]
-    for path in [*files, ROOT / "pyproject.toml", Path(__file__)]:
+    for path in [*files, ROOT / "pyproject.toml", Path(__file__), llama_wheel.BUILD]:
         digest.update(path.read_bytes())
-    digest.update(os.environ.get("CMAKE_ARGS", "").encode())
+    for variable in ("CMAKE_ARGS", llama_wheel.PREBUILT_VARIABLE):
+        digest.update(os.environ.get(variable, "").encode() + b"\0")
     digest.update(str(level == DEMO_MODEL and has_gpu()).encode())
     return digest.hexdigest()
 

@@ -15,6 +15,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
+from tools.llama_wheel import PREBUILT_VARIABLE
+
 OLDEST_PYTHON = (3, 11)
 SECOND_CORRAL = (
     "--port 8090 --inference-listen 127.0.0.1:50151 --control-listen 127.0.0.1:50152"
@@ -43,12 +45,14 @@ def missing_tools() -> list[str]:
         problems.append("Python's venv module is missing: apt-get install python3-venv")
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         problems.append("Python's headers (Python.h) are missing: apt-get install python3-dev")
+    if shutil.which("make") is None:
+        problems.append("make is missing: apt-get install make")
+    if os.environ.get(PREBUILT_VARIABLE):
+        return problems  # nothing is compiled
     if not compiles("c++", ["CXX", "c++", "g++", "clang++"], "#include <vector>"):
         problems.append("a C++ compiler is missing: apt-get install g++")
     if not compiles("c", ["CC", "cc", "gcc", "clang"], "#include <stdio.h>"):
         problems.append("a C compiler is missing: apt-get install gcc libc6-dev")
-    if shutil.which("make") is None:
-        problems.append("make is missing: apt-get install make")
     return problems
 
 

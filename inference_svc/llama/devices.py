@@ -39,6 +39,7 @@ _TIMEOUT_S = 60.0
 
 def list_devices(ggml: Any = ggml) -> list[Any]:
     """All devices, including the CPU."""
+    library.load_backends()
     return [ggml.ggml_backend_dev_get(index) for index in range(ggml.ggml_backend_dev_count())]
 
 
@@ -49,6 +50,7 @@ def device_names() -> list[str]:
 
 def find_device(name: str) -> Any:
     """Return a device by its name, or None."""
+    library.load_backends()
     return ggml.ggml_backend_dev_by_name(name.encode())
 
 

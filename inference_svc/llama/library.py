@@ -2,9 +2,11 @@
 
 import ctypes
 import logging
+from functools import cache
 from typing import Any
 
 import llama_cpp
+from llama_cpp.llama_cpp import _base_path, _lib
 
 log = logging.getLogger("llama.cpp")
 
@@ -23,15 +25,29 @@ def start() -> None:
     """Initialize the library and redirect its log. May be called again."""
     # llama.cpp stores a bare pointer to the callback; as a module attribute it is never freed.
     llama_cpp.llama_log_set(_log_line, ctypes.c_void_p(0))
+    load_backends()
     llama_cpp.llama_backend_init()
+
+
+@cache
+def load_backends() -> None:
+    """Load the backends of a build that has them in files of their own (GGML_BACKEND_DL).
+
+    ggml searches the folder of the program, Python's, and chooses the best CPU variant by itself.
+    """
+    _lib.ggml_backend_reg_count.restype = ctypes.c_size_t
+    if not _lib.ggml_backend_reg_count():
+        _lib.ggml_backend_load_all_from_path(str(_base_path).encode())
 
 
 def can_use_gpu() -> bool:
     """Whether llama.cpp was built with a GPU backend that finds a device."""
+    load_backends()
     return bool(llama_cpp.llama_supports_gpu_offload())
 
 
 def system_info() -> str:
     """llama.cpp's description of the CPU features it uses."""
+    load_backends()
     text: Any = llama_cpp.llama_print_system_info()
     return text.decode() if text else ""

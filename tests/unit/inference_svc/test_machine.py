@@ -1,4 +1,4 @@
-"""Tests of the usable cores, on machines and in containers."""
+"""Tests of the usable cores, on machines and in containers, and of the features of a processor."""
 
 import os
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_svc.machine import available_cores
+from inference_svc.machine import available_cores, cpu_flags, missing_cpu_features
 
 Machine = Callable[[str], tuple[Path, Path]]
 
@@ -66,3 +66,14 @@ def test_quotas_of_cgroup_v1_are_read(machine: Machine) -> None:
     assert available_cores(proc, groups) == 16
     _write(groups / "cpu/job", **{"cpu_cfs_quota_us": "150000", "cpu_cfs_period_us": "50000"})
     assert available_cores(proc, groups) == 3
+
+
+def test_features_of_a_build_that_the_processor_lacks_are_named(tmp_path: Path) -> None:
+    """Where the processor is unknown, only a trial tells."""
+    info = "CPU : SSE3 = 1 | AVX = 1 | AVX512 = 1 | AVX512_BF16 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+    (tmp_path / "cpuinfo").write_text("processor : 0\nflags\t\t: pni avx fma\nbugs :\n")
+
+    assert cpu_flags(tmp_path) == "pni avx fma"
+    assert missing_cpu_features(info, cpu_flags(tmp_path)) == ["AVX512", "AVX512_BF16"]
+    assert missing_cpu_features(info, "pni avx avx512f avx512_bf16") == []
+    assert missing_cpu_features(info, cpu_flags(tmp_path / "none")) == []

@@ -23,15 +23,6 @@ def test_pip_settings_of_the_shell_are_removed(
     assert not {"PIP_TARGET", "PIP_NO_BINARY", "PYTHONPATH"} & environment.keys()
 
 
-def test_the_key_of_a_build_depends_on_its_arguments() -> None:
-    """pip's cache would return the first build."""
-    plain = bootstrap.llama_key("llama-cpp-python==1", "")
-
-    assert plain == bootstrap.llama_key("llama-cpp-python==1", "")
-    assert plain != bootstrap.llama_key("llama-cpp-python==1", "-DGGML_CUDA=on")
-    assert plain != bootstrap.llama_key("llama-cpp-python==2", "")
-
-
 def test_stamps_of_levels_differ() -> None:
     """A larger level has more packages."""
     levels = [*bootstrap.LEVELS, bootstrap.DEMO_MODEL]
