@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
 TIMES ?= 20
@@ -120,6 +120,14 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
 	$(UV_LOCK) $(ARGS) requirements/mutants.in -o requirements/mutants.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
+
+dist: runtime ## Build the wheels: Corral's, and llama-cpp-python's for this processor
+	$(BIN)/python -m pip --no-input wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	cp "$$(cat .venv/.corral-llama-wheel)" dist/
+
+sbom: dev ## List what an installation contains, from the lock (dist/corral.cdx.json)
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/corral.cdx.json requirements/runtime.txt
 
 clean: ## Remove .venv, caches and build outputs
 	rm -rf .venv .venv-clients .venv-demo-model .venv-transformers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules

@@ -286,14 +286,16 @@ def _toml_value(value: Any) -> str:
 def read_secret(path: Path) -> str:
     """Read a secret from a file, without the line end.
 
-    Raises StartupError if the file is unreadable, empty, or accessible to other users.
+    Raises StartupError if the file is unreadable, empty, or accessible to other users. The group
+    may read a file of another owner, such as root: Kubernetes and systemd hand secrets over so.
     """
     try:
-        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8").strip()
+        status, text = path.stat(), path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise StartupError(f"The secret file {path} cannot be read: {reason}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    handed_over = 0 if status.st_uid == os.geteuid() else stat.S_IRGRP
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed_over:
         raise StartupError(
             f"The secret file {path} is accessible to other users; run: chmod 600 {path}"
         )

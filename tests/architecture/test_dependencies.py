@@ -25,6 +25,7 @@ PACKAGES: Final = {
     "grpc_health": "grpcio-health-checking",
     "grpc_reflection": "grpcio-reflection",
     "llama_cpp": "llama-cpp-python",
+    "yaml": "pyyaml",
 }
 """Distribution names that differ from the names of their modules."""
 

@@ -1,5 +1,6 @@
 """Settings: sources, precedence, and error messages."""
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -257,6 +258,23 @@ def test_the_newline_of_a_secret_file_is_removed(tmp_path: Path) -> None:
     path.chmod(0o600)
 
     assert read_secret(path) == "hunter2"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user, which only root may")
+def test_the_group_may_read_a_secret_of_another_owner(tmp_path: Path) -> None:
+    """So Kubernetes (fsGroup) and systemd (LoadCredential) hand secrets over; nobody else may."""
+    path = tmp_path / "s"
+    path.write_text("hunter2")
+    path.chmod(0o440)
+    with pytest.raises(StartupError, match="accessible to other users"):
+        read_secret(path)
+
+    os.chown(path, 12345, 0)
+
+    assert read_secret(path) == "hunter2"
+    path.chmod(0o444)
+    with pytest.raises(StartupError, match="accessible to other users"):
+        read_secret(path)
 
 
 def test_a_secret_file_must_be_text(tmp_path: Path) -> None:

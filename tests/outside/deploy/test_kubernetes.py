@@ -1,0 +1,192 @@
+"""The Kubernetes manifests: rendered by kubectl, checked by the schemas of Kubernetes, read by the
+settings code of the services that they start."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from corral_cli.serve import SERVICES, settings_class
+from svc_kit.settings.groups import load_settings
+from tests.architecture.test_house_rules import ROOT
+
+FOLDER = ROOT / "deploy/kubernetes"
+OVERLAYS = ["base", "overlays/production", "overlays/gpu"]
+OF_OPERATORS = {"ScaledObject", "ServiceMonitor"}
+"""Kinds that the schemas of Kubernetes do not have."""
+SECRETS = {
+    "corral-service-token": "service-token",
+    "corral-database": "postgresql://corral:secret@db/corral",
+    "corral-bucket": "secret",
+}
+"""The Secrets that docs/operate/kubernetes.md tells operators to create, with a value of each."""
+MARGIN_S = 10
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders them")
+
+
+@cache
+def render(overlay: str) -> str:
+    """The manifests of an overlay as one text."""
+    command = ["kubectl", "kustomize", str(FOLDER / overlay)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def manifests(overlay: str) -> list[dict[str, Any]]:
+    """The manifests of an overlay."""
+    return list(yaml.safe_load_all(render(overlay)))
+
+
+def pods(overlay: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The component and the pod specification of each workload."""
+    for manifest in manifests(overlay):
+        if template := manifest.get("spec", {}).get("template"):
+            yield template["metadata"]["labels"]["app.kubernetes.io/component"], template["spec"]
+
+
+def validate(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check manifests against the schemas of Kubernetes; unknown fields are errors."""
+    path = folder / "manifests.yaml"
+    path.write_text(text)
+    command = [str(Path(sys.executable).with_name("kubernetes-validate")), "--strict", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_manifests_have_the_schema_of_kubernetes(overlay: str, tmp_path: Path) -> None:
+    """Only kinds of operators are unknown to it."""
+    result = validate(render(overlay), tmp_path)
+
+    unknown = re.findall(r"WARN .* find schema for kind (\w+)", result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert set(unknown) == {manifest["kind"] for manifest in manifests(overlay)} & OF_OPERATORS
+    assert result.stdout.count("WARN") == len(unknown)
+
+
+def test_a_misspelt_field_is_found(tmp_path: Path) -> None:
+    """The check above would not be worth much without this."""
+    text = render("base").replace("readinessProbe:", "readynessProbe:", 1)
+
+    assert validate(text, tmp_path).returncode != 0
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_accept_the_settings_of_their_pods(overlay: str, tmp_path: Path) -> None:
+    """Every name in the ConfigMap and in the environment is a setting, and each value is valid."""
+    found = dict(pods(overlay))
+    for service in SERVICES:
+        container = found[service]["containers"][0]
+        assert container["args"] == ["serve", service, "--config", "/etc/corral/corral.toml"]
+        settings = load(service, overlay, container, tmp_path)
+        ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert settings.listen == f"0.0.0.0:{ports.get('grpc') or ports['http']}"
+        assert settings.management_listen == f"0.0.0.0:{ports['management']}"
+        assert settings.require_keys
+        token = container["volumeMounts"][1]
+        assert str(settings.service_token_file) == f"{token['mountPath']}/service-token"
+
+
+def load(service: str, overlay: str, container: Mapping[str, Any], folder: Path) -> Any:
+    """Load the settings of a service from its ConfigMap and the environment of its container."""
+    (config,) = [m for m in manifests(overlay) if m["kind"] == "ConfigMap"]
+    path = folder / "corral.toml"
+    path.write_text(config["data"]["corral.toml"])
+    environment = {
+        variable["name"]: SECRETS[variable["valueFrom"]["secretKeyRef"]["name"]]
+        for variable in container.get("env", [])
+    }
+    return load_settings(settings_class(service), toml=path, environment=environment)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_call_each_other_at_addresses_that_exist(overlay: str, tmp_path: Path) -> None:
+    """A target is the name and a port of a Service of the overlay."""
+    addresses = {
+        f"{manifest['metadata']['name']}:{port['port']}"
+        for manifest in manifests(overlay)
+        if manifest["kind"] == "Service"
+        for port in manifest["spec"]["ports"]
+    }
+    found = dict(pods(overlay))
+    for service in SERVICES:
+        settings = load(service, overlay, found[service]["containers"][0], tmp_path)
+        targets = {getattr(settings, f"{other}_target", None) for other in SERVICES} - {None}
+        assert targets
+        assert targets <= addresses
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_are_not_killed_while_they_drain(overlay: str, tmp_path: Path) -> None:
+    """The grace period is longer than the delay before SIGTERM and the drain after it."""
+    for service, pod in pods(overlay):
+        if service in SERVICES:
+            (container,) = pod["containers"]
+            settings = load(service, overlay, container, tmp_path)
+            server = getattr(settings, "server", settings)
+            delay_s = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+            needed_s = delay_s + server.drain_grace_s + MARGIN_S
+            assert pod["terminationGracePeriodSeconds"] >= needed_s, service
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_have_few_rights(overlay: str) -> None:
+    """The Pod Security Standard `restricted`, and a root that cannot be written."""
+    for _, pod in pods(overlay):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False  # CORRAL_GATEWAY_PORT would be an unknown setting
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_secrets_are_named_and_never_contained(overlay: str) -> None:
+    """Those of the documentation, and no others."""
+    names = {
+        volume["secret"]["secretName"]
+        for _, pod in pods(overlay)
+        for volume in pod["volumes"]
+        if "secret" in volume
+    } | {
+        variable["valueFrom"]["secretKeyRef"]["name"]
+        for _, pod in pods(overlay)
+        for variable in pod["containers"][0].get("env", [])
+    }
+
+    assert names <= SECRETS.keys()
+    assert all(manifest["kind"] != "Secret" for manifest in manifests(overlay))
+    page = (ROOT / "docs/operate/kubernetes.md").read_text()
+    assert all(f"create secret generic {name} " in page for name in names)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_workload_is_admitted_by_a_network_policy(overlay: str) -> None:
+    """All other traffic into the namespace is refused."""
+    policies = [m["spec"] for m in manifests(overlay) if m["kind"] == "NetworkPolicy"]
+    selected = {
+        label
+        for policy in policies
+        for label in [
+            policy["podSelector"].get("matchLabels", {}).get("app.kubernetes.io/component"),
+            *[
+                value
+                for expression in policy["podSelector"].get("matchExpressions", [])
+                for value in expression["values"]
+            ],
+        ]
+    }
+
+    assert {component for component, _ in pods(overlay)} <= selected

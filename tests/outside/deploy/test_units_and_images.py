@@ -1,0 +1,137 @@
+"""systemd units, the Dockerfile and the compose file: checked by systemd and hadolint, and read by
+the settings code of the services that they start."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from corral_cli.serve import SERVICES, settings_class
+from svc_kit.settings.groups import load_settings
+from tests.architecture.test_house_rules import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNITS = ["corral.service", "corral@.service"]
+MAX_EXPOSURE = 20
+"""Of 100, in systemd's reckoning: what may be written, called, opened and seen."""
+MARGIN_S = 10
+
+
+def unit(name: str) -> dict[str, list[str]]:
+    """The values of each key of a unit, in order."""
+    lines = (DEPLOY / "systemd" / name).read_text().splitlines()
+    values: dict[str, list[str]] = {}
+    for key, sign, value in (line.partition("=") for line in lines if not line.startswith("#")):
+        if sign:
+            values.setdefault(key, []).append(value)
+    return values
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("name", UNITS)
+def test_units_are_hardened(name: str) -> None:
+    """A service that is broken into can read its own data and answer callers, and little else."""
+    command = ["systemd-analyze", "security", "--offline=yes", "--no-pager"]
+    path = DEPLOY / "systemd" / name
+    threshold = f"--threshold={MAX_EXPOSURE}"
+    result = subprocess.run([*command, threshold, str(path)], capture_output=True, text=True)
+
+    assert result.returncode == 0, result.stdout
+    assert "OK" in result.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_units_start_commands_that_exist(name: str, tmp_path: Path) -> None:
+    """`corral COMMAND --help` knows the command and its options."""
+    lines = [value for key in ("ExecStartPre", "ExecStart") for value in unit(name)[key]]
+    for line in lines:
+        program, *arguments = shlex.split(line.replace("%i", "gateway"))
+        assert program == "/opt/corral/bin/corral"
+        command = [sys.executable, "-m", "corral_cli", *arguments, "--help"]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "gen")])
+        environment = {**os.environ, "PYTHONPATH": path}
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr
+
+
+def test_units_set_settings_that_exist() -> None:
+    """systemd replaces %d by the folder of credentials, %S by the state folder."""
+    assignments = dict(
+        pair.split("=", 1)
+        for name in UNITS
+        for line in unit(name)["Environment"]
+        for pair in line.split()
+    )
+    for service in SERVICES:
+        settings: Any = load_settings(settings_class(service), environment=assignments)
+        assert str(settings.service_token_file) == "%d/service-token"
+
+
+@pytest.mark.parametrize(("name", "num_drains"), [("corral.service", 3), ("corral@.service", 1)])
+def test_units_wait_for_the_drains(name: str, num_drains: int) -> None:
+    """`corral up` stops one service after the other."""
+    settings: Any = load_settings(settings_class("control"), environment={})
+    (timeout,) = unit(name)["TimeoutStopSec"]
+
+    needed_s = num_drains * (settings.server.drain_grace_s + MARGIN_S)
+    assert int(timeout.removesuffix("s")) > needed_s
+    assert unit(name)["KillMode"] == ["mixed"]
+
+
+def test_the_dockerfile_is_clean() -> None:
+    """By the rules of hadolint; an exception has its reason beside it."""
+    hadolint = Path(sys.executable).with_name("hadolint")
+    command = [str(hadolint), str(DEPLOY / "Dockerfile")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_image_is_built_from_what_the_build_needs() -> None:
+    """Every folder of the wheel and what the installation reads is in the build context."""
+    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text()
+    kept = set(re.findall(r"(?m)^!(\S+)", ignore))
+    project = (ROOT / "pyproject.toml").read_text()
+    packages = re.findall(r'"(\w+)(?:/\w+)?"', re.findall(r"(?m)^packages = \[(.*)\]", project)[0])
+
+    assert kept >= {*packages, "migrations", "requirements", "pyproject.toml", "deploy/build.sh"}
+    for name in kept:
+        assert list(ROOT.glob(name)), name
+
+
+@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.s3.yaml"]])
+def test_services_accept_the_settings_of_compose(files: list[str]) -> None:
+    """Its file, and the environment of all its files together."""
+    folder = DEPLOY / "compose"
+    documents = [yaml.safe_load((folder / name).read_text()) for name in files]
+    service = documents[0]["services"]["corral"]
+    environment: dict[str, str] = {}
+    for document in documents:
+        environment |= document["services"]["corral"]["environment"]
+    environment = {key: re.sub(r"\$\{.*?\}", "12345678", text) for key, text in environment.items()}
+    loaded: dict[str, Any] = {
+        name: load_settings(
+            settings_class(name), toml=folder / "corral.toml", environment=environment
+        )
+        for name in SERVICES
+    }
+
+    assert all(settings.require_keys for settings in loaded.values())
+    database = loaded["control"].database_url.get_secret_value()
+    assert database == "postgresql://corral:12345678@postgres/corral"
+    assert (loaded["control"].blobs_url is not None) == (len(files) == 2)
+    drains_s = loaded["gateway"].drain_grace_s + sum(
+        loaded[name].server.drain_grace_s for name in ("control", "inference")
+    )
+    assert int(service["stop_grace_period"].removesuffix("s")) > drains_s + 3 * MARGIN_S
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
