@@ -1,6 +1,7 @@
 """The `corral` command: all subcommands in one group, failures printed as one line."""
 
 import errno
+import os
 import platform
 import sys
 from importlib.metadata import version as installed_version
@@ -11,8 +12,10 @@ from corral_cli.adapters import adapters
 from corral_cli.backup import backup, check, restore
 from corral_cli.batch import batch
 from corral_cli.chat import chat
+from corral_cli.completion import completion
 from corral_cli.config import config
 from corral_cli.db import db
+from corral_cli.doctor.examination import doctor
 from corral_cli.jobs import jobs
 from corral_cli.keys import keys
 from corral_cli.limits import limits
@@ -60,8 +63,11 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands)
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""
+    if os.environ.get("NO_COLOR"):
+        context.color = False
 
 
 @cli.command("version")
@@ -84,6 +90,8 @@ for command in (
     check,
     backup,
     restore,
+    doctor,
+    completion,
     projects,
     limits,
     keys,

@@ -1,6 +1,5 @@
 """`corral adapters add|remove|list`: adapters stored by the control service."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from corral_cli.connection import (
     list_all,
     target_option,
 )
+from corral_cli.output import read_chunks
 
 _UPLOAD_TIMEOUT_S = 3600.0
 _ENGINES_TIMEOUT_S = 30
@@ -104,6 +104,5 @@ async def _upload(
     header: adapter_pb2.AdapterHeader, file: Path
 ) -> AsyncIterator[pb.CreateAdapterRequest]:
     yield pb.CreateAdapterRequest(header=header)
-    with await asyncio.to_thread(file.open, "rb") as source:
-        while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
-            yield pb.CreateAdapterRequest(chunk=chunk)
+    async for chunk in read_chunks(file, _CHUNK_BYTES):
+        yield pb.CreateAdapterRequest(chunk=chunk)

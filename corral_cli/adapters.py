@@ -10,6 +10,7 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
+from corral_cli.output import json_option, print_list
 
 _LOAD_TIMEOUT_S = 300.0
 
@@ -31,19 +32,19 @@ adapters.add_command(adapter_registry.remove)
 
 @adapters.command("list")
 @target_option(None, "List the adapters in the memory of this inference server instead.")
+@json_option
 @adapter_registry.control_options
-def list_adapters(target: str | None, control: str, api_key: str | None) -> None:
+def list_adapters(target: str | None, control: str, api_key: str | None, as_json: bool) -> None:
     """List the registered adapters, or with --target those in a server's memory, including
     draining ones."""
     if target is None:
-        for adapter in adapter_registry.list_registered(Connection(control, api_key)):
-            click.echo(adapter_registry.describe(adapter))
+        registered = adapter_registry.list_registered(Connection(control, api_key))
+        print_list(registered, as_json, lambda each: map(adapter_registry.describe, each))
         return
     reply = Connection(target, api_key).call(
         lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()
     )
-    for loaded in reply.adapters:
-        click.echo(describe(loaded))
+    print_list(reply.adapters, as_json, lambda each: map(describe, each))
 
 
 @adapters.command("load")

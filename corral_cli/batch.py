@@ -22,6 +22,7 @@ from corral_cli.connection import (
     api_key_option,
     target_option,
 )
+from corral_cli.output import json_option, print_list, read_chunks, transfer_bar
 from svc_kit.errors import Unavailable
 from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import translate_errors
@@ -128,13 +129,13 @@ def submit(connection: Connection, file: Path, endpoint: str | None, watch: bool
 
 @batch.command("list")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
+@json_option
 @click.pass_obj
-def list_batches(connection: Connection, limit: int) -> None:
+def list_batches(connection: Connection, limit: int, as_json: bool) -> None:
     """List the latest batches with their states and counts, newest first."""
     request = pb.ListBatchesRequest(page_size=limit)
     page = connection.call(lambda channel: BatchServiceStub(channel).ListBatches, request)
-    for item in page.batches:
-        click.echo(describe(item))
+    print_list(page.batches, as_json, lambda batches: map(describe, batches))
 
 
 @batch.command("watch")
@@ -171,10 +172,13 @@ def download(connection: Connection, batch_id: str, errors: bool, output: Path) 
         if not file_id:
             content = "failed lines" if errors else "answers"
             raise click.ClickException(f"{batch_id} is {format_state(batch)} and has no {content}")
-        with atomic_file(output) as target:
+        files = FileServiceStub(channel)
+        file = (await files.GetFile(files_pb.GetFileRequest(file_id=file_id))).file
+        with atomic_file(output) as target, transfer_bar(file.size_bytes, output.name) as bar:
             download = files_pb.DownloadFileRequest(file_id=file_id)
-            async for response in FileServiceStub(channel).DownloadFile(download):
+            async for response in files.DownloadFile(download):
                 target.write(response.chunk)
+                bar.update(len(response.chunk))
 
     connection.run(fetch)
 
@@ -182,9 +186,8 @@ def download(connection: Connection, batch_id: str, errors: bool, output: Path) 
 async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
     header = file_pb2.FileHeader(filename=file.name, purpose=file_pb2.FILE_PURPOSE_BATCH)
     yield files_pb.CreateFileRequest(header=header)
-    with file.open("rb") as source:
-        while chunk := await asyncio.to_thread(source.read, _CHUNK_BYTES):
-            yield files_pb.CreateFileRequest(chunk=chunk)
+    async for chunk in read_chunks(file, _CHUNK_BYTES):
+        yield files_pb.CreateFileRequest(chunk=chunk)
 
 
 def _first_url(file: Path) -> str:

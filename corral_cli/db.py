@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from control_svc.config import ControlSettings
 from corral_cli.serve import load
 
 
@@ -33,7 +34,12 @@ def upgrade(config: Path | None) -> None:
 @_config
 def check(config: Path | None) -> None:
     """Check that the database has the schema of this release. If not, exit with code 1."""
+    revision = asyncio.run(check_schema(load("control", config)))
+    click.echo(f"the database is at revision {revision}, as this release needs it")
+
+
+async def check_schema(settings: ControlSettings) -> str:
+    """Return the revision of the database. Raises StartupError unless it is this release's."""
     from control_svc.app import check_database
 
-    revision = asyncio.run(check_database(load("control", config)))
-    click.echo(f"the database is at revision {revision}, as this release needs it")
+    return await check_database(settings)

@@ -6,6 +6,7 @@ from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import control_options, format_time
+from corral_cli.output import json_option, print_list
 
 
 @click.group("jobs")
@@ -15,12 +16,13 @@ def jobs() -> None:
 
 @jobs.command("dead")
 @click.option("--project", default="", help="Only jobs of this project. Default: all projects.")
+@json_option
 @control_options
-def list_dead(control: Connection, project: str) -> None:
+def list_dead(control: Connection, project: str, as_json: bool) -> None:
     """List the jobs that are not retried automatically, with their errors, newest first."""
     request = pb.ListJobsRequest(project_id=project, state=pb.Job.STATE_DEAD)
-    for job in control.list_all(lambda channel: JobServiceStub(channel).ListJobs, request, "jobs"):
-        click.echo(describe(job))
+    listed = control.list_all(lambda channel: JobServiceStub(channel).ListJobs, request, "jobs")
+    print_list(listed, as_json, lambda jobs: map(describe, jobs))
 
 
 @jobs.command("retry")

@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options, format_time
+from corral_cli.output import json_option, print_list
 from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
 
@@ -92,12 +93,13 @@ def create(
 @keys.command("list")
 @click.option("--project", default="", help="Only keys of this project. Default: all projects.")
 @click.option("--all", "show_revoked", is_flag=True, help="Include revoked keys.")
+@json_option
 @control_options
-def list_keys(control: Connection, project: str, show_revoked: bool) -> None:
+def list_keys(control: Connection, project: str, show_revoked: bool, as_json: bool) -> None:
     """List the keys, newest first."""
     request = pb.ListKeysRequest(project_id=project, show_revoked=show_revoked)
-    for key in control.list_all(lambda channel: KeyServiceStub(channel).ListKeys, request, "keys"):
-        click.echo(describe(key))
+    listed = control.list_all(lambda channel: KeyServiceStub(channel).ListKeys, request, "keys")
+    print_list(listed, as_json, lambda keys: map(describe, keys))
 
 
 @keys.command("revoke")

@@ -9,6 +9,7 @@ from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import control_options
+from corral_cli.output import json_option, print_list
 
 _NANOS: Final = 10**9
 _COST: Final = pb.Limit.UNIT_COST
@@ -102,11 +103,11 @@ def create(
 
 
 @limits.command("list")
+@json_option
 @control_options
-def list_limits(control: Connection) -> None:
+def list_limits(control: Connection, as_json: bool) -> None:
     """List the limits."""
-    for limit in _all_limits(control):
-        click.echo(describe(limit))
+    print_list(_all_limits(control), as_json, lambda listed: map(describe, listed))
 
 
 @limits.command("update")

@@ -1,5 +1,6 @@
 """`corral models`: list, load and unload models of a running server."""
 
+import json
 from collections.abc import Iterable
 
 import click
@@ -12,6 +13,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
+from corral_cli.output import as_object, json_option, print_list
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
@@ -27,25 +29,30 @@ def models(context: click.Context, target: str, api_key: str | None) -> None:
 
 
 @models.command("list")
+@json_option
 @click.pass_obj
-def list_models(connection: Connection) -> None:
+def list_models(connection: Connection, as_json: bool) -> None:
     """List every model with its state."""
     request = inference_pb.ListModelsRequest()
     listed = connection.list_all(
         lambda channel: InferenceServiceStub(channel).ListModels, request, "models", timeout_s=None
     )
-    click.echo(table(listed))
+    print_list(listed, as_json, lambda models: [table(models)])
 
 
 @models.command("show")
 @click.argument("model")
+@json_option
 @click.pass_obj
-def show(connection: Connection, model: str) -> None:
+def show(connection: Connection, model: str, as_json: bool) -> None:
     """Print all fields of a model."""
     request = inference_pb.GetModelRequest(model=model)
     reply = connection.call(
         lambda channel: InferenceServiceStub(channel).GetModel, request, timeout_s=None
     )
+    if as_json:
+        click.echo(json.dumps(as_object(reply.model), indent=2))
+        return
     click.echo(text_format.MessageToString(reply.model, as_utf8=True), nl=False)
 
 

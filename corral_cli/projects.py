@@ -6,6 +6,7 @@ from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import control_options, format_time
+from corral_cli.output import json_option, print_list
 
 
 @click.group("projects")
@@ -26,14 +27,15 @@ def create(control: Connection, project_id: str, name: str) -> None:
 
 @projects.command("list")
 @click.option("--all", "show_archived", is_flag=True, help="Include archived projects.")
+@json_option
 @control_options
-def list_projects(control: Connection, show_archived: bool) -> None:
+def list_projects(control: Connection, show_archived: bool, as_json: bool) -> None:
     """List the projects."""
     request = pb.ListProjectsRequest(show_archived=show_archived)
-    for project in control.list_all(
+    listed = control.list_all(
         lambda channel: ProjectServiceStub(channel).ListProjects, request, "projects"
-    ):
-        click.echo(describe(project))
+    )
+    print_list(listed, as_json, lambda projects: map(describe, projects))
 
 
 @projects.command("archive")

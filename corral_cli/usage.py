@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options, format_time
+from corral_cli.output import json_option, print_list
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
 _NUM_TEXT_COLUMNS = 3
@@ -23,8 +24,17 @@ _NUM_TEXT_COLUMNS = 3
 @click.option(
     "--by", "period", type=click.Choice(["day", "hour"]), default="day", show_default=True
 )
+@json_option
 @control_options
-def usage(control: Connection, project: str, model: str, key: str, days: int, period: str) -> None:
+def usage(
+    control: Connection,
+    project: str,
+    model: str,
+    key: str,
+    days: int,
+    period: str,
+    as_json: bool,
+) -> None:
     """Show requests, tokens and cost by project and model, oldest first."""
     start = Timestamp()
     start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
@@ -36,8 +46,7 @@ def usage(control: Connection, project: str, model: str, key: str, days: int, pe
         period=f"PERIOD_{period.upper()}",
     )
     sums = control.list_all(lambda channel: UsageServiceStub(channel).ListUsage, request, "sums")
-    for line in table(sums):
-        click.echo(line)
+    print_list(sums, as_json, table)
 
 
 def table(sums: Iterable[pb.UsageSum]) -> list[str]:

@@ -1,6 +1,7 @@
 """`corral keys`, `corral projects` and `corral usage` against a real control service."""
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -83,6 +84,7 @@ def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
     key_id = re.search(r"key_\w+", created)[0]  # type: ignore[index]
     before = served.verdict(key)
     listed = served.output("keys", "list")
+    (as_json, *_) = json.loads(served.output("keys", "list", "--json"))
     by_key = served.corral("keys", "list", "--project", "red", credential=key)
     revoked = served.output("keys", "revoke", key_id)
 
@@ -91,6 +93,7 @@ def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
     assert ", until " in listed
     assert key not in listed
     assert key_id in by_key.output
+    assert (as_json["id"], as_json["scopes"]) == (key_id, ["KEY_SCOPE_ADMIN"])
     assert "revoked" in revoked
     assert served.verdict(key) == "REVOKED"
     assert key_id not in served.output("keys", "list")
@@ -175,6 +178,8 @@ def test_usage_is_a_table(served: Served) -> None:
     assert {len(line) for line in lines} == {len(lines[0])}
     only = served.output("usage", "--project", "red", "--by", "hour").splitlines()
     assert only[1].startswith(f"{hour}  red")
+    blue, red = json.loads(served.output("usage", "--json"))
+    assert (blue["project"], red["counts"]["prompt_tokens"]) == ("blue", "34567")
     assert len(only) == 2
 
 

@@ -1,5 +1,7 @@
 """Subcommands that need no server, and checks before a server is started."""
 
+import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -26,6 +28,63 @@ def test_every_subcommand_has_a_help_text() -> None:
 
         assert result.exit_code == 0
         assert cli.commands[name].help
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield all subcommands that are no groups, with their words."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield " ".join([*path, name]), command
+
+
+def test_every_listing_can_be_read_by_a_program() -> None:
+    """`--json` prints the fields of the gRPC API."""
+    listings = {
+        words: command
+        for words, command in commands(cli)
+        if words.split()[-1] in {"list", "show", "dead", "usage", "doctor"}
+    }
+
+    assert len(listings) >= 8
+    for words, command in listings.items():
+        assert "--json" in [name for option in command.params for name in option.opts], words
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        (["corral", "mod"], ["models"]),
+        (["corral", "models", ""], ["list", "load", "show", "unload"]),
+        (["corral", "completion", "z"], ["zsh"]),
+        (["corral", "serve", "--con"], ["--config"]),
+    ],
+)
+def test_the_shell_completes_commands_and_options(words: list[str], completions: list[str]) -> None:
+    """The script of `corral completion bash` in bash, which calls the installed command."""
+    script = f"""
+        eval "$(corral completion bash)"
+        COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}
+        _corral_completion corral
+        echo "${{COMPREPLY[@]}}"
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path}
+    result = subprocess.run(
+        ["bash", "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+
+    assert result.stdout.split() == completions
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_script_too(shell: str) -> None:
+    """Click writes it; `corral` answers it."""
+    result = CliRunner().invoke(cli, ["completion", shell])
+
+    assert result.exit_code == 0
+    assert f"_CORRAL_COMPLETE={shell}_complete" in result.output
 
 
 def options(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:

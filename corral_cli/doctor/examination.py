@@ -1,0 +1,42 @@
+"""`corral doctor`: says what is wrong with a machine or an installation."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from corral_cli.doctor.findings import Finding, Level
+from corral_cli.doctor.machine_checks import check_machine
+
+
+@click.command("doctor")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of the findings.")
+@click.pass_context
+def doctor(context: click.Context, config: Path | None, as_json: bool) -> None:
+    """Check this machine and the installation: what is wrong, and what to do.
+
+    Exits with code 1 if there is an error; warnings alone are no error.
+    """
+    # Imported here because it is slow, and other commands do not need it.
+    from corral_cli.doctor.installation_checks import check_installation
+
+    findings = [*check_machine(), *check_installation(config)]
+    click.echo(
+        json.dumps([each.as_json() for each in findings], indent=2) if as_json else report(findings)
+    )
+    context.exit(any(finding.level is Level.ERROR for finding in findings))
+
+
+def report(findings: Iterable[Finding]) -> str:
+    """One line a finding, and how many are bad."""
+    listed = list(findings)
+    width = max(len(finding.check) for finding in listed)
+    counts = [
+        f"{num} {level}{'' if num == 1 else 's'}"
+        for level in (Level.ERROR, Level.WARNING)
+        if (num := sum(finding.level is level for finding in listed))
+    ]
+    summary = ", ".join(counts) or "nothing is wrong"
+    return "\n".join([*(finding.as_line(width) for finding in listed), "", summary])

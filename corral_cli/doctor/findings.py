@@ -1,0 +1,58 @@
+"""What `corral doctor` finds: one line a check, as text or JSON."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+import click
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """Corral runs, but not as well as it could."""
+    ERROR = "error"
+    """Corral does not start or does not work."""
+
+
+_COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
+_LEVEL_WIDTH = max(map(len, Level))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    check: str
+    level: Level
+    message: str
+    """What was found, with figures."""
+    remedy: str = ""
+    """What the operator can do; empty if the level is OK or the message says it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding as a JSON object."""
+        return asdict(self)
+
+    def as_line(self, width: int) -> str:
+        """The finding as one line; `width` is that of the longest name of a check."""
+        level = click.style(self.level.ljust(_LEVEL_WIDTH), fg=_COLORS[self.level])
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{level}  {self.check.ljust(width)}  {self.message}{remedy}"
+
+
+def ok(check: str, message: str) -> Finding:
+    """A check that passed."""
+    return Finding(check, Level.OK, message)
+
+
+def warning(check: str, message: str, remedy: str) -> Finding:
+    """Something that will be in the way later."""
+    return Finding(check, Level.WARNING, message, remedy)
+
+
+def error(check: str, message: str, remedy: str) -> Finding:
+    """Something without which Corral does not work."""
+    return Finding(check, Level.ERROR, message, remedy)

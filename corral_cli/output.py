@@ -1,0 +1,61 @@
+"""Output that commands share: listings as text or JSON, progress bars of transfers."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--json`; the command receives it as `as_json`."""
+    text = "Print JSON, with the fields of the gRPC API."
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def as_object(message: Message) -> dict[str, Any]:
+    """A message as a JSON object with the names of the protos, without unset optional fields."""
+    return MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def print_list(
+    messages: Iterable[MessageT],
+    as_json: bool,
+    lines: Callable[[Sequence[MessageT]], Iterable[str]],
+) -> None:
+    """Print messages as the lines that `lines` makes of them, or as one JSON array."""
+    listed = list(messages)
+    if as_json:
+        click.echo(json.dumps([as_object(message) for message in listed], indent=2))
+        return
+    for line in lines(listed):
+        click.echo(line)
+
+
+def transfer_bar(num_bytes: int, label: str) -> AbstractContextManager[Any]:
+    """A progress bar on stderr, if that is a terminal; `update(n)` adds n bytes."""
+    return click.progressbar(
+        length=num_bytes, label=label, file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
+
+
+async def read_chunks(file: Path, chunk_bytes: int) -> AsyncIterator[bytes]:
+    """Read a file for an upload, with a progress bar."""
+    with (
+        await asyncio.to_thread(file.open, "rb") as source,
+        transfer_bar(os.fstat(source.fileno()).st_size, file.name) as bar,
+    ):
+        while chunk := await asyncio.to_thread(source.read, chunk_bytes):
+            yield chunk
+            bar.update(len(chunk))
