@@ -1,7 +1,6 @@
 """The `corral` command: all subcommands in one group, failures printed as one line."""
 
 import errno
-import os
 import platform
 import sys
 from importlib.metadata import version as installed_version
@@ -63,10 +62,11 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands)
+@click.option("--no-color", envvar="NO_COLOR", default="", hidden=True)
 @click.pass_context
-def cli(context: click.Context) -> None:
+def cli(context: click.Context, no_color: str) -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""
-    if os.environ.get("NO_COLOR"):
+    if no_color:
         context.color = False
 
 

@@ -67,14 +67,14 @@ def location(name: str) -> Path:
 
 def check_locale() -> Finding:
     """A locale that is not installed makes every program fall back to ASCII."""
-    name = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG", "")
     try:
-        locale.setlocale(locale.LC_CTYPE, "")
+        name = locale.setlocale(locale.LC_CTYPE, "")
     except locale.Error:
-        return warning("locale", f"{name} is not installed", "set LANG=C.UTF-8")
+        problem = "that of LC_ALL, LC_CTYPE or LANG is not installed"
+        return warning("locale", problem, "set LANG=C.UTF-8")
     if sys.getfilesystemencoding() != "utf-8":
         return error("locale", f"file names are {sys.getfilesystemencoding()}", "set LANG=C.UTF-8")
-    return ok("locale", f"{name or 'C'}, file names in UTF-8")
+    return ok("locale", f"{name}, file names in UTF-8")
 
 
 def check_clock(now: float, installed: float) -> Finding:
