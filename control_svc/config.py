@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings.groups import (
     ExistingFile,
+    IssuerSettings,
     KeySettings,
     ListenAddress,
     ServerSettings,
@@ -178,6 +179,8 @@ class ControlSettings(ServiceSettings):
     """Accepted API keys, beside those of `corral keys create`."""
     service_token_file: Path | None = None
     """File of the service token, which the gateway also has."""
+    issuers: tuple[IssuerSettings, ...] = ()
+    """OpenID Connect issuers whose access tokens are accepted like keys."""
     allow_keyless: bool = False
     """Allow callers without a key on other interfaces than loopback."""
     require_keys: bool = False

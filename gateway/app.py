@@ -95,6 +95,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         authenticator = build_authenticator(
             listen=settings.listen,
             keys=settings.keys,
+            issuers=settings.issuers,
             allow_keyless=settings.allow_keyless,
             require_keys=settings.require_keys,
             stored_keys=stored_keys,

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings.groups import (
+    IssuerSettings,
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
@@ -37,6 +38,8 @@ class GatewaySettings(ServiceSettings):
     """Serve HTTPS instead of HTTP."""
     keys: tuple[KeySettings, ...] = ()
     """Accepted API keys. Without keys, requests are keyless, on a loopback address only."""
+    issuers: tuple[IssuerSettings, ...] = ()
+    """OpenID Connect issuers whose access tokens are accepted like keys."""
     allow_keyless: bool = False
     """Serve without keys on an address that other machines can reach."""
     require_keys: bool = False

@@ -237,6 +237,7 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
     return build_authenticator(
         listen=settings.listen,
         keys=settings.keys,
+        issuers=settings.issuers,
         allow_keyless=settings.allow_keyless,
         require_keys=settings.require_keys,
         service_token_file=settings.service_token_file,

@@ -10,6 +10,7 @@ from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, 
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
 from svc_kit.settings.groups import (
+    IssuerSettings,
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
@@ -322,6 +323,8 @@ class InferenceSettings(ServiceSettings):
     """API keys that are accepted."""
     service_token_file: Path | None = None
     """File with the service token, by which Corral's services authenticate each other."""
+    issuers: tuple[IssuerSettings, ...] = ()
+    """OpenID Connect issuers whose access tokens are accepted like keys."""
     allow_keyless: bool = False
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False

@@ -3,6 +3,7 @@
 Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
 Node with its own test runner, and Python programs that use libraries built on the OpenAI client.
 The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers.
+At last runs the tests with oidc-provider.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
@@ -38,7 +39,7 @@ def main() -> int:
     """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
         failures = run_node(base_url) or run_programs(base_url)
-    return failures or run_beside_transformers()
+    return failures or run_beside_transformers() or run_with_issuer()
 
 
 def run_node(base_url: str) -> int:
@@ -47,18 +48,35 @@ def run_node(base_url: str) -> int:
     if missing:
         print(f"SKIPPED tests/clients/*.test.mjs: {' and '.join(missing)} not found")
         return 0
-    quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
-    if subprocess.run(quiet, cwd=CLIENTS, check=False).returncode != 0:
-        print(
-            "npm ci failed in tests/clients; check that the package registry is reachable",
-            file=sys.stderr,
-        )
+    if not install_node_packages(CLIENTS):
         return 1
     environment = {**os.environ, "CORRAL_BASE_URL": base_url}
     tests = sorted(path.name for path in CLIENTS.glob("*.test.mjs"))
     options = ["--test-reporter=spec", f"--test-timeout={NODE_TIMEOUT_MS}"]
     command = ["node", "--test", *options, *tests]
     return subprocess.run(command, cwd=CLIENTS, env=environment, check=False).returncode
+
+
+def install_node_packages(folder: Path) -> bool:
+    """Install the packages of a folder's lock file. Returns whether it succeeded."""
+    quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
+    if subprocess.run(quiet, cwd=folder, check=False).returncode == 0:
+        return True
+    problem = f"npm ci failed in {folder.relative_to(ROOT)}; is the package registry reachable?"
+    print(problem, file=sys.stderr)
+    return False
+
+
+def run_with_issuer() -> int:
+    """Run the tests with oidc-provider. Returns the exit code; 0 if Node or npm is missing."""
+    folder = ROOT / "tests" / "outside" / "oidc"
+    if shutil.which("npm") is None:
+        print("SKIPPED tests/outside/oidc: npm not found")
+        return 0
+    if not install_node_packages(folder):
+        return 1
+    command = [sys.executable, "-m", "pytest", "-q", str(folder)]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def run_programs(base_url: str) -> int:

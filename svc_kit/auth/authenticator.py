@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from svc_kit.auth.jwt_issuers import JwtIssuers
 from svc_kit.auth.keys import KeyChain, KeyVerifier, SettingsKeys, has_key_form
 from svc_kit.auth.principal import UNRESTRICTED, Principal, Priority, Restrictions
 from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
 from svc_kit.errors import ApiKeyInvalid, ApiKeyMissing, InvalidField
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
-from svc_kit.settings.groups import KeySettings, read_secret
+from svc_kit.settings.groups import IssuerSettings, KeySettings, read_secret
 
 _log = logging.getLogger(__name__)
 PROJECT_KEY: Final = "x-corral-project"
@@ -197,16 +198,18 @@ def build_authenticator(
     require_keys: bool = False,
     service_token_file: Path | None = None,
     stored_keys: KeyVerifier | None = None,
+    issuers: Sequence[IssuerSettings] = (),
 ) -> Authenticator:
     """Build the authenticator of a service from its settings.
 
     `stored_keys` verifies the keys of the control service; None if control is not configured.
+    Access tokens of `issuers` are accepted too, and so are keys required as if there were `keys`.
     Raises StartupError for settings that contradict each other or let nobody call.
     """
     token = None if service_token_file is None else ServiceToken.read(service_token_file)
     keyless = keyless_scopes(
         listen,
-        has_keys=bool(keys),
+        has_keys=bool(keys or issuers),
         allow_keyless=allow_keyless,
         require_keys=require_keys,
         has_service_token=token is not None,
@@ -214,6 +217,8 @@ def build_authenticator(
     verifiers: list[KeyVerifier] = [SettingsKeys(keys)] if keys else []
     if stored_keys is not None:
         verifiers.append(stored_keys)
+    if issuers:
+        verifiers.append(JwtIssuers.from_settings(issuers))
     if require_keys and not verifiers:
         raise StartupError(
             "require_keys is set, but no key can be verified: add a key to the settings, or set "
@@ -226,5 +231,5 @@ def build_authenticator(
         verifier=KeyChain(verifiers) if verifiers else None,
         service_token=token,
         keyless=keyless,
-        accept_any_key=not keys,
+        accept_any_key=not (keys or issuers),
     )

@@ -19,6 +19,18 @@ class ApiKeyRevoked(Unauthenticated):
     """The API key was revoked. Use another key."""
 
 
+class AccessTokenInvalid(Unauthenticated):
+    """The access token is not accepted: {problem}"""
+
+    problem: str
+
+
+class AccessTokenWithoutProject(PermissionDenied):
+    """No group in the claim '{claim}' of the access token has a project here."""
+
+    claim: str
+
+
 class ScopeMissing(PermissionDenied):
     """The API key lacks the scope '{scope}', which {method} requires. Use a key with this scope."""
 

@@ -121,6 +121,7 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "UNSUPPORTED_FIELD": "unsupported_parameter",
     "API_KEY_MISSING": None,
     "API_KEY_INVALID": "invalid_api_key",
+    "ACCESS_TOKEN_INVALID": "invalid_api_key",
     "MODEL_NOT_ALLOWED": "model_not_found",
     "ADDRESS_NOT_ALLOWED": "ip_not_authorized",
     "FILE_NOT_FOUND": None,

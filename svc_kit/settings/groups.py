@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -127,6 +128,13 @@ class UpstreamTlsSettings(SettingsGroup):
     """The name in the service's certificate if it differs from the host of the target."""
 
 
+ScopeName = Literal["generate", "files", "files_read", "read", "inference", "admin_read", "admin"]
+_DEFAULT_SCOPES: Final[Mapping[str, ScopeName]] = {
+    f"corral:{name}": name for name in get_args(ScopeName)
+}
+PROJECT_PATTERN: Final = r"^[!-~]([ -~]{0,253}[!-~])?$"
+
+
 class KeySettings(SettingsGroup):
     """An API key by its hash. `corral keys create` prints the key and its hash."""
 
@@ -134,11 +142,9 @@ class KeySettings(SettingsGroup):
     """The key's name in the log."""
     sha256: SecretStr
     """SHA-256 of the key, 64 hexadecimal digits."""
-    project: str = Field("default", pattern=r"^[!-~]([ -~]{0,253}[!-~])?$")
+    project: str = Field("default", pattern=PROJECT_PATTERN)
     """The project of its callers: at most 255 printable ASCII characters."""
-    scopes: frozenset[
-        Literal["generate", "files", "files_read", "read", "inference", "admin_read", "admin"]
-    ] = frozenset({"inference"})
+    scopes: frozenset[ScopeName] = frozenset({"inference"})
     """What callers may do: "inference" is everything in their project; of that, "generate" calls
     models without stored objects, "files" is files, uploads and vector stores, "files_read" reads
     them, "read" reads all stored objects. "admin" administers the server, "admin_read" reads what
@@ -177,6 +183,53 @@ class KeySettings(SettingsGroup):
     @classmethod
     def _has_a_zone(cls, value: datetime | None) -> datetime | None:
         return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
+
+
+class IssuerSettings(SettingsGroup):
+    """An OpenID Connect issuer whose access tokens (JWTs) are accepted like API keys."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,63}$")
+    """The issuer's name in the log, and in front of the subject in ids of keys."""
+    issuer: str
+    """Its URL, exactly as the claim iss has it; https, or http on loopback."""
+    audience: str = Field(min_length=1)
+    """The claim aud that tokens for this installation have."""
+    jwks_url: str | None = None
+    """Where its public keys are. Unset: as its discovery document says."""
+    ca_file: ExistingFile | None = None
+    """PEM: the authorities for its certificate. Unset: those of the system."""
+    algorithms: frozenset[
+        Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
+    ] = frozenset({"RS256", "ES256"})
+    """The accepted algorithms of signatures."""
+    leeway_s: float = Field(30.0, ge=0, le=300)
+    """How far the issuer's clock may differ."""
+    groups_claim: str = Field("groups", min_length=1)
+    """The claim with the caller's groups; nested ones as in realm_access.roles."""
+    projects: Mapping[str, Annotated[str, Field(pattern=PROJECT_PATTERN)]] = Field({})
+    """The project of each group. The first in this order that the caller has counts."""
+    default_project: str | None = Field(None, pattern=PROJECT_PATTERN)
+    """The project of callers without such a group. Unset: they are refused."""
+    scope_claim: str = Field("scope", min_length=1)
+    """The claim with the scopes of the token."""
+    scopes: Mapping[str, ScopeName] = Field(_DEFAULT_SCOPES)
+    """What each scope of a token permits."""
+    default_scopes: frozenset[ScopeName] = frozenset()
+    """What every token permits."""
+    priority: Literal["interactive", "normal", "batch"] = "normal"
+    """Priority class of the requests of its callers."""
+
+    @field_validator("issuer", "jwks_url")
+    @classmethod
+    def check_url(cls, value: str | None) -> str | None:
+        """Return a URL. Raises ValueError unless it is https, or http on loopback."""
+        parts = urlsplit(value or "https://unset")
+        is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        if not parts.hostname or not (
+            parts.scheme == "https" or (parts.scheme == "http" and is_local)
+        ):
+            raise ValueError(f"{value} is not an https URL")
+        return value
 
 
 class ServerSettings(SettingsGroup):

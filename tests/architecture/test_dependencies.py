@@ -24,6 +24,7 @@ PACKAGES: Final = {
     "grpc_channelz": "grpcio-channelz",
     "grpc_health": "grpcio-health-checking",
     "grpc_reflection": "grpcio-reflection",
+    "jwt": "pyjwt",
     "llama_cpp": "llama-cpp-python",
     "yaml": "pyyaml",
 }

@@ -1,0 +1,213 @@
+"""Accepts access tokens (JWTs) of OpenID Connect issuers as credentials.
+
+Issuers and algorithms are those of the settings; what a token says about its issuer only selects
+one of them. Groups of the token select the project, its scopes are translated.
+"""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import jwt
+from jwt import PyJWK, PyJWKClient, PyJWKClientError, PyJWKSet
+
+from svc_kit.auth.principal import Principal, Priority
+from svc_kit.errors import (
+    AccessTokenInvalid,
+    AccessTokenWithoutProject,
+    ApiKeyInvalid,
+    UpstreamUnavailable,
+)
+from svc_kit.settings.groups import IssuerSettings
+
+_log = logging.getLogger(__name__)
+CACHE_S: Final = 300.0
+"""Age of an issuer's keys at which they are fetched again, while the old ones stay in use."""
+MAX_STALE_S: Final = 24 * 3600.0
+"""Age at which keys are no longer used: the issuer was away since."""
+UNKNOWN_KEY_INTERVAL_S: Final = 30.0
+"""Tokens with an unknown key cause at most one fetch in this time."""
+_TIMEOUT_S: Final = 5.0
+_MAX_SUBJECT: Final = 255
+
+Fetch = Callable[[], Sequence[PyJWK]]
+"""Fetches the keys of an issuer, blocking. Raises PyJWKClientError, PyJWKSetError or ValueError."""
+
+
+class IssuerKeys:
+    """The public keys of one issuer, cached."""
+
+    def __init__(
+        self, name: str, fetch: Fetch, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock` is in seconds."""
+        self._name = name
+        self._fetch = fetch
+        self._clock = clock
+        self._keys: Mapping[str | None, PyJWK] = {}
+        self._fetched_at = self._tried_at = -MAX_STALE_S
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None) -> PyJWK:
+        """The key with an id; without an id, the only key.
+
+        Raises AccessTokenInvalid if there is none, and UpstreamUnavailable if the issuer was not
+        reachable for so long that its keys are unknown.
+        """
+        now = self._clock()
+        is_stale, is_expired = (now - self._fetched_at >= s for s in (CACHE_S, MAX_STALE_S))
+        if is_expired:
+            await self._refresh(now)
+            if self._clock() - self._fetched_at >= MAX_STALE_S:
+                raise UpstreamUnavailable(service=f"the issuer {self._name}")
+        elif now - self._tried_at >= UNKNOWN_KEY_INTERVAL_S:
+            if self._select(key_id) is None:
+                await self._refresh(now)
+            elif is_stale:
+                self._start_fetch(now)
+        key = self._select(key_id)
+        if key is None:
+            raise AccessTokenInvalid(problem="its key is none of the issuer's")
+        return key
+
+    def _select(self, key_id: str | None) -> PyJWK | None:
+        if key_id is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(key_id)
+
+    async def _refresh(self, now: float) -> None:
+        """Fetch the keys, or wait for the fetch in progress."""
+        # A caller that disconnects must not cancel the fetch for the others.
+        await asyncio.shield(self._start_fetch(now))
+
+    def _start_fetch(self, now: float) -> asyncio.Task[None]:
+        if self._fetching is None or self._fetching.done():
+            self._tried_at = now
+            self._fetching = asyncio.create_task(self._fetch_keys())
+        return self._fetching
+
+    async def _fetch_keys(self) -> None:
+        try:
+            keys = await asyncio.to_thread(self._fetch)
+        except (PyJWKClientError, jwt.PyJWKSetError, OSError, ValueError) as error:
+            _log.warning("the keys of the issuer %s cannot be fetched: %s", self._name, error)
+            return
+        self._keys = {key.key_id: key for key in keys if key.public_key_use in ("sig", None)}
+        self._fetched_at = self._clock()
+
+
+class _Issuer:
+    """The settings of one issuer, and its keys."""
+
+    def __init__(self, settings: IssuerSettings, keys: IssuerKeys) -> None:
+        self._settings = settings
+        self._keys = keys
+
+    async def verify(self, token: str, header: Mapping[str, Any]) -> Principal:
+        """Raises AccessTokenInvalid, AccessTokenWithoutProject or UpstreamUnavailable."""
+        settings = self._settings
+        if header.get("alg") not in settings.algorithms:  # before its key is looked for
+            raise AccessTokenInvalid(problem="its algorithm is not accepted")
+        key = await self._keys.find(header.get("kid"))
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=sorted(settings.algorithms),
+                issuer=settings.issuer,
+                audience=settings.audience,
+                leeway=settings.leeway_s,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.InvalidTokenError as error:
+            raise AccessTokenInvalid(problem=str(error)) from None
+        return self._principal(claims)
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        settings, subject = self._settings, claims["sub"]
+        if not 0 < len(subject) <= _MAX_SUBJECT or not subject.isprintable():
+            raise AccessTokenInvalid(problem=f"its sub is not 1 to {_MAX_SUBJECT} characters")
+        groups = _texts(_claim(claims, settings.groups_claim))
+        mapped = (project for group, project in settings.projects.items() if group in groups)
+        project = next(mapped, settings.default_project)
+        if project is None:
+            raise AccessTokenWithoutProject(claim=settings.groups_claim)
+        granted = _texts(_claim(claims, settings.scope_claim))
+        scopes = {scope for name, scope in settings.scopes.items() if name in granted}
+        return Principal(
+            project=project,
+            scopes=frozenset(scopes | settings.default_scopes),
+            priority=Priority[settings.priority.upper()],
+            key_id=f"{settings.name}:{subject}",
+        )
+
+
+class JwtIssuers:
+    """Verifies access tokens, as a KeyVerifier."""
+
+    def __init__(self, issuers: Sequence[tuple[IssuerSettings, IssuerKeys]]) -> None:
+        self._issuers = {each.issuer: _Issuer(each, keys) for each, keys in issuers}
+
+    @classmethod
+    def from_settings(cls, settings: Sequence[IssuerSettings]) -> "JwtIssuers":
+        """Accept the tokens of these issuers. Raises OSError if a file cannot be read."""
+        return cls([(each, IssuerKeys(each.name, _fetcher(each))) for each in settings])
+
+    async def verify(self, key: str) -> Principal:
+        """Raises ApiKeyInvalid for a text that is no JWT, AccessTokenInvalid,
+        AccessTokenWithoutProject, and UpstreamUnavailable if the issuer's keys are unknown."""
+        try:
+            unverified = jwt.decode_complete(key, options={"verify_signature": False})
+        except jwt.InvalidTokenError:
+            raise ApiKeyInvalid() from None
+        issuer = unverified["payload"].get("iss")
+        found = self._issuers.get(issuer) if isinstance(issuer, str) else None
+        if found is None:
+            raise AccessTokenInvalid(problem="its issuer is not accepted")
+        return await found.verify(key, unverified["header"])
+
+
+def _fetcher(settings: IssuerSettings) -> Fetch:
+    context = None
+    if settings.ca_file is not None:
+        context = ssl.create_default_context(cafile=settings.ca_file)
+
+    def fetch_json(url: str) -> dict[str, Any]:
+        # PyJWT's client follows no redirects, and opens http and https only.
+        client = PyJWKClient(url, cache_jwk_set=False, timeout=_TIMEOUT_S, ssl_context=context)
+        document: dict[str, Any] = client.fetch_data()
+        return document
+
+    def fetch() -> Sequence[PyJWK]:
+        url = settings.jwks_url
+        if url is None:
+            base = settings.issuer.rstrip("/")
+            document = fetch_json(f"{base}/.well-known/openid-configuration")
+            if document.get("issuer") != settings.issuer:
+                raise ValueError(f"{base} describes the issuer {document.get('issuer')!r}")
+            url = str(document.get("jwks_uri"))
+            settings.check_url(url)
+        return PyJWKSet.from_dict(fetch_json(url)).keys
+
+    return fetch
+
+
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
+    """A claim by its name, or by the names on the path to it, joined by dots."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _texts(value: Any) -> frozenset[str]:
+    """The texts of a claim, which is a list or a text with spaces between them."""
+    if isinstance(value, str):
+        return frozenset(value.split())
+    values = value if isinstance(value, list) else []
+    return frozenset(each for each in values if isinstance(each, str))
