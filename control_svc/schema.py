@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.adapters import queries as adapters
 from control_svc.assistants import queries as assistants
+from control_svc.audit import log as audit_log
 from control_svc.base import idempotency
 from control_svc.batches import tables as batches
 from control_svc.conversations import queries as conversations
@@ -30,6 +31,7 @@ from control_svc.vector_stores import tables as vector_stores
 MODULES: Final[tuple[ModuleType, ...]] = (
     adapters,
     assistants,
+    audit_log,
     batches,
     conversations,
     documents,

@@ -17,6 +17,8 @@ from control_svc.assistants.assistants import Assistants
 from control_svc.assistants.messages import MessageAdder, Messages
 from control_svc.assistants.servicers import AssistantServicer, MessageServicer, ThreadServicer
 from control_svc.assistants.threads import Threads
+from control_svc.audit.log import AuditLog
+from control_svc.audit.servicer import AuditServicer
 from control_svc.batches import service
 from control_svc.batches.concurrency import AdaptiveConcurrency
 from control_svc.batches.executor import BatchRunner
@@ -225,6 +227,7 @@ async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator
         _service(ProjectServicer(projects)),
         _service(KeyServicer(keys, serves_keyless=authenticator.serves_keyless)),
         _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock, prices))),
+        _service(AuditServicer(AuditLog(deps.transactions, deps.tokens))),
         _service(LimitServicer(Limits(deps.transactions, deps.tokens, deps.clock), prices)),
     ]
 

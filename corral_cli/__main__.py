@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 import click
 
 from corral_cli.adapters import adapters
+from corral_cli.audit import audit
 from corral_cli.backup import backup, check, restore
 from corral_cli.batch import batch
 from corral_cli.chat import chat
@@ -96,6 +97,7 @@ for command in (
     limits,
     keys,
     usage,
+    audit,
     jobs,
     export_group,
     import_group,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from control_svc.audit.log import record_act
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_project_id
 from control_svc.db.transaction import (
@@ -60,4 +61,5 @@ class Jobs:
             raise JobNotRetriable(job=job_id, problem=problem)
         job = dead.retry(await reopen_subject(tx, dead), await tx.now())
         await JobQueueQueries(tx).save(job)
+        await record_act(tx, job_id)
         return job

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from control_svc.audit.log import record_act
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_length
 from control_svc.db.transaction import (
@@ -59,6 +60,7 @@ class Limits:
             raise TooManyLimits(limit=MAX_LIMITS)
         limit = replace(limit, created_at=self.clock())
         await limits.add(limit)
+        await record_act(tx, limit.id)
         return limit
 
     @read_transaction
@@ -79,12 +81,14 @@ class Limits:
         limit = replace(limit, mode=mode or limit.mode)
         limit.check_amount()
         await limits.update(limit)
+        await record_act(tx, limit_id)
         return limit
 
     @write_transaction
     async def delete(self, tx: Transaction, limit_id: str) -> None:
         """Delete a limit. Raises LimitNotFound."""
         await LimitQueries(tx).delete(limit_id)
+        await record_act(tx, limit_id)
 
     async def lease(self, holder: str, requests: Sequence[ShareRequest]) -> Leased:
         """Return all limits, and grant shares.

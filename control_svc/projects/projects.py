@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
+from control_svc.audit.log import record_act
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import (
@@ -158,6 +159,7 @@ class Projects:
         if await find_or_record(tx, DEFAULT_PROJECT, request):
             return await ProjectQueries(tx).get(project.id)
         await ProjectQueries(tx).add(project)
+        await record_act(tx, project.id)
         return project
 
     @read_transaction
@@ -181,6 +183,7 @@ class Projects:
         project = await ProjectQueries(tx).get(project_id, locked=True)
         archived = project.archive(self.clock())
         await ProjectQueries(tx).update(archived)
+        await record_act(tx, project_id)
         return archived
 
     def _new(self, new: NewProject) -> Project:

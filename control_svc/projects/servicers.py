@@ -13,7 +13,8 @@ from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
 
 from control_svc.base.proto import Context, page_request
-from control_svc.projects.keys import ApiKey, Keys, KeyVerification, NewKey, Rotation
+from control_svc.projects.key_model import ApiKey, NewKey, Rotation
+from control_svc.projects.keys import Keys, KeyVerification
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Usage,

@@ -163,6 +163,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "ListKeys",
         ),
         **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),
+        **_rows("corral.control.v1.AuditService", Scope.ADMIN_READ, "ListAuditEvents"),
         **_rows(
             "corral.control.v1.UsageService",
             Scope.ADMIN_READ,

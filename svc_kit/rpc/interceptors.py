@@ -36,6 +36,7 @@ from svc_kit.errors import (
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics
+from svc_kit.rpc.admin_call import AdminCall, set_admin_call
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 
@@ -181,6 +182,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             request = parse(await requests.read_one(context))
             if method.scope is Scope.GENERATE and hasattr(request, "model"):
                 current_principal().check_model(request.model)
+            elif method.scope is Scope.ADMIN:
+                set_admin_call(AdminCall(method.name, context.peer(), request))
             return request
 
         async def receive_each(context: grpc.aio.ServicerContext[Any, Any]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 
 from control_svc.app import check_database, upgrade_database
 from control_svc.config import ControlSettings
@@ -170,6 +171,7 @@ def test_tables_are_keyed_by_project_unless_they_are_global() -> None:
     """
     global_tables = {"counters", "secrets", "projects", "api_keys", "usage_reports"}
     global_tables |= {"document_conversions", "limits", "limit_buckets", "limit_shares"}
+    global_tables |= {"audit_events"}
 
     leading = {name: next(iter(t.primary_key)).name for name, t in Table.metadata.tables.items()}
 
@@ -273,3 +275,25 @@ async def test_a_downgrade_revokes_keys_that_the_previous_release_would_extend(
         ("key_c", "inference", True),
         ("key_d", "inference", True),
     ]
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE audit_events SET actor = 'nobody'", "DELETE FROM audit_events"]
+)
+async def test_the_database_refuses_to_change_the_audit_log(
+    settings: ControlSettings, change: str
+) -> None:
+    """From any connection; new events can be added."""
+    await upgrade_database(settings)
+    event = (
+        "INSERT INTO audit_events (id, time, actor, project, method, target, request, address,"
+        " request_id) VALUES ('audit_%s', '2026-01-01 00:00:00', 'service', 'default',"
+        " 'KeyService/CreateKey', 'key_1', '{}', '', 'req_1')"
+    )
+    await execute_sql(settings, event % 1)
+    with pytest.raises(DBAPIError, match="audit_events cannot be changed or deleted"):
+        await execute_sql(settings, change)
+    await execute_sql(settings, event % 2)
+    actors = await query(settings, "SELECT actor FROM audit_events")
+
+    assert actors == [("service",), ("service",)]

@@ -118,6 +118,22 @@ def test_a_key_is_rotated(served: Served) -> None:
     assert [served.verdict(key) for key in (old, new)] == ["UNKNOWN", "EXPIRED"]
 
 
+def test_the_audit_log_lists_acts(served: Served) -> None:
+    """Newest first; of one key or object."""
+    served.output("projects", "create", "red")
+    served.running.clock.advance(seconds=1)
+    key_id = re.search(r"key_\w+", served.output("keys", "create"))[0]  # type: ignore[index]
+    lines = served.output("audit").splitlines()
+    of_key = served.output("audit", "--object", key_id)
+
+    assert [line.split("    ")[3] for line in lines] == [
+        *("KeyService/CreateKey", "ProjectService/CreateProject")
+    ]
+    assert of_key == lines[0] + "\n"
+    assert lines[0].split("    ")[1:3] in (["service", "127.0.0.1"], ["service", "::1"])
+    assert served.output("audit", "--key", "key_none") == ""
+
+
 def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:
     """The default on loopback, which a key alone does not change."""
     with serve(tmp_path, require_keys=False) as served:

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from corral.control.v1.audit_service_pb2 import ListAuditEventsRequest
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 
 from control_svc.batches.lines import LineResult, PendingLine, response_line
 from control_svc.batches.model import Batch, LineState
@@ -73,6 +75,9 @@ async def test_a_retried_job_writes_the_results_that_there_are(
     await running.control.control.sweeper.sweep()
     newest, first = await dead_jobs(operator, batch.id)
     retried = await operator.retry_job(newest.id)
+    audit = AuditServiceStub(operator.channel)
+    events = (await operator.call(audit.ListAuditEvents, ListAuditEventsRequest())).events
+    assert [(each.method, each.target) for each in events] == [("JobService/RetryJob", newest.id)]
     outcome = await running.batches.wait_for_outcome(batch.id)
 
     assert (failed.state, failed.completed, failed.failed) == ("failed", {}, {})

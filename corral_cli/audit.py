@@ -1,0 +1,34 @@
+"""`corral audit`: what operators did."""
+
+from datetime import UTC, datetime, timedelta
+
+import click
+from corral.control.v1 import audit_service_pb2 as pb
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from corral_cli.connection import Connection
+from corral_cli.control_access import DAYS, control_options
+
+
+@click.command("audit")
+@click.option("--key", "actor", default="", help="Only acts of this key, by its id. Default: all.")
+@click.option("--object", "object_id", default="", help="Only acts on this object, by its id.")
+@click.option("--days", type=DAYS, default=30, show_default=True)
+@control_options
+def audit(control: Connection, actor: str, object_id: str, days: int) -> None:
+    """List what operators did: when, who, from where, and what. Newest first."""
+    start = Timestamp()
+    start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
+    request = pb.ListAuditEventsRequest(actor=actor, target=object_id, start_time=start)
+    for event in control.list_all(
+        lambda channel: AuditServiceStub(channel).ListAuditEvents, request, "events"
+    ):
+        click.echo(describe(event))
+
+
+def describe(event: pb.AuditEvent) -> str:
+    """Format an event as one line."""
+    time = event.time.ToDatetime(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    parts = (time, event.actor, event.address or "local", event.method, event.target, event.request)
+    return "    ".join(parts)
