@@ -27,6 +27,7 @@ from gateway.http.middleware import RequestMiddleware
 from gateway.http.page import page_router
 from gateway.routes import (
     adapters,
+    admin,
     assistants,
     audio,
     batches,
@@ -241,6 +242,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         files.router,
         adapters.router,
         lora.router,
+        admin.router,
         batches.router,
         responses.router,
         conversations.router,

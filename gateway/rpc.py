@@ -15,13 +15,18 @@ from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
+from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
+from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
 from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
+from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
 from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
+from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2 import ChatRequest, GenerateRequest
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf.message import Message
@@ -141,10 +146,14 @@ class ControlClient(RpcClient):
         self.batches = BatchServiceStub(channel)
         self.conversations = ConversationServiceStub(channel)
         self.files = FileServiceStub(channel)
+        self.keys = KeyServiceStub(channel)
+        self.limits = LimitServiceStub(channel)
         self.messages = MessageServiceStub(channel)
+        self.projects = ProjectServiceStub(channel)
         self.responses = ResponseServiceStub(channel)
         self.runs = RunServiceStub(channel)
         self.threads = ThreadServiceStub(channel)
+        self.usage = UsageServiceStub(channel)
         self.uploads = UploadServiceStub(channel)
         self.vector_stores = VectorStoreServiceStub(channel)
         self.vector_store_files = VectorStoreFileServiceStub(channel)
@@ -160,6 +169,7 @@ class InferenceClient(RpcClient):
     ) -> None:
         super().__init__(credentials, transfer_timeout_s)
         self.methods = InferenceServiceStub(channel)
+        self.engine = EngineServiceStub(channel)
         self._health = health_pb2_grpc.HealthStub(channel)
 
     def generate(

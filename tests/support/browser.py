@@ -23,6 +23,12 @@ VIEWS = (
     "files",
     "vector-stores",
     "batches",
+    "models",
+    "adapters",
+    "load",
+    "usage",
+    "keys",
+    "limits",
 )
 """The views of the page, as in its URLs."""
 PATIENCE_MS = 20_000

@@ -3,15 +3,21 @@
 import { signal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { AdaptersView } from "./adapters.js";
 import { apiKey, keyProblem, setKey } from "./api.js";
 import { AssistantsView } from "./assistants.js";
 import { BatchesView } from "./batches.js";
 import { ChatView } from "./chat.js";
 import { ConversationsView } from "./conversations.js";
 import { FilesView } from "./files.js";
+import { KeysView } from "./keys.js";
+import { LimitsView } from "./limits.js";
+import { LoadView } from "./load.js";
+import { ModelsView } from "./models.js";
 import { ResponsesView } from "./responses.js";
 import { ThreadsView } from "./threads.js";
 import { Field, html, Notice } from "./ui.js";
+import { UsageView } from "./usage.js";
 import { VectorStoresView } from "./vector_stores.js";
 
 /** The views by group: `path: [title, component]`. */
@@ -27,6 +33,14 @@ const GROUPS = {
     files: ["Files", FilesView],
     "vector-stores": ["Vector stores", VectorStoresView],
     batches: ["Batches", BatchesView],
+  },
+  Operate: {
+    models: ["Models", ModelsView],
+    adapters: ["Adapters", AdaptersView],
+    load: ["Load", LoadView],
+    usage: ["Usage", UsageView],
+    keys: ["Keys and projects", KeysView],
+    limits: ["Limits", LimitsView],
   },
 };
 const VIEWS = Object.assign({}, ...Object.values(GROUPS));

@@ -137,7 +137,7 @@ export function Table({ caption, columns, rows, error, empty = "Nothing here yet
   if (!rows.length) return html`<p class="muted">${empty}</p>`;
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table>
     <caption class="hidden">${caption}</caption>
-    <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title}</th>`)}</tr></thead>
+    <thead><tr>${columns.map(([title, , isNumber]) => html`<th scope="col" class=${isNumber ? "number" : ""}>${title || html`<span class="hidden">Actions</span>`}</th>`)}</tr></thead>
     <tbody>${rows.map(row => html`<tr key=${row.id}>${columns.map(([, cell, isNumber]) => html`<td class=${isNumber ? "number" : ""}>${cell(row)}</td>`)}</tr>`)}</tbody>
   </table></div>
   ${hasMore && html`<p><${Action} run=${more}>Show more<//></p>`}`;

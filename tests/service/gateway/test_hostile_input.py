@@ -23,7 +23,7 @@ from tests.support.response_client import make_model_parts
 from tests.support.scripted_turns import ScriptedTurns, text_script
 
 ROUTES = ("/v1/", "/lora-adapters", "/admin/")
-UNPREFIXED = {"/docs", "/openapi.json", "/health", "/ready"}
+UNPREFIXED = {"/docs", "/openapi.json", "/health", "/ready", "/", "/ui", "/ui/{path:path}"}
 """Routes without fields and parameters."""
 MODEL = "fake"
 KNOWN_VALUES = {

@@ -1,0 +1,141 @@
+"""Routes under /admin for the page: each one is a gRPC call of an operator, translated to JSON.
+
+Bodies and queries are the fields of the call's request, responses those of its reply
+(`gateway/http/proto_json.py`).
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from corral.control.v1 import (
+    key_service_pb2,
+    limit_service_pb2,
+    project_service_pb2,
+    usage_service_pb2,
+)
+from corral.inference.v1 import engine_service_pb2, inference_service_pb2
+from fastapi import APIRouter, Depends
+from google.protobuf.message import Message
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.context import AppContext, OperatorControl, idempotency_key
+from gateway.http.docs import operation
+from gateway.http.errors import json_response
+from gateway.http.proto_json import (
+    message_object,
+    parse_message,
+    parse_query,
+    proto_body,
+    proto_parameters,
+)
+from gateway.rpc import InferenceClient, RpcClient
+from openai_wire.shared.json_body import parse_object
+from svc_kit.auth.scopes import Scope
+
+router = APIRouter(prefix="/admin")
+_REQUEST_ID: Final = "request_id"
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A route: `path` under /admin, its gRPC method and the type of its request."""
+
+    verb: str
+    path: str
+    summary: str
+    method: Callable[[Any], Callable[..., Awaitable[Message]]]
+    request: type[Message]
+
+    async def respond(self, client: RpcClient, request: Request) -> Response:
+        """Make the call with the body, or with the query and the path."""
+        if self.verb == "POST":
+            fields = parse_object(await AppContext.of(request).read_body(request))
+            proto = parse_message(self.request, fields)
+        else:
+            proto = parse_query(self.request, {**request.query_params, **request.path_params})
+        if _REQUEST_ID in self.request.DESCRIPTOR.fields_by_name and not getattr(
+            proto, _REQUEST_ID
+        ):
+            setattr(proto, _REQUEST_ID, await idempotency_key(request))
+        return json_response(message_object(await client.call(self.method(client), proto)))
+
+    @property
+    def documentation(self) -> dict[str, Any]:
+        """The arguments of the route that document it."""
+        body = proto_body(self.request) if self.verb == "POST" else None
+        documented = operation(self.summary, "The reply of the gRPC call.", body)
+        if body is None:
+            documented["openapi_extra"] = {"parameters": proto_parameters(self.request, self.path)}
+        return documented
+
+
+_CONTROL: Final = (
+    _Call("GET", "/projects", "List projects",
+          lambda c: c.projects.ListProjects, project_service_pb2.ListProjectsRequest),
+    _Call("POST", "/projects", "Create a project",
+          lambda c: c.projects.CreateProject, project_service_pb2.CreateProjectRequest),
+    _Call("GET", "/keys", "List keys",
+          lambda c: c.keys.ListKeys, key_service_pb2.ListKeysRequest),
+    _Call("POST", "/keys", "Create a key",
+          lambda c: c.keys.CreateKey, key_service_pb2.CreateKeyRequest),
+    _Call("DELETE", "/keys/{key_id}", "Revoke a key",
+          lambda c: c.keys.RevokeKey, key_service_pb2.RevokeKeyRequest),
+    _Call("GET", "/limits", "List limits",
+          lambda c: c.limits.ListLimits, limit_service_pb2.ListLimitsRequest),
+    _Call("POST", "/limits", "Create a limit",
+          lambda c: c.limits.CreateLimit, limit_service_pb2.CreateLimitRequest),
+    _Call("DELETE", "/limits/{limit_id}", "Delete a limit",
+          lambda c: c.limits.DeleteLimit, limit_service_pb2.DeleteLimitRequest),
+    _Call("GET", "/usage", "List usage",
+          lambda c: c.usage.ListUsage, usage_service_pb2.ListUsageRequest),
+)  # fmt: skip
+_INFERENCE: Final = (
+    _Call("GET", "/models", "List models with their state",
+          lambda c: c.methods.ListModels, inference_service_pb2.ListModelsRequest),
+    _Call("POST", "/models/load", "Load a model",
+          lambda c: c.engine.LoadModel, engine_service_pb2.LoadModelRequest),
+    _Call("POST", "/models/unload", "Unload a model",
+          lambda c: c.engine.UnloadModel, engine_service_pb2.UnloadModelRequest),
+    _Call("GET", "/server", "Describe the server",
+          lambda c: c.engine.GetServerInfo, engine_service_pb2.GetServerInfoRequest),
+    _Call("GET", "/load", "Get the load of the engines",
+          lambda c: c.engine.GetLoad, engine_service_pb2.GetLoadRequest),
+    _Call("GET", "/requests", "List running requests",
+          lambda c: c.engine.ListRequests, engine_service_pb2.ListRequestsRequest),
+    _Call("POST", "/requests/abort", "Abort requests",
+          lambda c: c.engine.Abort, engine_service_pb2.AbortRequest),
+)  # fmt: skip
+
+
+async def _operator_inference(request: Request) -> InferenceClient:
+    context = AppContext.of(request)
+    return context.inference.for_caller(await context.identify(request, Scope.ADMIN))
+
+
+OperatorInference = Annotated[InferenceClient, Depends(_operator_inference)]
+
+
+def _control_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
+    async def respond(control: OperatorControl, request: Request) -> Response:
+        return await call.respond(control, request)
+
+    return respond
+
+
+def _inference_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
+    async def respond(inference: OperatorInference, request: Request) -> Response:
+        return await call.respond(inference, request)
+
+    return respond
+
+
+for _each in _CONTROL:
+    router.add_api_route(
+        _each.path, _control_endpoint(_each), methods=[_each.verb], **_each.documentation
+    )
+for _each in _INFERENCE:
+    router.add_api_route(
+        _each.path, _inference_endpoint(_each), methods=[_each.verb], **_each.documentation
+    )

@@ -1,0 +1,205 @@
+"""The views for operators and the routes under /admin behind them, with keys, in Chromium."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.rpc import CAPITAL
+from tests.support.services import MODEL, Corral, corral_up, start
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+SECOND = "second:model"
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A Corral that requires keys; `admin` and `plain` are keys with and without scope admin."""
+
+    corral: Corral
+    admin: str
+    plain: str
+
+    def http(self, key: str = "") -> httpx.Client:
+        """An HTTP client with a key."""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.corral.url, headers=headers, trust_env=False, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    """`corral up --require-keys` with a second model that is loaded on demand."""
+    folder = tmp_path_factory.mktemp("keyed")
+    flags = ("--require-keys", "--model", f"{MODEL}=bundled", "--model", f"{SECOND}=bundled")
+    inference = {
+        "usage_interval_s": 0.1,
+        "key_cache_s": 0,
+        "per_model": {SECOND: {"load": "manual", "context_tokens": 512}},
+    }
+    with corral_up(folder, *flags, inference=inference, gateway={"key_cache_s": 0}) as corral:
+        secrets = []
+        for scopes in (("inference", "admin"), ("inference",)):
+            words = ["keys", "create", "--target", corral.control, "--service-token-file"]
+            words.append(str(folder / "data" / "service-token"))
+            for scope in scopes:
+                words += ["--scope", scope]
+            with start(folder, *words) as program:
+                assert program.wait() == 0
+                text = "\n".join(line.text for line in program.stdout)
+            match = re.search(r"key \(shown once\): (\S+)", text)
+            assert match
+            secrets.append(match[1])
+        yield Keyed(corral, *secrets)
+
+
+async def open_view(tab: Tab, key: str, view: str) -> None:
+    """Open a view with a key."""
+    await tab.go("chat")
+    await tab.page.evaluate("key => sessionStorage.setItem('corral.key', key)", key)
+    await tab.go(view)
+    await tab.page.reload()
+
+
+REFUSED = ("Failed to load resource: the server responded with a status of 40",)
+
+
+@needs_chromium
+async def test_a_key_is_created_and_revoked(browser: Browser, keyed: Keyed) -> None:
+    """It is shown once, works at once, and is refused after it was revoked."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.admin, "keys")
+        await tab.page.get_by_text("New project").click()
+        project = tab.page.get_by_role("form", name="New project")
+        await project.get_by_label("Id").fill("shop")
+        await project.get_by_role("button", name="Create").click()
+        await tab.page.get_by_text("New key").click()
+        form = tab.page.get_by_role("form", name="New key")
+        await form.get_by_label("Name").fill("laptop")
+        await form.get_by_label("Project").select_option("shop")
+        await form.get_by_label("Days").fill("90")
+        await form.get_by_role("button", name="Create").click()
+        secret = await tab.page.get_by_label("Secret").text_content()
+        row = tab.page.get_by_role("row").filter(has_text="laptop")
+        await expect(row).to_contain_text("active")
+        with keyed.http(secret or "") as client:
+            assert client.get("/v1/models").status_code == 200
+            tab.page.once("dialog", lambda dialog: dialog.accept())
+            await row.get_by_role("button", name="Revoke").click()
+            await expect(row).to_contain_text("revoked")
+            assert client.get("/v1/models").status_code == 401
+
+
+@needs_chromium
+async def test_a_model_is_loaded_and_unloaded(browser: Browser, keyed: Keyed) -> None:
+    """Its state is followed while it changes."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.admin, "models")
+        row = tab.page.get_by_role("row").filter(has_text=SECOND)
+        await expect(row).to_contain_text("available")
+        await row.get_by_role("button", name="Load", exact=True).click()
+        await expect(row).to_contain_text("ready", timeout=50_000)
+        tab.page.once("dialog", lambda dialog: dialog.accept())
+        await row.get_by_role("button", name="Unload").click()
+        await expect(row).to_contain_text("available", timeout=50_000)
+
+
+@needs_chromium
+async def test_load_and_usage_are_shown(browser: Browser, keyed: Keyed) -> None:
+    """A running request is in a slot, counts tokens, and can be aborted; then it is usage."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.admin, "chat")
+        await tab.page.get_by_label("Other fields").fill('{"ignore_eos": true}')
+        await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
+        await tab.page.get_by_role("textbox", name="Message", exact=True).fill(CAPITAL)
+        await tab.page.keyboard.press("Enter")
+        await tab.page.locator(".message.model .markdown").wait_for()
+        await tab.page.get_by_role("link", name="Load", exact=True).click()
+        requests = tab.page.get_by_role("region", name="Requests")
+        await expect(requests).to_contain_text("decode")
+        await expect(tab.page.get_by_role("progressbar", name="Slots")).to_have_js_property(
+            "value", 1
+        )
+        plot = tab.page.get_by_role("img", name="Generated tokens a second")
+        await expect(plot).to_have_attribute("aria-label", re.compile(r"now [1-9]"))
+        tab.page.once("dialog", lambda dialog: dialog.accept())
+        await requests.get_by_role("button", name="Abort").click()
+        await expect(tab.page.get_by_text("Nothing runs or waits.")).to_be_visible()
+        await tab.page.get_by_role("link", name="Usage").click()
+        table = tab.page.get_by_role("region", name="Usage by project and model")
+        await expect(table).to_contain_text(MODEL)
+        plot = tab.page.get_by_role("img", name="Completion tokens")
+        await expect(plot).to_have_attribute("aria-label", re.compile(r": [1-9]"))
+
+
+@needs_chromium
+async def test_a_limit_is_created_and_deleted(browser: Browser, keyed: Keyed) -> None:
+    """With its amount, unit and period."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.admin, "limits")
+        await tab.page.get_by_text("New limit").click()
+        form = tab.page.get_by_role("form", name="New limit")
+        await form.get_by_label("Id").fill("burst")
+        await form.get_by_label("Amount", exact=True).fill("100000")
+        await form.get_by_label("Unit").select_option("tokens")
+        await form.get_by_role("button", name="Create").click()
+        row = tab.page.get_by_role("row").filter(has_text="burst")
+        await expect(row).to_contain_text("100,000")
+        await expect(row).to_contain_text("tokens a minute")
+        tab.page.once("dialog", lambda dialog: dialog.accept())
+        await row.get_by_role("button", name="Delete").click()
+        await expect(tab.page.get_by_text("There are no limits.")).to_be_visible()
+
+
+@needs_chromium
+async def test_a_key_without_admin_sees_why(browser: Browser, keyed: Keyed) -> None:
+    """The view names the scope; the chat works."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.plain, "keys")
+        await expect(tab.page.get_by_role("alert")).to_contain_text("scope admin")
+        await tab.page.get_by_role("link", name="Chat").click()
+        await expect(tab.page.get_by_label("Model", exact=True)).to_have_value(MODEL)
+
+
+async def test_every_admin_route_needs_the_scope(keyed: Keyed) -> None:
+    """403 with a key of scope inference, 401 without a key, before the body is read."""
+    with keyed.http() as nobody, keyed.http(keyed.plain) as plain:
+        paths = nobody.get("/openapi.json").json()["paths"]
+        calls = [
+            (verb.upper(), path.replace("{", "").replace("}", ""))
+            for path, verbs in paths.items()
+            if path.startswith("/admin/")
+            for verb in verbs
+        ]
+        answers = {
+            (verb, path, client.request(verb, path).status_code)
+            for client in (nobody, plain)
+            for verb, path in calls
+        }
+
+    assert len(calls) >= 16
+    assert answers == {(*call, status) for call in calls for status in (401, 403)}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/admin/keys", {"nmae": "x"}, "nmae"),
+        ("/admin/keys", {"name": ""}, "name"),
+        ("/admin/limits", {"limit": {"id": "x", "unit": "UNIT_BANANAS"}}, "unit"),
+        ("/admin/models/load", {"model": "none"}, None),
+    ],
+)
+async def test_a_wrong_body_is_refused(
+    keyed: Keyed, path: str, body: object, param: str | None
+) -> None:
+    """With OpenAI's envelope, and the name of the field."""
+    with keyed.http(keyed.admin) as client:
+        answer = client.post(path, json=body)
+
+    assert answer.status_code in (400, 404)
+    assert answer.json()["error"]["param"] in (param, "model")
