@@ -20,6 +20,9 @@ from openai_wire.errors import ParamNames, with_openai_names
 from svc_kit.errors import CallerCancelled, DomainError
 
 PING = b": ping\n\n"
+PING_AFTER_ID = b": ping\n"
+"""OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
+fails."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -70,6 +73,7 @@ class EventStream:
         self._params = params
         self._ping_interval_s = ping_interval_s
         self._is_idle = True
+        self._sends_ids = False
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. An error becomes the last event."""
@@ -90,6 +94,7 @@ class EventStream:
         async for call, message in calls:
             if body := b"".join(frames(message, call)):
                 self._is_idle = False
+                self._sends_ids = body.startswith(b"id: ")
                 await send(_body_chunk(body))
         await send(_body_chunk(b"".join(self._frames.final_frames())))
 
@@ -97,7 +102,7 @@ class EventStream:
         while True:
             await asyncio.sleep(self._ping_interval_s)
             if self._is_idle:
-                await send(_body_chunk(PING))
+                await send(_body_chunk(PING_AFTER_ID if self._sends_ids else PING))
             self._is_idle = True
 
 

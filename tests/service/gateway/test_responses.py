@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import httpx2
 import openai
 import pytest
 
@@ -187,6 +188,36 @@ async def test_a_disconnect_ends_the_stream_call(setup: Setup) -> None:
         await setup.fake.started.wait()
 
     await setup.fake.ended.wait()
+
+
+async def test_the_sdk_reads_a_stream_with_pings() -> None:
+    """A pause between events is filled with comments, which are no events."""
+    fake = FakeResponses(gate=asyncio.Event())
+    body = {"model": MODEL, "input": "hello", "stream": True}
+    received = b""
+    async with (
+        run_response_service(fake) as target,
+        run_gateway(control_target=target, ping_interval_s=0.01) as gateway,
+        gateway.client() as http,
+        http.stream("POST", "/v1/responses", json=body) as answer,
+    ):
+        async for chunk in answer.aiter_raw():
+            received += chunk
+            if received.count(b": ping\n") == 2 and fake.gate is not None:
+                fake.gate.set()
+    replay = httpx2.MockTransport(
+        lambda _: httpx2.Response(
+            200, content=received, headers={"content-type": "text/event-stream"}
+        )
+    )
+    with openai.OpenAI(
+        api_key="any", http_client=openai.DefaultHttpxClient(transport=replay)
+    ) as sdk:
+        events = list(sdk.responses.create(model=MODEL, input="hello", stream=True))
+
+    assert received.count(b": ping\n") >= 2
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.completed"
 
 
 async def test_other_routes_of_responses(setup: Setup) -> None:
