@@ -112,7 +112,7 @@ class Bucket:
         """Whether the lease has to be renewed, or the demand may have changed."""
         if self.answered_at is None or now - self.touched_at < _AHEAD_S:
             return True
-        return self.held > 0 and now - self.answered_at > _RENEWAL_S
+        return bool(self.held or self.available) and now - self.answered_at > _RENEWAL_S
 
     def ask(self, required: int, now: float) -> pb.LimitShareRequest:
         """Ask for a share, and give back what is more than the predicted demand."""

@@ -82,7 +82,9 @@ class Admission:
         price: pb.Price | None = None,
         reservations: Sequence[Reservation] = (),
         add_output_mean: Callable[[int], None] = lambda num_tokens: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._price = price or pb.Price()
         self._open = reservations
         self._counts = Counts(1, prompt_tokens)
@@ -97,7 +99,7 @@ class Admission:
 
     def statuses(self) -> list[RateLimitStatus]:
         """The state of the enforced limits."""
-        now = time.monotonic()
+        now = self._clock()
         buckets = (reservation.bucket for reservation in self._open)
         return [bucket.status(now) for bucket in buckets if bucket.is_enforced]
 
@@ -214,6 +216,7 @@ class Limiter:
             price=price,
             reservations=self._reserve(needs),
             add_output_mean=lambda total: outputs.add(key.model, total / num_choices),
+            clock=self._clock,
         )
 
     def on_reported(self, key: UsageKey, counts: Counts) -> None:

@@ -148,7 +148,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             scope=scope,
             is_long_lived=name in LONG_LIVED,
             in_flight=self._metrics.in_flight.labels(name),
-            log_level=logging.DEBUG if scope is Scope.PUBLIC else logging.INFO,
+            # Probes, and calls that services make every few seconds.
+            log_level=logging.DEBUG if scope in (Scope.PUBLIC, Scope.SERVICE) else logging.INFO,
         )
         serve, receive = _function_of(handler), self._receiver(method, handler)
 
