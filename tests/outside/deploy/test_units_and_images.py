@@ -1,6 +1,7 @@
 """systemd units, the Dockerfile and the compose file: checked by systemd and hadolint, and read by
 the settings code of the services that they start."""
 
+import json
 import os
 import re
 import shlex
@@ -135,3 +136,18 @@ def test_services_accept_the_settings_of_compose(files: list[str]) -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) > drains_s + 3 * MARGIN_S
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_bill_of_materials_has_every_locked_package(tmp_path: Path) -> None:
+    """With its version and hashes; `make sbom` writes it, CycloneDX's own tool validates it."""
+    (recipe,) = re.findall(r"(?m)^\t\$\(BIN\)/(cyclonedx-py .*)$", (ROOT / "Makefile").read_text())
+    program, *arguments = shlex.split(recipe.replace("dist/corral.cdx.json", str(tmp_path / "x")))
+    command = [str(Path(sys.executable).with_name(program)), *arguments, "--validate"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+
+    components = json.loads((tmp_path / "x").read_text())["components"]
+    lock = (ROOT / "requirements/runtime.txt").read_text()
+    assert {f"{each['name']}=={each['version']}" for each in components} == set(
+        re.findall(r"(?m)^([a-z0-9-]+==[^ ]+)", lock)
+    )
+    assert all(each["externalReferences"][0]["hashes"] for each in components)
