@@ -13,25 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos import ChatWork, FileWork, Work, survive
-from tests.support.chaos_answers import ResponseWork, RunWork
-from tests.support.media_models import write_pair
-from tests.support.pictures import data_url, noise_png
+from tests.support.chaos_answers import ResponseWork, RunWork, picture_questions
 from tests.support.processes import Ends
-from tests.support.services import MODEL, corral_up
+from tests.support.services import corral_up
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.e2e
 
-SEES = "sees"
-PICTURE = [
-    {
-        "role": "user",
-        "content": [
-            {"type": "input_image", "image_url": data_url(noise_png(1)), "detail": "auto"},
-            {"type": "input_text", "text": "What is this?"},
-        ],
-    }
-]
 SHORT_KILLS = 4
 LONG_KILLS = 5
 """Per round. The supervisor gives up on a service that fails six times in a row."""
@@ -51,7 +39,7 @@ def make_rng(seed: int | None) -> random.Random:
 
 @pytest.mark.timeout(110)
 async def test_guarantees_hold_after_random_kills(tmp_path: Path) -> None:
-    """Of control service, gateway, frontend and engine, in random order."""
+    """Of control service, gateway, frontend, engine and encoder, in random order."""
     rng = make_rng(None)
     with corral_up(tmp_path) as corral:
         await survive(corral, make_works(rng), rng, SHORT_KILLS)
@@ -66,13 +54,15 @@ async def test_guarantees_hold_after_many_kills(
 ) -> None:
     """In rounds with the same data; each ends with a kill of all processes."""
     rng = make_rng(request.config.getoption("--seed", None))
-    pair = write_pair("janus_pro", tmp_path)
-    flags = ["--model", f"{MODEL}=bundled", "--model", f"{SEES}={pair.model}"]
-    projector = {SEES: {"projector": str(pair.projector), "context_tokens": 2048}}
-    works = [*make_works(rng), ResponseWork(), RunWork(), ResponseWork(SEES, PICTURE, None)]
+    works = [
+        *make_works(rng),
+        ResponseWork(),
+        ResponseWork(picture_questions(random.Random(rng.random()))),
+        RunWork(),
+    ]
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
-        with corral_up(tmp_path, *flags, inference={"per_model": projector}) as corral:
+        with corral_up(tmp_path) as corral:
             await survive(corral, works, rng, LONG_KILLS)
             with Ends(process.pid for process in corral.program.family()) as household:
                 corral.program.signal(signal.SIGKILL)

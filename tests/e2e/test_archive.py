@@ -10,12 +10,11 @@ import pytest
 from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
-from PIL import Image, ImageDraw
 
 from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import ROOM, TURN, WORDS, Caller
-from tests.support.pictures import save
+from tests.support.pictures import circle_png
 from tests.support.rpc import Answer, Rpc, connect, gather, make_chat, options, read_error
 from tests.support.services import run_inference, wait_until_serving
 
@@ -110,11 +109,9 @@ async def test_a_picture_resumes_from_disk(cache_folder: CacheFolder) -> None:
     in its place reuses nothing."""
 
     async def look(caller: Caller, color: str) -> Answer:
-        image = Image.new("RGB", (64, 64), "white")
-        ImageDraw.Draw(image).ellipse((8, 20, 32, 44), fill=color)
         parts = [
-            chat.ContentPart(image=chat.Media(data=save(image))),
-            chat.ContentPart(text="What color is it?"),
+            chat.ContentPart(image=chat.Media(data=circle_png(color))),
+            chat.ContentPart(text="Which color is it?"),
         ]
         request = make_chat(
             chat.ChatMessage(role=chat.ROLE_USER, parts=parts),

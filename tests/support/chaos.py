@@ -28,6 +28,7 @@ TARGETS: Final = {
     "gateway": "serve gateway",
     "frontend": "serve inference",
     "engine": "inference_svc.engine_process.main",
+    "encoder": "inference_svc.media.encoder_main",
 }
 """Processes that are killed, by words of their command lines."""
 MAX_UNITS_BETWEEN_KILLS = 8

@@ -1,6 +1,8 @@
 """Works for chaos tests: background responses, and runs on threads."""
 
 import asyncio
+import random
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 from uuid import uuid4
@@ -9,6 +11,7 @@ import httpx2
 import openai
 
 from tests.support.chaos import WorkCounter, retrying_sdk
+from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, PARIS
 from tests.support.services import MODEL, Corral
 
@@ -20,34 +23,49 @@ def _idempotency_key() -> dict[str, str]:
     return {"Idempotency-Key": uuid4().hex}
 
 
+Question = tuple[Any, str]
+"""The input of a response, and its answer."""
+
+
+def picture_questions(rng: random.Random) -> Callable[[], Question]:
+    """Questions about pictures, of which no two are equal: each has to be encoded."""
+
+    def next_question() -> Question:
+        color = rng.choice(("red", "green", "blue"))
+        place = rng.randrange(6, 36, 3), rng.randrange(6, 36, 3)
+        url = data_url(circle_png(color, place, corner=rng.randbytes(3)))
+        content = [
+            {"type": "input_image", "image_url": url, "detail": "auto"},
+            {"type": "input_text", "text": "Which color is it?"},
+        ]
+        return [{"role": "user", "content": content}], color
+
+    return next_question
+
+
 class ResponseWork:
-    """Background responses are completed once; events are sent once and stored.
+    """Background responses are completed once, with the right answer; events are sent once and
+    stored."""
 
-    All have the `answer`; without one that of the first response.
-    """
-
-    def __init__(
-        self, model: str = MODEL, question: Any = CAPITAL, answer: str | None = PARIS
-    ) -> None:
-        self._model, self._question, self._answer = model, question, answer
+    def __init__(self, next_question: Callable[[], Question] = lambda: (CAPITAL, PARIS)) -> None:
+        self._next_question = next_question
         self._read: dict[str, tuple[str, str]] = {}
 
     async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
         """Create responses and follow each to its end."""
         async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
+                question, answer = self._next_question()
                 made = await sdk.responses.create(
-                    model=self._model,
-                    input=self._question,
+                    model=MODEL,
+                    input=question,
                     temperature=0,
                     max_output_tokens=64,
                     background=True,
                     extra_headers=_idempotency_key(),
                 )
                 end, text = self._read[made.id] = await self._follow(sdk, made.id)
-                assert end != "failed"
-                self._answer = text if self._answer is None else self._answer
-                assert text == self._answer
+                assert (end, text) == ("completed", answer)
                 counter.add()
 
     async def _follow(self, sdk: openai.AsyncOpenAI, response_id: str) -> tuple[str, str]:

@@ -7,7 +7,9 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
+
+WHITE = b"\xff\xff\xff"
 
 
 def save(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
@@ -66,6 +68,16 @@ def noise_png(seed: int, size: tuple[int, int] = (96, 64)) -> bytes:
     """A picture of noise, `size` pixels wide and high."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return save(Image.fromarray(pixels), "PNG")
+
+
+def circle_png(color: str, place: tuple[int, int] = (9, 21), *, corner: bytes = WHITE) -> bytes:
+    """A circle, of which the demo model can say "Which color is it?". The colour of the pixel in
+    the corner makes pictures different."""
+    image = Image.new("RGB", (64, 64), "white")
+    left, top = place
+    ImageDraw.Draw(image).ellipse((left, top, left + 22, top + 22), fill=color)
+    image.putpixel((0, 0), tuple(corner))
+    return save(image)
 
 
 def data_url(png: bytes) -> str:
