@@ -19,7 +19,7 @@ TRIAL_STEPS = (60, 2, 2, 2, 2)
 
 
 def main() -> None:
-    """Train in a work folder from its last checkpoint, then export; finished stages are skipped."""
+    """Train in a work folder from its last checkpoint, unless it is finished, then export."""
     parser = argparse.ArgumentParser(description="Train and export the projector.")
     parser.add_argument("--model", type=Path, required=True, help="GGUF file of the text model")
     parser.add_argument("--work", type=Path, required=True, help="folder of the results")
@@ -36,8 +36,7 @@ def main() -> None:
             for stage, steps in zip(settings.stages, TRIAL_STEPS, strict=True)
         ]
         settings = dataclasses.replace(settings, stages=tuple(stages), compiled=False)
-    if not checkpoint.exists():
-        Run(settings).run()
+    Run(settings).run()
     export(checkpoint, options.out, "Q8_0")
 
 

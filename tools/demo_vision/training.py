@@ -131,8 +131,13 @@ class Run:
         self.progress = Progress(settings.log)
 
     def run(self) -> None:
-        """Train from the last checkpoint, or from the start, and write the result."""
+        """Train from the last checkpoint, or from the start, and write the result.
+
+        Returns at once if the result exists.
+        """
         settings = self.settings
+        if self._load(settings.out) is not None:
+            return
         steps = sum(stage.steps for stage in settings.stages)
         done = self._resume()
         count = sum(each.numel() for each in self.trained.values())
@@ -218,17 +223,25 @@ class Run:
 
     def _resume(self) -> int:
         """Restore the checkpoint of an interrupted run. Returns the number of completed steps."""
-        if not self._partial.exists():
-            return 0
-        saved = torch.load(self._partial, map_location="cpu", weights_only=True)
-        if saved["settings"] != self.identity:
-            self.progress.log_line(f"{self._partial.name} is from another run; starting anew")
+        saved = self._load(self._partial)
+        if saved is None:
             return 0
         with torch.no_grad():
             for name, each in self.trained.items():
                 each.copy_(saved["weights"][name])
         self.optimizer.restore(saved["optimizer"])
         return int(saved["step"])
+
+    def _load(self, path: Path) -> dict[str, Any] | None:
+        """A checkpoint of this run; None if there is none, or one with other settings or of another
+        text model."""
+        if not path.exists():
+            return None
+        saved: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["settings"] != self.identity:
+            self.progress.log_line(f"{path.name} is from another run; starting anew")
+            return None
+        return saved
 
     def _save(self, path: Path, step: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
