@@ -59,7 +59,8 @@ _GRID_ROPE_TYPES = (llama_cpp.LLAMA_ROPE_TYPE_MROPE, llama_cpp.LLAMA_ROPE_TYPE_I
 class BackendSettings:
     """How to load a model. `context_tokens` is per slot; `threads` are for decode calls,
     `sampling_threads` for sampling; `draft_tokens` limits all drafts of a step together.
-    `shared_cells` is the size of a KV cache that all slots share (the unified layout)."""
+    `shared_cells` is the size of a KV cache that all slots share (the unified layout). All logits
+    are multiplied by `logit_scale`."""
 
     path: Path
     slots: int
@@ -72,6 +73,7 @@ class BackendSettings:
     shared_cells: int | None = None
     placement: Placement = field(default_factory=Placement)
     attention: Attention = field(default_factory=Attention)
+    logit_scale: float = 1.0
 
     @property
     def output_rows(self) -> int:
@@ -94,6 +96,7 @@ class LlamaBackend:
         self.cell_format = cell_format(settings.attention)
         self._context = self._create_context(settings)
         self._memory = llama_cpp.llama_get_memory(self._context)
+        self._logit_scale = settings.logit_scale
         self._adapters = LlamaAdapters(self._model, self._context)
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.vocabulary = Vocabulary.from_model(self._model)
@@ -259,7 +262,7 @@ class LlamaBackend:
         # Ten times as fast as np.ctypeslib.as_array.
         buffer = self._row_type.from_address(ctypes.addressof(pointer.contents))
         row: Logits = np.frombuffer(buffer, np.float32)
-        return row
+        return row if self._logit_scale == 1 else row * self._logit_scale
 
     def new_sampler(self, request: SequenceRequest) -> SamplerChain:
         """Create the sampler of a sequence; it has accepted the prompt."""

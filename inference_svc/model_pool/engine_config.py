@@ -106,6 +106,7 @@ class EngineConfigBuilder:
             shared_cells=limits.shared_cells,
             placement=resolve_placement(overrides, engine),
             attention=_attention(overrides),
+            logit_scale=file.logit_scale,
         )
         return EngineConfig(
             file.name,

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -43,6 +43,7 @@ _NOT_LANGUAGE_MODELS = {
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
 }
 _SOFTMAX_RANKS = frozenset({"qwen3", "qwen3vl"})
+_OUTPUT = "output.weight"
 _RANK_HEADS = frozenset({"cls.weight", "cls.output.weight"})
 
 
@@ -88,7 +89,8 @@ class ModelFile:
     scores of the rank head are probabilities. `sampling_hints` are the values of
     `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
-    `projector` encodes its pictures and sounds.
+    Logits that llama.cpp computes are to be multiplied by `logit_scale`. `projector` encodes its
+    pictures and sounds.
     """
 
     name: str
@@ -112,6 +114,7 @@ class ModelFile:
     sampling_hints: Mapping[str, str | float] = field(default_factory=dict)
     stamps: tuple[FileStamp, ...] = ()
     decoder_start: int | None = None
+    logit_scale: float = 1.0
     projector: ProjectorFile | None = None
 
     @property
@@ -201,6 +204,7 @@ def describe_model(path: Path, name: str) -> ModelFile:
         sampling_hints=_sampling_hints(first),
         stamps=stamps,
         decoder_start=first.integer(f"{architecture}.decoder_start_token_id"),
+        logit_scale=_logit_scale(headers, architecture),
     )
 
 
@@ -271,6 +275,14 @@ def _model_class(header: GgufHeader, architecture: str) -> ModelClass:
     if not _is_causal(header, architecture):
         return ModelClass.ENCODER
     return ModelClass.DECODER
+
+
+def _logit_scale(parts: Sequence[GgufHeader], architecture: str) -> float:
+    """The first form of T5 uses the token embeddings as its output, and divides by the root of
+    their width, which llama.cpp does not."""
+    if architecture != "t5" or any(t.name == _OUTPUT for part in parts for t in part.tensors):
+        return 1.0
+    return float(_required(parts[0], "t5.embedding_length") ** -0.5)
 
 
 def _is_causal(header: GgufHeader, architecture: str) -> bool:

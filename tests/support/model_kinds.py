@@ -32,15 +32,16 @@ def write_model_of_kind(
     kind: str, path: Path, weights: Mapping[str, npt.NDArray[np.float32]] | None = None
 ) -> Path:
     """Write a model with a sliding "window", a "recurrent" state, both attention and a state
-    ("hybrid"), or an encoder beside the decoder ("t5"); with these weights instead of random ones.
-    """
+    ("hybrid"), or an encoder beside the decoder ("t5"); with these weights instead of random ones,
+    and without the tensors of a kind that are not among them."""
     kinds = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid, "t5": _t5}
     metadata, shapes = kinds[kind]()
-    tensors = [F32Tensor(name, shape) for name, shape in shapes.items()]
     if weights is None:
         rng = np.random.default_rng(7)
-        weights = {tensor.name: _random_weights(tensor, rng) for tensor in tensors}
-    if {name: values.shape[::-1] for name, values in weights.items()} != shapes:
+        weights = {name: _random_weights(name, shape, rng) for name, shape in shapes.items()}
+    # GGUF has the innermost dimension first.
+    tensors = [F32Tensor(name, values.shape[::-1]) for name, values in weights.items()]
+    if not {(tensor.name, tensor.shape) for tensor in tensors} <= shapes.items():
         raise ValueError(f"the weights are not those of the kind '{kind}'")
     blank = gguf_bytes({**_vocabulary(), **metadata}, tensors)
     parts = [weights[tensor.name].astype("<f4").tobytes() for tensor in tensors]
@@ -49,12 +50,13 @@ def write_model_of_kind(
     return path
 
 
-def _random_weights(tensor: F32Tensor, rng: np.random.Generator) -> npt.NDArray[np.float32]:
-    shape = tensor.shape[::-1]  # GGUF has the innermost dimension first
-    if "norm" in tensor.name:
-        return np.full(shape, _norm(tensor.name), np.float32)
-    values = (rng.standard_normal(shape) * 0.3).astype(np.float32)
-    if tensor.name.endswith("ssm_a"):
+def _random_weights(
+    name: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    if "norm" in name:
+        return np.full(shape[::-1], _norm(name), np.float32)
+    values = (rng.standard_normal(shape[::-1]) * 0.3).astype(np.float32)
+    if name.endswith("ssm_a"):
         return -np.abs(values)  # a state that decays
     return values
 

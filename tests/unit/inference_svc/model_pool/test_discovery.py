@@ -162,6 +162,17 @@ def test_a_project_is_in_at_most_one_prefix_group() -> None:
         InferenceSettings(prefix_groups=groups)
 
 
+def test_an_engine_scales_logits_as_the_file_of_its_model_needs() -> None:
+    """The first form of T5 does."""
+    settings = InferenceSettings(models=["bundled"])
+    entry = find_models(settings).find_model("")
+    file = replace(entry.file, logit_scale=0.5)
+    builder = EngineConfigBuilder(settings, num_models=1)
+    config = builder.build(file, entry.requested, ResolvedLimits(4, 512, 0, ""))
+
+    assert config.backend.logit_scale == 0.5
+
+
 @pytest.mark.parametrize(
     ("ubatch_tokens", "batch_tokens", "expected"),
     [(None, 2048, 1120), (None, 1000, "batch_tokens is 1000"), (512, 2048, "ubatch_tokens is 512")],

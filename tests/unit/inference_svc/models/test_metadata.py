@@ -23,6 +23,7 @@ from tests.support.gguf_files import (
     write_model,
     write_split,
 )
+from tests.support.model_kinds import write_model_of_kind
 
 
 def describe(folder: Path, **changes: object) -> ModelFile:
@@ -140,6 +141,15 @@ def test_an_encoder_decoder_only_generates(tmp_path: Path) -> None:
             check()
 
         assert (raised.value.model, raised.value.model_class) == ("m", "encoder_decoder")
+
+
+def test_the_first_form_of_t5_scales_its_logits(tmp_path: Path) -> None:
+    """It has no output of its own. llama.cpp ignores that."""
+    path = write_model_of_kind("t5", tmp_path / "m.gguf")
+
+    assert describe_model(path, "m").logit_scale == 1
+    assert describe_architecture(tmp_path, "t5").logit_scale == 64**-0.5
+    assert describe_architecture(tmp_path, "qwen3").logit_scale == 1
 
 
 def test_kv_bytes_of_layers_with_different_heads_are_summed(tmp_path: Path) -> None:
