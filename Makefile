@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 2
 TIMES ?= 20
@@ -79,6 +79,9 @@ chaos: dev ## Kill processes at random while clients work, and check every promi
 properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, some half an hour)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
+
+fuzz: dev ## Send random requests to every RPC, and check that none fails as INTERNAL (TIMES=20: 40,000; 500: a million)
+	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
 
 coverage: dev ## Measure the branch coverage of engine, jobs, event log, error mapping and tenancy (ARGS=jobs: one)
 	$(BIN)/python -m tools.check_coverage --workers $(WORKERS) $(ARGS)
