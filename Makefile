@@ -80,7 +80,7 @@ properties: dev ## Try many times as many examples and histories as `make test` 
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
 
-fuzz: dev ## Send random requests to every RPC, and check that none fails as INTERNAL (TIMES=20: 40,000; 500: a million)
+fuzz: dev ## Send random requests to every RPC and route: none is an INTERNAL error (TIMES=20: 50,000; 500: over a million)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
 
 coverage: dev ## Measure the branch coverage of engine, jobs, event log, error mapping and tenancy (ARGS=jobs: one)

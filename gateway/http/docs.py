@@ -58,14 +58,18 @@ def json_body(model: type[BaseModel]) -> RequestBody:
 
 def form_body(fields: type[BaseModel] | None, file_field: str) -> RequestBody:
     """A form: a file, and the fields of a model."""
-    file = {
-        "type": "object",
-        "required": [file_field],
-        "properties": {file_field: {"type": "string", "format": "binary"}},
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    if fields is not None:
+        schema = fields.model_json_schema(ref_template=_SCHEMAS + "{model}")
+        schema.pop("$defs", None)
+    # One schema, because a model that forbids other fields would forbid the file.
+    schema["properties"] = {
+        **schema["properties"],
+        file_field: {"type": "string", "format": "binary"},
     }
+    schema["required"] = [*schema.get("required", ()), file_field]
     models = [] if fields is None else [fields]
-    parts = [*({"$ref": _SCHEMAS + model.__name__} for model in models), file]
-    return RequestBody({"multipart/form-data": {"schema": {"allOf": parts}}}, *models)
+    return RequestBody({"multipart/form-data": {"schema": schema}}, *models)
 
 
 def either_body(one: RequestBody, other: RequestBody) -> RequestBody:

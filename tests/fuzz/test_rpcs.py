@@ -25,7 +25,7 @@ from tests.support.examples import TIMES, timeout
 from tests.support.processes import Program, resident_bytes
 from tests.support.random_requests import RandomRequests, describe, load_descriptors
 from tests.support.rpc import PARIS, connect, make_chat
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, Corral
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.e2e
@@ -38,19 +38,6 @@ STOPS: Final = {"/corral.inference.v1.EngineService/Drain"}
 """Methods after which a server refuses what it should, so that nothing would be tested."""
 MAX_GROWTH_BYTES: Final = 400 * 1024 * 1024
 """Caches that fill up included."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `corral`."""
-    return tmp_path_factory.mktemp("fuzz")
-
-
-@pytest.fixture(scope="module")
-def corral(folder: Path) -> Iterator[Corral]:
-    """`corral up` without keys."""
-    with corral_up(folder) as running:
-        yield running
 
 
 def family_bytes(program: Program) -> int:

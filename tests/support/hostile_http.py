@@ -142,9 +142,7 @@ class Document:
 
     def _form(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
         """The fields of a form by name, and the name of its file."""
-        fields: dict[str, Any] = {}
-        for part in schema["allOf"]:
-            fields |= self._resolve(part)["properties"]
+        fields: dict[str, Any] = dict(schema["properties"])
         (name,) = (key for key, each in fields.items() if each.get("format") == "binary")
         del fields[name]
         return fields, name

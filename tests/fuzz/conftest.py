@@ -1,0 +1,21 @@
+"""A server of their own: random requests change its state."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.services import Corral, corral_up
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of `corral`."""
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture(scope="module")
+def corral(folder: Path) -> Iterator[Corral]:
+    """`corral up` without keys."""
+    with corral_up(folder) as running:
+        yield running

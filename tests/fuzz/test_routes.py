@@ -1,0 +1,43 @@
+"""schemathesis reads the OpenAPI document and tries every route, with valid and invalid requests.
+
+A few for each route with every `make test`; `make fuzz` goes through all of its cases.
+"""
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.examples import TIMES, timeout
+from tests.support.services import MODEL, Corral
+
+pytestmark = pytest.mark.e2e
+
+SCHEMATHESIS: Final = Path(sys.executable).with_name("schemathesis")
+EXAMPLES: Final = 2 * TIMES
+PHASES: Final = "fuzzing" if TIMES == 1 else "examples,coverage,fuzzing"
+"""Its coverage phase alone makes 12,000 requests."""
+
+
+@timeout(150)
+def test_no_request_gets_a_server_error(corral: Corral, folder: Path) -> None:
+    """The document is valid and describes all routes; none responds with 5xx."""
+    command = [str(SCHEMATHESIS), "run", f"{corral.url}/openapi.json"]
+    command += ["--checks", "not_a_server_error", "--phases", PHASES, "--warnings", "off"]
+    command += ["--max-examples", str(EXAMPLES), "--seed", str(random.getrandbits(31))]
+    command += ["--continue-on-failure", "--request-timeout", "20", "--workers", "2", "--no-color"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    with httpx.Client(base_url=corral.url, trust_env=False, timeout=20) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        models = client.get("/v1/models").json()["data"]
+    num_operations = sum(len(operations) for operations in paths.values())
+
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+    assert f"Tested: {num_operations}\n" in ended.stdout
+    assert re.search(r"(\d+) generated, \1 passed", ended.stdout)
+    assert MODEL in {model["id"] for model in models}
