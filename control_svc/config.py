@@ -14,8 +14,8 @@ from svc_kit.settings.groups import (
     ListenAddress,
     ServerSettings,
     ServiceSettings,
+    ServiceTlsSettings,
     SettingsGroup,
-    TlsSettings,
     UpstreamTlsSettings,
     default_data_dir,
 )
@@ -185,7 +185,7 @@ class ControlSettings(ServiceSettings):
     """Allow callers without a key on other interfaces than loopback."""
     require_keys: bool = False
     """Require an API key, even on loopback."""
-    tls: TlsSettings | None = None
+    tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"
     """debug, info, warning or error."""

@@ -16,8 +16,8 @@ from svc_kit.settings.groups import (
     ListenAddress,
     ServerSettings,
     ServiceSettings,
+    ServiceTlsSettings,
     SettingsGroup,
-    TlsSettings,
     UpstreamTlsSettings,
     default_data_dir,
 )
@@ -341,7 +341,7 @@ class InferenceSettings(ServiceSettings):
     reported after a crash."""
     limits_grace_s: float = Field(300.0, ge=0)
     """How long requests with a limit are served while the control service is away."""
-    tls: TlsSettings | None = None
+    tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
     log_level: str = "info"
     """debug, info, warning or error."""

@@ -53,6 +53,12 @@ class AddressNotAllowed(PermissionDenied):
     address: str
 
 
+class ClientNotAllowed(PermissionDenied):
+    """The client certificate has no name that may call this service. Its names: {names}"""
+
+    names: str
+
+
 class ServiceOnly(PermissionDenied):
     """Only Corral's own services may set '{field}'. Remove it from the request."""
 

@@ -25,6 +25,7 @@ from svc_kit.auth.principal import current_principal, peer_host, set_principal
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import (
     CallerCancelled,
+    ClientNotAllowed,
     DeadlineExpired,
     DomainError,
     Draining,
@@ -102,9 +103,11 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         authenticator: Authenticator,
         metrics: RpcMetrics,
         settings: ServerSettings | None = None,
+        client_names: frozenset[str] = frozenset(),
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
     ) -> None:
         self._authenticator = authenticator
+        self._client_names = client_names
         self._metrics = metrics
         self._settings = settings or ServerSettings()
         self._scopes = scopes
@@ -226,6 +229,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         return await context.abort(*to_status(error, call.request_id))
 
     async def _authenticate(self, call: _Call) -> None:
+        self._check_client_name(call)
         scope = call.method.scope
         if scope is Scope.PUBLIC:
             return
@@ -237,6 +241,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         if not principal.has(scope):
             raise ScopeMissing(scope=scope.value, method=call.method.name)
         principal.check_address(peer_host(call.context.peer()))
+
+    def _check_client_name(self, call: _Call) -> None:
+        if not self._client_names:
+            return
+        names = call.context.auth_context().get("x509_subject_alternative_name", ())
+        shown = [name.decode(errors="replace") for name in names]
+        if self._client_names.isdisjoint(shown):
+            raise ClientNotAllowed(names=", ".join(shown))
 
     async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method

@@ -26,7 +26,7 @@ from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
-from svc_kit.settings.groups import ServerSettings, TlsSettings
+from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
 
 _log = logging.getLogger(__name__)
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
@@ -96,7 +96,7 @@ class RpcServer:
         authenticator: Authenticator,
         registry: CollectorRegistry,
         settings: ServerSettings | None = None,
-        tls: TlsSettings | None = None,
+        tls: ServiceTlsSettings | None = None,
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         window_bytes: int = 64 * 1024,
     ) -> None:
@@ -111,6 +111,7 @@ class RpcServer:
             authenticator=authenticator,
             metrics=RpcMetrics(registry),
             settings=self._settings,
+            client_names=frozenset() if tls is None else tls.client_names,
             scopes=scopes,
         )
         self._health = HealthServicer([service.full_name for service in services])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -113,6 +113,20 @@ class TlsSettings(SettingsGroup):
     """PEM: the private key of the certificate."""
     client_ca_file: ExistingFile | None = None
     """PEM: the authorities for client certificates. If set, clients must present one (mTLS)."""
+
+
+class ServiceTlsSettings(TlsSettings):
+    """TLS of a gRPC service, whose clients may be known by the names in their certificates."""
+
+    client_names: frozenset[str] = frozenset()
+    """The only clients that are served: a DNS name or URI that is a subject alternative name of
+    their certificates. Empty: all with a certificate of `client_ca_file`."""
+
+    @model_validator(mode="after")
+    def _names_are_verified(self) -> Self:
+        if self.client_names and self.client_ca_file is None:
+            raise ValueError("client_names needs client_ca_file, which verifies the certificates")
+        return self
 
 
 class UpstreamTlsSettings(SettingsGroup):

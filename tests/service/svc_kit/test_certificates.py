@@ -18,7 +18,7 @@ from svc_kit.errors import UpstreamUnavailable
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import Address
 from svc_kit.rpc.client import open_channel, translate_errors
-from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
+from svc_kit.settings.groups import ServiceTlsSettings, UpstreamTlsSettings
 from tests.support.certificates import Authority, served_serial
 from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import run_gateway
@@ -40,7 +40,7 @@ class Files:
         self.ca = folder / "ca.crt"
         self.ca.write_bytes(self.authority.certificate)
         self.change()
-        self.settings = TlsSettings(
+        self.settings = ServiceTlsSettings(
             certificate_file=folder / "server.crt", key_file=folder / "server.key"
         )
 

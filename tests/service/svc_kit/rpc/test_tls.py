@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
+from pydantic import ValidationError
 
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.server import RpcServer
-from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
+from svc_kit.settings.groups import ServiceTlsSettings, UpstreamTlsSettings
 from tests.support.rpc_servers import Running, allow_all, run_rpc_server
 
 pytestmark = pytest.mark.skipif(
@@ -43,9 +44,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def server_tls(folder: Path, **options: Any) -> TlsSettings:
+def server_tls(folder: Path, **options: Any) -> ServiceTlsSettings:
     """Build the TLS settings of the server."""
-    return TlsSettings(
+    return ServiceTlsSettings(
         certificate_file=folder / "server.crt", key_file=folder / "server.key", **options
     )
 
@@ -103,7 +104,7 @@ async def test_a_server_whose_key_does_not_match_its_certificate_does_not_start(
     """gRPC itself would start and refuse every client."""
     from prometheus_client import CollectorRegistry
 
-    tls = TlsSettings(
+    tls = ServiceTlsSettings(
         certificate_file=certificates / "server.crt", key_file=certificates / "client.key"
     )
     server = RpcServer(
@@ -116,3 +117,28 @@ async def test_a_server_whose_key_does_not_match_its_certificate_does_not_start(
 
     with pytest.raises(StartupError, match=r"server\.crt.*cannot be used"):
         await server.start()
+
+
+@pytest.mark.parametrize(
+    ("names", "is_served"),
+    [({"corral.test"}, True), ({"other.test", "corral.test"}, True), ({"corral"}, False)],
+)
+async def test_only_clients_with_a_named_certificate_are_served(
+    certificates: Path, names: set[str], is_served: bool
+) -> None:
+    """By its subject alternative names, whatever its key or token permits."""
+    tls = server_tls(
+        certificates, client_ca_file=certificates / "ca.crt", client_names=frozenset(names)
+    )
+    async with run_rpc_server(tls=tls, client_tls=client_tls(certificates, "client")) as running:
+        if is_served:
+            assert await tokenize(running) == [1, 2]
+            return
+        with pytest.raises(errors.ClientNotAllowed, match=r"corral\.test"):
+            await tokenize(running)
+
+
+def test_names_of_clients_need_an_authority(certificates: Path) -> None:
+    """Without one no certificate is asked for."""
+    with pytest.raises(ValidationError, match="client_names needs client_ca_file"):
+        server_tls(certificates, client_names=frozenset({"corral.test"}))
