@@ -64,11 +64,17 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
 @control_options
 def remove(name: str, control: str, api_key: str | None) -> None:
     """Delete NAME on all servers. Running requests that use it are completed."""
-    request = pb.DeleteAdapterRequest(adapter=name)
-    reply = Connection(control, api_key).call(
-        lambda channel: AdapterServiceStub(channel).DeleteAdapter, request
-    )
+    request = pb.DeleteAdapterRequest(adapter=name, wait=Duration(seconds=_ENGINES_TIMEOUT_S))
+
+    async def call(channel: grpc.aio.Channel) -> pb.DeleteAdapterResponse:
+        timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
+        return await AdapterServiceStub(channel).DeleteAdapter(request, timeout=timeout_s)
+
+    reply = Connection(control, api_key).run(call)
     click.echo(f"{name} ({reply.adapter_id}) is deleted")
+    if reply.pending_frontend_count:
+        pending = f"{reply.pending_frontend_count} of {reply.frontend_count}"
+        click.echo(f"    {pending} servers have not unloaded it yet")
 
 
 def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:
@@ -87,6 +93,8 @@ def describe(adapter: adapter_pb2.Adapter) -> str:
     """Format an adapter as one line, followed by a line for each engine that cannot use it."""
     names = [adapter_pb2.AdapterReport.State.Name(report.state) for report in adapter.engines]
     states = [name.removeprefix("STATE_").lower() for name in names] or ["in no engine yet"]
+    if 0 < adapter.ready_frontend_count < adapter.frontend_count:
+        states.append(f"on {adapter.ready_frontend_count} of {adapter.frontend_count} servers")
     line = (
         f"{adapter.name}    {adapter.id}, for {adapter.model or 'the first model'}, "
         f"{', '.join(states)}, rank {adapter.rank}, scale {adapter.default_scale:g}, "

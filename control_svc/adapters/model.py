@@ -1,10 +1,10 @@
 """LoRA adapters: the registered object, the desired state of frontends, and their reports."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from control_svc.base.ids import ADAPTER, is_id
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_request_id, check_text
@@ -174,6 +174,19 @@ class ReportedState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Frontend:
+    """An inference frontend that has reported its adapters.
+
+    `revision` is that of the last desired state whose removed adapters it has unloaded, 0 for none.
+    """
+
+    frontend: str
+    address: str
+    revision: int
+    reported_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdapterReport:
     """Reported state of an adapter in one engine of a frontend."""
 
@@ -195,14 +208,36 @@ class AdapterWithReports:
 
     adapter: Adapter
     reports: Sequence[AdapterReport] = ()
+    frontend_count: int = 0
+    """Frontends that are alive, with a report of this adapter or without."""
+
+    @property
+    def ready_frontend_count(self) -> int:
+        """Frontends whose engines all have the adapter."""
+        return self._count(lambda state: state is ReportedState.READY)
 
     @property
     def is_settled(self) -> bool:
-        """Whether at least one frontend reports the adapter and all have loaded it or failed."""
-        return bool(self.reports) and all(
-            report.state.is_settled and report.sha256 == self.adapter.sha256
+        """Whether there are frontends, and all of them have loaded the adapter or failed to."""
+        return 0 < self.frontend_count <= self._count(lambda state: state.is_settled)
+
+    def _count(self, is_wanted: Callable[[ReportedState], bool]) -> int:
+        """Count the frontends all of whose reports are of this file and in a wanted state."""
+        frontends = {report.frontend for report in self.reports}
+        others = {
+            report.frontend
             for report in self.reports
-        )
+            if report.sha256 != self.adapter.sha256 or not is_wanted(report.state)
+        }
+        return len(frontends - others)
+
+
+class DeletedAdapter(NamedTuple):
+    """The id of a deleted adapter, and how many frontends are alive and may still have it."""
+
+    id: str
+    frontend_count: int = 0
+    pending_frontend_count: int = 0
 
 
 ADAPTERS_TOPIC: Final = "adapters"

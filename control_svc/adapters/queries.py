@@ -17,6 +17,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    or_,
     select,
     tuple_,
     update,
@@ -25,10 +26,12 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.adapters.model import (
     ADAPTERS_TOPIC,
+    REPORT_TTL,
     Adapter,
     AdapterReport,
     DesiredAdapter,
     DesiredState,
+    Frontend,
     ReportedState,
 )
 from control_svc.base.ids import ADAPTER, is_id
@@ -94,6 +97,17 @@ class AdapterReportRow(Table):
     problem: Mapped[str] = mapped_column(Text)
     sha256: Mapped[str] = mapped_column(String(64))
     reported_at: Mapped[datetime] = mapped_column(Instant)
+
+
+class AdapterFrontendRow(Table):
+    """The last report of a frontend, also if it has no adapters."""
+
+    __tablename__ = "adapter_frontends"
+
+    frontend: Mapped[str] = mapped_column(Key, primary_key=True)
+    address: Mapped[str] = mapped_column(Text)
+    revision: Mapped[int] = mapped_column(BigInteger)
+    reported_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
 REVISION = "adapters"
@@ -191,10 +205,24 @@ class AdapterSyncQueries(Queries):
         row = result.one_or_none()
         return None if row is None else (row.blob_key, row.file_bytes)
 
-    async def replace_reports(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
-        """Replace the reports of a frontend; reports about deleted adapters are ignored."""
+    async def frontends(self, since: datetime) -> list[Frontend]:
+        """Return the frontends that have reported since a time."""
+        query = select(AdapterFrontendRow).where(AdapterFrontendRow.reported_at > since)
+        return [read_row(Frontend, row) for row in await self._session.scalars(query)]
+
+    async def replace_reports(self, frontend: Frontend, reports: Sequence[AdapterReport]) -> None:
+        """Replace the reports of a frontend; reports about deleted adapters are ignored.
+
+        Frontends that have not reported since `REPORT_TTL` are forgotten.
+        """
+        row = AdapterFrontendRow
+        is_gone = row.reported_at < frontend.reported_at - REPORT_TTL
         await self._session.execute(
-            delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend)
+            delete(row).where(or_(row.frontend == frontend.frontend, is_gone))
+        )
+        await self._session.execute(insert(row).values(asdict(frontend)))
+        await self._session.execute(
+            delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend.frontend)
         )
         keys = {(report.project, report.adapter_id) for report in reports}
         query = select(AdapterRow.project, AdapterRow.id).where(

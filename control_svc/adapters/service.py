@@ -1,9 +1,9 @@
 """CRUD of adapters. Every change has a new revision, which `sync.py` streams to frontends."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from control_svc.adapters.ingest import AdapterBytes
 from control_svc.adapters.model import (
@@ -12,6 +12,7 @@ from control_svc.adapters.model import (
     Adapter,
     AdapterChanges,
     AdapterWithReports,
+    DeletedAdapter,
     NewAdapter,
 )
 from control_svc.adapters.queries import AdapterQueries, AdapterSyncQueries
@@ -32,6 +33,7 @@ from control_svc.files.service import delete_if_rejected
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterExists, TooManyAdapters
 
+ResultT = TypeVar("ResultT")
 MAX_PAGE: Final = 1000
 MAX_WAIT_S: Final = 60.0
 CREATE: Final = "CreateAdapter"
@@ -77,14 +79,25 @@ class Adapters:
     async def get(self, project: str, adapter: str, wait_s: float = 0.0) -> AdapterWithReports:
         """Return an adapter by id or name. Raises AdapterNotFound.
 
-        Waits up to `wait_s` seconds until frontends have loaded the adapter or failed to.
+        Waits up to `wait_s` seconds until all frontends have loaded the adapter or failed to.
         """
+        return await self._wait(
+            wait_s, lambda: self._read(project, adapter), lambda current: current.is_settled
+        )
+
+    async def _wait(
+        self,
+        wait_s: float,
+        read: Callable[[], Awaitable[ResultT]],
+        is_done: Callable[[ResultT], bool],
+    ) -> ResultT:
+        """Read after each report of a frontend, until what is read is done or the time is over."""
         deadline = time.monotonic() + min(wait_s, MAX_WAIT_S)
         with self.notifications.listen(ADAPTERS_TOPIC) as changed:
             while True:
-                current = await self._read(project, adapter)
+                current = await read()
                 remaining_s = deadline - time.monotonic()
-                if current.is_settled or remaining_s <= 0:
+                if is_done(current) or remaining_s <= 0:
                     return current
                 await wait_for_notification(changed, min(remaining_s, _POLL_S))
 
@@ -111,22 +124,40 @@ class Adapters:
             project, adapter, "", lambda current: replace(current, attempt=current.attempt + 1)
         )
 
-    async def delete(self, project: str, adapter: str, etag: str) -> str:
-        """Delete an adapter and its bytes. Return its id.
+    async def delete(
+        self, project: str, adapter: str, etag: str, wait_s: float = 0.0
+    ) -> DeletedAdapter:
+        """Delete an adapter and its bytes.
 
-        Raises AdapterNotFound or StaleGeneration.
+        Waits up to `wait_s` seconds until all frontends have unloaded it. Raises AdapterNotFound or
+        StaleGeneration.
         """
-        deleted = await self._delete_row(project, adapter, etag)
+        deleted, revision = await self._delete_row(project, adapter, etag)
         await self.blobs.delete([deleted.blob_key])
-        return deleted.id
+        return await self._wait(
+            wait_s,
+            lambda: self._read_deleted(deleted.id, revision),
+            lambda current: not current.pending_frontend_count,
+        )
 
     @delete_transaction
-    async def _delete_row(self, tx: Transaction, project: str, adapter: str, etag: str) -> Adapter:
-        await AdapterSyncQueries(tx).next_revision()
+    async def _delete_row(
+        self, tx: Transaction, project: str, adapter: str, etag: str
+    ) -> tuple[Adapter, int]:
+        """Return the adapter, and the first revision without it."""
+        revision = await AdapterSyncQueries(tx).next_revision()
         current = await AdapterQueries(tx).lock(project, adapter)
         current.check_etag(etag)
         await AdapterQueries(tx).delete(project, current.id)
-        return current
+        return current, revision
+
+    @read_transaction
+    async def _read_deleted(
+        self, tx: Transaction, adapter_id: str, revision: int
+    ) -> DeletedAdapter:
+        frontends = await AdapterSyncQueries(tx).frontends(self.clock() - REPORT_TTL)
+        pending = [frontend for frontend in frontends if frontend.revision < revision]
+        return DeletedAdapter(adapter_id, len(frontends), len(pending))
 
     @write_transaction
     async def _store(
@@ -180,7 +211,8 @@ class Adapters:
         current = await AdapterQueries(tx).get(project, adapter)
         since = self.clock() - REPORT_TTL
         reports = await AdapterQueries(tx).reports(project, current.id, since)
-        return AdapterWithReports(current, reports)
+        frontends = await AdapterSyncQueries(tx).frontends(since)
+        return AdapterWithReports(current, reports, len(frontends))
 
     def _new_adapter(self, new: NewAdapter, facts: AdapterFacts, blob: Blob) -> Adapter:
         now = self.clock()

@@ -18,6 +18,7 @@ from control_svc.adapters.model import (
     DesiredAdapter,
     DesiredChange,
     DesiredState,
+    Frontend,
     NewAdapter,
 )
 from control_svc.adapters.service import Adapters
@@ -33,6 +34,7 @@ from svc_kit.errors import ScopeMissing
 from svc_kit.rpc.message_mapper import MessageMapper
 
 _MAX_PROBLEM_CHARACTERS: Final = 2000
+_MAX_REVISION: Final = 2**63 - 1
 
 
 _NEW_ADAPTER: Final = MessageMapper(NewAdapter, adapter_pb2.AdapterHeader)
@@ -41,7 +43,7 @@ _ADAPTER: Final = MessageMapper(
     adapter_pb2.Adapter,
     flat={"facts": MessageMapper(AdapterFacts, adapter_pb2.Adapter, is_part=True)},
     only_domain=["blob_key", "attempt", "revision"],
-    only_message=["engines"],
+    only_message=["engines", "frontend_count", "ready_frontend_count"],
 )
 _REPORT: Final = MessageMapper(AdapterReport, adapter_pb2.AdapterReport)
 _DESIRED: Final = MessageMapper(DesiredAdapter, adapter_pb2.DesiredAdapter)
@@ -58,7 +60,12 @@ def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
 
 def adapter_with_reports_to_pb(adapter: AdapterWithReports) -> adapter_pb2.Adapter:
     """Convert an adapter with its state in every engine."""
-    return _ADAPTER.to_message(adapter.adapter, engines=map(_REPORT.to_message, adapter.reports))
+    return _ADAPTER.to_message(
+        adapter.adapter,
+        engines=map(_REPORT.to_message, adapter.reports),
+        frontend_count=adapter.frontend_count,
+        ready_frontend_count=adapter.ready_frontend_count,
+    )
 
 
 def event_to_pb(event: DesiredState | DesiredChange) -> adapter_pb.WatchDesiredResponse:
@@ -127,8 +134,7 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         self, request: adapter_pb.GetAdapterRequest, context: Context
     ) -> adapter_pb.GetAdapterResponse:
         """Get an adapter with its state in every engine."""
-        wait_s = request.wait.seconds + request.wait.nanos / 1e9
-        adapter = await self._adapters.get(caller_project(), request.adapter, wait_s)
+        adapter = await self._adapters.get(caller_project(), request.adapter, _wait_s(request))
         return adapter_pb.GetAdapterResponse(adapter=adapter_with_reports_to_pb(adapter))
 
     async def ListAdapters(
@@ -153,8 +159,14 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         self, request: adapter_pb.DeleteAdapterRequest, context: Context
     ) -> adapter_pb.DeleteAdapterResponse:
         """Delete an adapter and its bytes."""
-        adapter_id = await self._adapters.delete(caller_project(), request.adapter, request.etag)
-        return adapter_pb.DeleteAdapterResponse(adapter_id=adapter_id)
+        deleted = await self._adapters.delete(
+            caller_project(), request.adapter, request.etag, _wait_s(request)
+        )
+        return adapter_pb.DeleteAdapterResponse(
+            adapter_id=deleted.id,
+            frontend_count=deleted.frontend_count,
+            pending_frontend_count=deleted.pending_frontend_count,
+        )
 
     async def RetryAdapter(
         self, request: adapter_pb.RetryAdapterRequest, context: Context
@@ -174,7 +186,15 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         self, request: adapter_pb.ReportAdaptersRequest, context: Context
     ) -> adapter_pb.ReportAdaptersResponse:
         """Replace the reports of a frontend."""
-        await self._sync.report(request.frontend, adapter_reports(request, self._clock()))
+        now = self._clock()
+        revision = int(request.revision) if request.revision.isdecimal() else 0
+        frontend = Frontend(
+            frontend=request.frontend,
+            address=request.address,
+            revision=min(revision, _MAX_REVISION),
+            reported_at=now,
+        )
+        await self._sync.report(frontend, adapter_reports(request, now))
         return adapter_pb.ReportAdaptersResponse()
 
     async def DownloadAdapter(
@@ -183,6 +203,10 @@ class AdapterServicer(rpc.AdapterServiceServicer):
         """Stream the bytes of a registered adapter."""
         async for chunk in self._sync.download(request.sha256):
             yield adapter_pb.DownloadAdapterResponse(chunk=chunk)
+
+
+def _wait_s(request: adapter_pb.GetAdapterRequest | adapter_pb.DeleteAdapterRequest) -> float:
+    return request.wait.seconds + request.wait.nanos / 1e9
 
 
 async def _pieces(

@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from control_svc.adapters.model import ADAPTERS_TOPIC, AdapterReport, DesiredChange, DesiredState
+from control_svc.adapters.model import (
+    ADAPTERS_TOPIC,
+    AdapterReport,
+    DesiredChange,
+    DesiredState,
+    Frontend,
+)
 from control_svc.adapters.queries import AdapterSyncQueries
 from control_svc.base.ids import MAX_KEY_CHARACTERS
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_text
@@ -44,9 +50,9 @@ class AdapterSync:
                     yield state.diff(sent)
                     sent = state
 
-    async def report(self, frontend: str, reports: Sequence[AdapterReport]) -> None:
+    async def report(self, frontend: Frontend, reports: Sequence[AdapterReport]) -> None:
         """Replace the reports of a frontend. Raises MissingField, TooLong or InvalidField."""
-        check_text("frontend", frontend, MAX_KEY_CHARACTERS)
+        check_text("frontend", frontend.frontend, MAX_KEY_CHARACTERS)
         await self.transactions.write(
             lambda tx: AdapterSyncQueries(tx).replace_reports(frontend, reports)
         )

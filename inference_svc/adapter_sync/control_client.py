@@ -46,8 +46,11 @@ class Control(Protocol):
     def download(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the bytes of an adapter file."""
 
-    async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Report the state of all adapters."""
+    async def report(
+        self, frontend: str, address: str, reports: Sequence[Report], revision: str
+    ) -> None:
+        """Report the state of all adapters, and the revision of the last desired state whose
+        removed adapters are unloaded."""
 
 
 class GrpcControl:
@@ -71,10 +74,12 @@ class GrpcControl:
             async for message in self._stub.DownloadAdapter(request):
                 yield message.chunk
 
-    async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
-        """Report the state of all adapters."""
+    async def report(
+        self, frontend: str, address: str, reports: Sequence[Report], revision: str
+    ) -> None:
+        """Report the state of all adapters, and the revision whose removed ones are unloaded."""
         request = pb.ReportAdaptersRequest(
-            frontend=frontend, address=address, reports=map(_report, reports)
+            frontend=frontend, address=address, reports=map(_report, reports), revision=revision
         )
         with translate_errors(SERVICE):
             await self._stub.ReportAdapters(request, timeout=REPORT_TIMEOUT_S)

@@ -208,14 +208,16 @@ class Reconciler:
     # --- reports ----------------------------------------------------------------------------------
 
     async def _report_periodically(self) -> None:
-        last: list[Report] | None = None
-        last_at, clock = 0.0, asyncio.get_running_loop().time
+        last: tuple[list[Report], str] | None = None
+        last_at, clock, revision = 0.0, asyncio.get_running_loop().time, ""
         while True:
+            if self._installed.keys() | self._tasks.keys() <= self._state.adapters.keys():
+                revision = self._state.revision
             reports = [self._report(desired) for desired in self._state.adapters.values()]
-            if reports != last or clock() - last_at > REPORT_INTERVAL_S:
+            if (reports, revision) != last or clock() - last_at > REPORT_INTERVAL_S:
                 with suppress(DomainError):  # control is unreachable: reported at the next poll
-                    await self._control.report(self._frontend, self._address, reports)
-                    last, last_at = reports, clock()
+                    await self._control.report(self._frontend, self._address, reports, revision)
+                    last, last_at = (reports, revision), clock()
             await self._status_changed.wait(self._poll_interval_s)
 
     def _report(self, desired: DesiredAdapter) -> Report:

@@ -201,6 +201,8 @@ def adapter_object(adapter: adapter_pb2.Adapter) -> dict[str, object]:
         "rank": adapter.rank,
         "etag": adapter.etag,
         "engines": [_engine(report) for report in adapter.engines],
+        "frontend_count": adapter.frontend_count,
+        "ready_frontend_count": adapter.ready_frontend_count,
     }
 
 

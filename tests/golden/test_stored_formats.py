@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, TypeAdapter
 
 from control_svc.assistants import queries as assistant_queries
+from control_svc.backup import layout as backup_layout
 from control_svc.base.pagination import PageRequest, PageTokens
 from control_svc.base.versioning import etag_of
 from control_svc.batches.lines import _sort_key, error_line, response_line
@@ -72,6 +73,7 @@ GOLDEN: Final = Path(__file__).parent
 DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
     "assistant settings": assistant_queries._ASSISTANT_SETTINGS,
     "attachments": assistant_queries._ATTACHMENTS,
+    "backup manifest": backup_layout._MANIFEST,
     "item content": item_queries._CONTENT,
     "response ending": response_queries._ENDING,
     "response settings": response_queries._SETTINGS,
@@ -169,7 +171,8 @@ def test_documents_have_the_fields_that_are_stored(name: str) -> None:
     """A field with another name or type makes documents of earlier releases unreadable."""
     shape = shape_of(DOCUMENTS[name].json_schema(mode="serialization"))
 
-    assert json.loads(json.dumps(shape)) == golden("documents")[name]
+    known = golden("documents") | golden("backup")["documents"]
+    assert json.loads(json.dumps(shape)) == known[name]
 
 
 def test_every_stored_document_is_pinned() -> None:
@@ -188,7 +191,7 @@ def test_every_stored_document_is_pinned() -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_are_read_and_written_with_the_same_bytes(name: str) -> None:
     """What is not read is lost with the next write; older processes read what is written."""
-    stored = golden("stored")
+    stored = golden("stored") | golden("backup")["stored"]
     for text in stored[name]:
         if name == "run":  # its settings are a document of their own
             run = run_queries.decode_run(stored["run settings"][0].encode(), text.encode())
@@ -451,7 +454,7 @@ def test_tables_have_the_columns_that_migrations_made() -> None:
     }
 
     known = golden("names")["tables"]
-    for changed in map(golden, ("tables_0015", "tables_0016", "tables_0017", "tables_0018")):
+    for changed in map(golden, (f"tables_{number:04}" for number in range(15, 20))):
         known = known | {name: known.get(name, {}) | changed[name] for name in changed}
     assert found == known
 

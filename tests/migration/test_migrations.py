@@ -171,7 +171,7 @@ def test_tables_are_keyed_by_project_unless_they_are_global() -> None:
     """
     global_tables = {"counters", "secrets", "projects", "api_keys", "usage_reports"}
     global_tables |= {"document_conversions", "limits", "limit_buckets", "limit_shares"}
-    global_tables |= {"audit_events"}
+    global_tables |= {"audit_events", "adapter_frontends"}
 
     leading = {name: next(iter(t.primary_key)).name for name, t in Table.metadata.tables.items()}
 

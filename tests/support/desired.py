@@ -45,6 +45,8 @@ class FakeControl:
         self.blobs: dict[str, bytes] = {}
         self.downloads = 0
         self.reports: Sequence[Report] = ()
+        self.followed = ""
+        """The revision in the last report."""
         self.is_down = False
         self.has_bytes = True
         self._revision = 0
@@ -70,10 +72,12 @@ class FakeControl:
         self.downloads += 1
         yield self.blobs[digest]
 
-    async def report(self, frontend: str, address: str, reports: Sequence[Report]) -> None:
+    async def report(
+        self, frontend: str, address: str, reports: Sequence[Report], revision: str
+    ) -> None:
         """Store the last reports."""
         self._check()
-        self.reports = reports
+        self.reports, self.followed = reports, revision
 
     def _check(self) -> None:
         if self.is_down:

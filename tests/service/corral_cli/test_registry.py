@@ -34,7 +34,8 @@ async def report_state(registry: Registry, **fields: str) -> None:
     about = {"adapter_id": adapter.id, "project": "default", "sha256": adapter.sha256}
     state = "STATE_FAILED" if fields else "STATE_READY"
     report = adapter_pb2.AdapterReport(**about, state=state, **fields)  # type: ignore[arg-type]  # texts
-    await registry.call("ReportAdapters", frontend="f", address="host:1", reports=[report])
+    about = {"frontend": "f", "address": "host:1", "revision": "1000"}
+    await registry.call("ReportAdapters", reports=[report], **about)
 
 
 async def test_a_file_is_added_listed_and_removed(control: RunningControl, tmp_path: Path) -> None:

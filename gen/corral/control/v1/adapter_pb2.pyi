@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Adapter(_message.Message):
-    __slots__ = ("id", "name", "model", "description", "default_scale", "standing_scale", "sha256", "file_bytes", "architecture", "base_model", "title", "rank", "size_bytes", "create_time", "update_time", "etag", "engines")
+    __slots__ = ("id", "name", "model", "description", "default_scale", "standing_scale", "sha256", "file_bytes", "architecture", "base_model", "title", "rank", "size_bytes", "create_time", "update_time", "etag", "engines", "frontend_count", "ready_frontend_count")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,8 @@ class Adapter(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
     ENGINES_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READY_FRONTEND_COUNT_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     model: str
@@ -46,7 +48,9 @@ class Adapter(_message.Message):
     update_time: _timestamp_pb2.Timestamp
     etag: str
     engines: _containers.RepeatedCompositeFieldContainer[AdapterReport]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., default_scale: _Optional[float] = ..., standing_scale: _Optional[float] = ..., sha256: _Optional[str] = ..., file_bytes: _Optional[int] = ..., architecture: _Optional[str] = ..., base_model: _Optional[str] = ..., title: _Optional[str] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[AdapterReport, _Mapping]]] = ...) -> None: ...
+    frontend_count: int
+    ready_frontend_count: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., model: _Optional[str] = ..., description: _Optional[str] = ..., default_scale: _Optional[float] = ..., standing_scale: _Optional[float] = ..., sha256: _Optional[str] = ..., file_bytes: _Optional[int] = ..., architecture: _Optional[str] = ..., base_model: _Optional[str] = ..., title: _Optional[str] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., engines: _Optional[_Iterable[_Union[AdapterReport, _Mapping]]] = ..., frontend_count: _Optional[int] = ..., ready_frontend_count: _Optional[int] = ...) -> None: ...
 
 class AdapterHeader(_message.Message):
     __slots__ = ("name", "model", "description", "default_scale", "file_id", "path", "sha256", "replace", "request_id")

@@ -83,18 +83,24 @@ class UpdateAdapterResponse(_message.Message):
     def __init__(self, adapter: _Optional[_Union[_adapter_pb2.Adapter, _Mapping]] = ...) -> None: ...
 
 class DeleteAdapterRequest(_message.Message):
-    __slots__ = ("adapter", "etag")
+    __slots__ = ("adapter", "etag", "wait")
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
     adapter: str
     etag: str
-    def __init__(self, adapter: _Optional[str] = ..., etag: _Optional[str] = ...) -> None: ...
+    wait: _duration_pb2.Duration
+    def __init__(self, adapter: _Optional[str] = ..., etag: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DeleteAdapterResponse(_message.Message):
-    __slots__ = ("adapter_id",)
+    __slots__ = ("adapter_id", "frontend_count", "pending_frontend_count")
     ADAPTER_ID_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FRONTEND_COUNT_FIELD_NUMBER: _ClassVar[int]
     adapter_id: str
-    def __init__(self, adapter_id: _Optional[str] = ...) -> None: ...
+    frontend_count: int
+    pending_frontend_count: int
+    def __init__(self, adapter_id: _Optional[str] = ..., frontend_count: _Optional[int] = ..., pending_frontend_count: _Optional[int] = ...) -> None: ...
 
 class RetryAdapterRequest(_message.Message):
     __slots__ = ("adapter",)
@@ -139,14 +145,16 @@ class DesiredChange(_message.Message):
     def __init__(self, adapters: _Optional[_Iterable[_Union[_adapter_pb2.DesiredAdapter, _Mapping]]] = ..., removed_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReportAdaptersRequest(_message.Message):
-    __slots__ = ("frontend", "address", "reports")
+    __slots__ = ("frontend", "address", "reports", "revision")
     FRONTEND_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     frontend: str
     address: str
     reports: _containers.RepeatedCompositeFieldContainer[_adapter_pb2.AdapterReport]
-    def __init__(self, frontend: _Optional[str] = ..., address: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[_adapter_pb2.AdapterReport, _Mapping]]] = ...) -> None: ...
+    revision: str
+    def __init__(self, frontend: _Optional[str] = ..., address: _Optional[str] = ..., reports: _Optional[_Iterable[_Union[_adapter_pb2.AdapterReport, _Mapping]]] = ..., revision: _Optional[str] = ...) -> None: ...
 
 class ReportAdaptersResponse(_message.Message):
     __slots__ = ()

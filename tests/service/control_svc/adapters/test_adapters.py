@@ -417,6 +417,48 @@ async def test_an_adapter_lists_the_last_report_of_each_frontend(
     assert (later.frontend, later.state) == ("fe_2", READY)
 
 
+async def test_an_adapter_is_ready_when_every_frontend_has_loaded_it(
+    running: RunningControl, registry: Registry
+) -> None:
+    """One without a report of it counts; one that is gone for two minutes does not."""
+    await registry.call("ReportAdapters", frontend="fe_gone", reports=[])
+    running.clock.advance(minutes=3)
+    await registry.call("ReportAdapters", frontend="fe_2", reports=[])
+    adapter = await registry.create()
+    await send_reports(registry, make_report(adapter))
+    early = await registry.get("voice")
+    waiting = asyncio.create_task(registry.get("voice", wait=Duration(seconds=20)))
+    for state in (LOADING, READY):
+        assert not waiting.done()
+        report = make_report(adapter, state=state)
+        await registry.call("ReportAdapters", frontend="fe_2", reports=[report])
+
+    assert (early.ready_frontend_count, early.frontend_count) == (1, 2)
+    ready = await waiting
+    assert (ready.ready_frontend_count, ready.frontend_count) == (2, 2)
+
+
+async def test_an_adapter_is_gone_when_every_frontend_has_unloaded_it(
+    registry: Registry,
+) -> None:
+    """A deletion says how many may still have it, and can wait for them."""
+    for name in ("one", "two"):
+        await registry.create(name=name)
+    for frontend in ("fe_1", "fe_2"):
+        await registry.call("ReportAdapters", frontend=frontend, revision="2", reports=[])
+    early = await registry.call("DeleteAdapter", adapter="one")
+    waiting = asyncio.create_task(
+        registry.call("DeleteAdapter", adapter="two", wait=Duration(seconds=20))
+    )
+    for frontend, revision in (("fe_1", "4"), ("fe_2", "3"), ("fe_2", "4")):
+        assert not waiting.done()
+        await registry.call("ReportAdapters", frontend=frontend, revision=revision, reports=[])
+
+    assert (early.pending_frontend_count, early.frontend_count) == (2, 2)
+    late = await waiting
+    assert (late.pending_frontend_count, late.frontend_count) == (0, 2)
+
+
 async def test_watch_download_and_report_are_refused_to_a_project_caller(
     running: RunningControl,
 ) -> None:

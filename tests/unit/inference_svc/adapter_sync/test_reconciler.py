@@ -52,6 +52,21 @@ async def test_a_desired_adapter_is_downloaded_loaded_and_reported(
         await frontend.wait_for(lambda: frontend.states() == [])
 
 
+async def test_a_removal_is_reported_when_it_is_done(tmp_path: Path, control: FakeControl) -> None:
+    """Also that of an adapter which is still being loaded: the revision is not reported before."""
+    async with run_frontend(tmp_path, control) as frontend:
+        frontend.loader.gate.clear()
+        control.set_desired(make_desired("1"))
+        await frontend.wait_for(lambda: bool(frontend.loader.orders) and control.followed == "1")
+        control.set_desired()
+        await frontend.wait_for(lambda: frontend.states() == [])
+        assert control.followed == "1"
+        frontend.loader.gate.set()
+        await frontend.wait_for(lambda: control.followed == "2")
+
+        assert frontend.find() is None
+
+
 async def test_scales_change_without_a_load(tmp_path: Path, control: FakeControl) -> None:
     """New bytes are a new generation; another model requires a new load."""
     async with run_frontend(tmp_path, control) as frontend:
