@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(
@@ -87,6 +87,7 @@ class Tab:
 @asynccontextmanager
 async def run_browser() -> AsyncIterator[Browser]:
     """Run Chromium without a window."""
+    expect.set_options(timeout=PATIENCE_MS)  # 5 s by default, too few for a busy machine
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=CHROMIUM,
