@@ -80,6 +80,8 @@ from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.tracing.setup import open_tracer
+from svc_kit.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 _PAGE_TOKEN_KEY_BYTES: Final = 32
@@ -125,6 +127,7 @@ async def build(
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="control", version=version("corral"))
     async with AsyncExitStack() as stack:
+        tracer = await stack.enter_async_context(open_tracer(settings.tracing, "control"))
         deps = await stack.enter_async_context(
             _deps(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
@@ -144,7 +147,7 @@ async def build(
             job_service(deps),
             *vectors.services(),
         ]
-        server = _server(settings, registry, authenticator, services)
+        server = _server(settings, registry, authenticator, services, tracer)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -159,7 +162,7 @@ async def build(
             *handlers,
         ]
         dispatcher = await stack.enter_async_context(
-            run_dispatcher(deps, all_handlers, JobMetrics(registry))
+            run_dispatcher(deps, all_handlers, JobMetrics(registry), tracer)
         )
         sweeper = _sweeper(deps)
         sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
@@ -305,6 +308,7 @@ def _server(
     registry: CollectorRegistry,
     authenticator: Authenticator,
     services: Sequence[Service],
+    tracer: Tracer,
 ) -> RpcServer:
     return RpcServer(
         services,
@@ -314,6 +318,7 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
         window_bytes=WINDOW_BYTES,
+        tracer=tracer,
     )
 
 
@@ -334,7 +339,10 @@ _COUNT_INTERVAL_S: Final = 10.0
 
 @asynccontextmanager
 async def run_dispatcher(
-    deps: Deps, handlers: Sequence[JobHandler], metrics: JobMetrics
+    deps: Deps,
+    handlers: Sequence[JobHandler],
+    metrics: JobMetrics,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Dispatcher]:
     """Run the dispatcher while the context is open; release running jobs at the end."""
     limits, database = deps.settings.jobs, deps.database
@@ -345,7 +353,7 @@ async def run_dispatcher(
     )
     dead_letter_handlers = {handler.kind: handler for handler in handlers}
     leases = Leases(deps.transactions, dead_letter_handlers, terms)
-    dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics)
+    dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics, tracer=tracer)
     gauges = JobGauges(deps.transactions, metrics)
     with renew_leases(database, terms.owner, terms.lease):
         gauges_task = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))

@@ -16,6 +16,7 @@ from svc_kit.settings.groups import (
     ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
+    TracingSettings,
     UpstreamTlsSettings,
     default_data_dir,
 )
@@ -189,6 +190,8 @@ class ControlSettings(ServiceSettings):
     """Serve over TLS."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    tracing: TracingSettings = TracingSettings()
+    """Traces for OpenTelemetry."""
     files: FileSettings = FileSettings()
     """Limits of files."""
     jobs: JobSettings = JobSettings()

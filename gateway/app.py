@@ -54,6 +54,7 @@ from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
+from svc_kit.tracing.setup import open_tracer
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         ) as inference_channel,
         open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
         _stored_keys(settings, token) as stored_keys,
+        open_tracer(settings.tracing, "gateway") as tracer,
     ):
         # HTTP callers cannot authenticate with the service token.
         authenticator = build_authenticator(
@@ -118,7 +120,8 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
         metrics = HttpMetrics(registry)
-        app = RequestMiddleware(HostCheck(api, policy), metrics, settings.max_requests)
+        checked = HostCheck(api, policy)
+        app = RequestMiddleware(checked, metrics, settings.max_requests, tracer=tracer)
         yield Gateway(app, api, context.active_calls, registry, metrics, inference)
 
 

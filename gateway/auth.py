@@ -1,6 +1,5 @@
 """Authentication of HTTP requests, and credentials of the gRPC calls made for them."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,10 +10,9 @@ from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id, project_var
+from svc_kit.tracing.span import trace_metadata
 
 MAX_LABEL_BYTES = 256
-
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -28,8 +26,6 @@ class Caller:
     """The Authorization header, if any."""
     label: str = ""
     """The client's request id, for logs only."""
-    traceparent: str | None = None
-    """The client's W3C trace context."""
 
 
 class Authentication:
@@ -52,12 +48,10 @@ class Authentication:
             raise ScopeMissing(scope=scope, method=method)
         principal.check_address(request.client and request.client.host)
         label = request.headers.get("x-request-id", "").encode()[:MAX_LABEL_BYTES]
-        traceparent = request.headers.get("traceparent", "")
         return Caller(
             principal=principal,
             authorization=authorization,
             label=label.decode(errors="ignore"),
-            traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
         )
 
 
@@ -73,9 +67,7 @@ class Credentials:
 
     def for_caller(self, caller: Caller) -> Metadata:
         """The metadata of a call for a caller. Raises ApiKeyInvalid for a malformed key."""
-        common = [("x-request-id", current_request_id())]
-        if caller.traceparent is not None:
-            common.append(("traceparent", caller.traceparent))
+        common = [("x-request-id", current_request_id()), *trace_metadata()]
         if self._service_token is not None:
             bearer = ("authorization", f"Bearer {self._service_token.secret}")
             return [*common, bearer, *principal_metadata(caller.principal)]

@@ -14,6 +14,7 @@ from svc_kit.settings.groups import (
     ListenAddress,
     ServiceSettings,
     TlsSettings,
+    TracingSettings,
     UpstreamTlsSettings,
 )
 
@@ -55,6 +56,8 @@ class GatewaySettings(ServiceSettings):
 
     log_level: str = "info"
     """debug, info, warning or error."""
+    tracing: TracingSettings = TracingSettings()
+    """Traces for OpenTelemetry."""
 
     inference_target: str = "127.0.0.1:50051"
     """The inference service, host:port."""

@@ -64,6 +64,8 @@ from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.tracing.setup import open_tracer
+from svc_kit.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 _LAST_GRACE_S = 1.0  # for the last messages to be delivered
@@ -90,6 +92,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     registry = CollectorRegistry()
     ProcessMetrics(registry, service="inference", version=version("corral"))
     async with AsyncExitStack() as stack:
+        tracer = await stack.enter_async_context(open_tracer(settings.tracing, "inference"))
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
@@ -135,7 +138,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             pool, generating, EmbeddingService(bounds, count, admit), count
         )
         authenticator = _authenticator(settings, control)
-        server = _server(settings, registry, pool, servicer, adapters, authenticator)
+        server = _server(settings, registry, pool, servicer, adapters, authenticator, tracer)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -267,6 +270,7 @@ def _server(
     servicer: InferenceServicer,
     adapters: AdapterService,
     authenticator: Authenticator,
+    tracer: Tracer,
 ) -> RpcServer:
     info = ServerInfo(
         engine_pb.RequestLimits(
@@ -298,6 +302,7 @@ def _server(
         registry=registry,
         settings=settings.server,
         tls=settings.tls,
+        tracer=tracer,
     )
 
 

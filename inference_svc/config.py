@@ -18,6 +18,7 @@ from svc_kit.settings.groups import (
     ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
+    TracingSettings,
     UpstreamTlsSettings,
     default_data_dir,
 )
@@ -345,6 +346,8 @@ class InferenceSettings(ServiceSettings):
     """Serve over TLS."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    tracing: TracingSettings = TracingSettings()
+    """Traces for OpenTelemetry."""
     engine: EngineSettings = EngineSettings()
     """The engine."""
     media: MediaSettings = MediaSettings()

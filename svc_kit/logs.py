@@ -1,5 +1,5 @@
-"""Logging to stderr, with request id and project from context variables. Prompts and credentials
-are never logged.
+"""Logging to stderr, with request id, project and trace id from context variables. Prompts and
+credentials are never logged.
 """
 
 import contextvars
@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from svc_kit.errors import DomainError
+from svc_kit.tracing.span import current_span
 
 request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
     "request_id", default=""
@@ -98,7 +99,11 @@ def log_errors(
 
 
 def _context() -> dict[str, str]:
-    values = {"request_id": request_id_var.get(), "project": project_var.get()}
+    values = {
+        "request_id": request_id_var.get(),
+        "project": project_var.get(),
+        "trace_id": current_span().trace_id,
+    }
     return {key: value for key, value in values.items() if value}
 
 

@@ -21,12 +21,14 @@ from control_svc.agent.model import (
     TurnResult,
 )
 from control_svc.agent.recorder import TurnRecorder
+from control_svc.agent.tool_span import tool_attributes, tool_name
 from control_svc.agent.turn import ToolSet, TurnCancelled, TurnReader, tokens_left, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock
 from control_svc.inference.turns import FinishReason, TurnClient, TurnRequest
 from control_svc.items.model import Content, FileSearchCall, Item, ItemStatus, McpApprovalRequest
 from svc_kit.errors import ContextLengthExceeded, FeatureUnsupported
+from svc_kit.tracing.span import current_span, running_span
 
 MAX_TURNS: Final = 64
 """Maximum number of turns; stops a model that calls hosted tools endlessly."""
@@ -235,4 +237,8 @@ class _Attempt:
         if is_resumed and not tool.is_repeatable:
             return tool.abandon(call)
         await self._recorder.call_started(call)
-        return await tool.run(self._work.settings.project, call)
+        with running_span(current_span().child(f"execute_tool {tool_name(call)}")) as span:
+            result = await tool.run(self._work.settings.project, call)
+            if span.is_recording:
+                span.set(tool_attributes(call, result, with_content=span.records_content))
+            return result

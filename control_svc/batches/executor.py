@@ -28,6 +28,7 @@ from svc_kit.errors import (
     Unavailable,
 )
 from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.tracing.span import SpanKind, current_span, running_span
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -162,7 +163,11 @@ class BatchRunner:
         acquire = self._concurrency.acquire_exclusive if exclusive else self._concurrency.acquire
         async with acquire() as epoch:
             try:
-                result = await self._lines.run(context.claim.project, batch, line)
+                with running_span(
+                    current_span().linked_root("batch line", SpanKind.CONSUMER)
+                ) as span:
+                    span.set({"corral.batch.id": batch.id, "corral.batch.line": line.number})
+                    result = await self._lines.run(context.claim.project, batch, line)
             except RateLimited as error:
                 return error  # a limit of this batch's caller, which must not delay other batches
             except (Aborted, ResourceExhausted, Unavailable) as error:

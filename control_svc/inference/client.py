@@ -8,6 +8,7 @@ from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal, Priority, current_key
 from svc_kit.auth.scopes import Scope
 from svc_kit.rpc.client import translate_errors
+from svc_kit.tracing.span import trace_metadata
 
 SERVICE: Final = "inference"
 Metadata = Sequence[tuple[str, str]]
@@ -17,17 +18,18 @@ def call_metadata(token: ServiceToken | None, project: str, priority: Priority) 
     """Return the metadata of a call on behalf of a project, and of the key of the running call or
     job.
 
-    Without a token no metadata is sent, and the service must accept callers without a key.
+    Without a token no identity is sent, and the service must accept callers without a key.
     """
     if token is None:
-        return ()
+        return trace_metadata()
     principal = Principal(
         project=project,
         scopes=frozenset({Scope.INFERENCE}),
         priority=priority,
         key_id=current_key(),
     )
-    return (("authorization", f"Bearer {token.secret}"), *principal_metadata(principal))
+    bearer = ("authorization", f"Bearer {token.secret}")
+    return (bearer, *principal_metadata(principal), *trace_metadata())
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavai
 from svc_kit.errors.status import is_retryable
 from svc_kit.logs import log_errors, project_var
 from svc_kit.metrics import JobMetrics
+from svc_kit.tracing.span import Span, SpanKind, Tracer, set_current_span
 
 _log = logging.getLogger(__name__)
 TIME_SLICE_S: Final = 300.0
@@ -49,11 +50,12 @@ class _Attempt:
     cancel the task that stores the result.
     """
 
-    def __init__(self, job: Job, leases: Leases, handler: JobHandler) -> None:
+    def __init__(self, job: Job, leases: Leases, handler: JobHandler, span: Span) -> None:
         self.claim = job.claim
         self.context = JobContext(job, leases)
         self.started_at = time.monotonic()
-        self.task = asyncio.create_task(_run_for_caller(handler, self.claim, self.context))
+        self.span = span
+        self.task = asyncio.create_task(_run_for_caller(handler, self.claim, self.context, span))
         self.is_cancelled = False
 
     def cancel(self) -> None:
@@ -72,7 +74,9 @@ class Dispatcher:
         handlers: Sequence[JobHandler],
         metrics: JobMetrics,
         time_slice_s: float = TIME_SLICE_S,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer or Tracer()
         self._time_slice_s = time_slice_s
         self._leases = leases
         self._notifications = notifications
@@ -160,7 +164,8 @@ class Dispatcher:
         return num_running < self._handlers[kind].concurrency
 
     def _start(self, job: Job) -> None:
-        attempt = _Attempt(job, self._leases, self._handlers[job.kind])
+        span = self._tracer.start(f"job {job.kind}", SpanKind.CONSUMER, job.traceparent or "")
+        attempt = _Attempt(job, self._leases, self._handlers[job.kind], span)
         self._running[attempt.claim] = attempt
         self._metrics.running.labels(job.kind).inc()
         task = asyncio.create_task(self._run_attempt(attempt))
@@ -171,6 +176,7 @@ class Dispatcher:
         claim = attempt.claim
         try:
             result = await _result(attempt)
+            _end_span(attempt, result)
             if attempt.context.is_finished:
                 self._metrics.attempts.labels(claim.kind, Outcome.DONE).inc()
                 return
@@ -208,11 +214,31 @@ class Dispatcher:
         _log.log(level, "attempt ended: %s; job: %s", outcome, job.state, extra={"fields": fields})
 
 
-async def _run_for_caller(handler: JobHandler, claim: Claim, context: JobContext) -> None:
+async def _run_for_caller(
+    handler: JobHandler, claim: Claim, context: JobContext, span: Span
+) -> None:
     """Run a job with the project and the key of its caller, for the calls that it makes."""
     set_principal(Principal(project=claim.project, scopes=frozenset(), key_id=claim.caller_key))
     project_var.set(claim.project)
+    set_current_span(span)
     await handler.run(claim, context)
+
+
+def _end_span(attempt: _Attempt, result: AttemptResult) -> None:
+    span, claim = attempt.span, attempt.claim
+    if not span.is_recording:
+        return
+    span.set(
+        {
+            "corral.project": claim.project,
+            "corral.job.id": claim.job_id,
+            "corral.job.kind": claim.kind,
+            "corral.job.subject": claim.subject,
+            "corral.job.attempt": claim.attempt,
+            "corral.job.outcome": result.outcome.value,
+        }
+    )
+    span.end(error=None if result.error is None else result.error.reason)
 
 
 async def _result(attempt: _Attempt) -> AttemptResult:

@@ -166,6 +166,8 @@ class Job:
     cancel_requested_at: datetime | None = None
     error: JobError | None = None
     """Error of the last attempt that failed."""
+    traceparent: str | None = None
+    """Trace context of the call that queued it; None for none."""
     created_at: datetime
     ended_at: datetime | None = None
 

@@ -50,6 +50,7 @@ from control_svc.jobs.model import (
     NewJob,
 )
 from svc_kit.errors import JobNotFound
+from svc_kit.tracing.span import TRACEPARENT_LENGTH, current_span
 
 _UNFINISHED = "state IN ('queued', 'running')"
 _QUEUED = "state = 'queued'"
@@ -88,6 +89,7 @@ class JobRow(ObjectRow):
     subject: Mapped[str] = mapped_column(Key)
     priority: Mapped[int] = mapped_column(SmallInteger)
     caller_key: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    traceparent: Mapped[str | None] = mapped_column(String(TRACEPARENT_LENGTH))
     created_at: Mapped[datetime] = mapped_column(Instant)
     # state
     state: Mapped[str] = mapped_column(String(16))
@@ -138,6 +140,7 @@ class JobQueries(Queries):
                 priority=new.priority,
                 caller_key=new.caller_key,
                 run_after=now + new.delay,
+                traceparent=current_span().traceparent or None,
                 created_at=now,
             )
             for new in jobs

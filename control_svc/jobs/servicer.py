@@ -19,6 +19,7 @@ _JOB: Final = MessageMapper(
     only_domain=[
         "caller_key",
         "priority",
+        "traceparent",
         "num_postponed",
         "fence",
         "lease_owner",

@@ -87,6 +87,8 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
+@click.option("--otlp-endpoint", metavar="URL", help="A collector of OpenTelemetry, as in"
+              " http://127.0.0.1:4317, to send traces to.")  # fmt: skip
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> None:
     """Run the inference service, the control service and the gateway until Ctrl-C."""

@@ -64,6 +64,8 @@ class UpFlags:
     context_tokens: int | None = None
     threads: int | None = None
     require_keys: bool = False
+    otlp_endpoint: str | None = None
+    """Where all services send their traces."""
 
     def for_inference(self) -> dict[str, Any]:
         """Overrides for the settings of the inference service."""
@@ -89,7 +91,9 @@ class UpFlags:
         return {**({"listen": self.listen} if self.listen else {}), **self._shared()}
 
     def _shared(self) -> dict[str, Any]:
-        return {"require_keys": True} if self.require_keys else {}
+        keys = {"require_keys": True} if self.require_keys else {}
+        endpoint = self.otlp_endpoint
+        return keys | ({} if endpoint is None else {"tracing.endpoint": endpoint})
 
 
 @dataclass(frozen=True)

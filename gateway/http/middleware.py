@@ -1,10 +1,11 @@
-"""The outermost middleware: request ids, limit of concurrent requests, metrics, access log."""
+"""The outermost middleware: request ids, request limit, spans, metrics, access log."""
 
 import logging
 import secrets
 import time
 from collections.abc import Callable
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.errors import error_response
@@ -12,6 +13,14 @@ from gateway.http.rate_limits import rate_limit_headers
 from svc_kit.errors import DomainError, InternalError, QueueFull
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics
+from svc_kit.tracing.span import (
+    TRACEPARENT,
+    Span,
+    SpanKind,
+    Tracer,
+    set_current_span,
+    valid_traceparent,
+)
 
 _log = logging.getLogger("gateway.access")
 API_VERSION = b"2020-10-01"
@@ -79,7 +88,9 @@ class RequestMiddleware:
         max_requests: int,
         clock: Callable[[], float] = time.monotonic,
         request_ids: Callable[[], str] = new_request_id,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer or Tracer()
         self._app = app
         self._metrics = metrics
         self._max_requests = max_requests
@@ -92,6 +103,8 @@ class RequestMiddleware:
         request_id = self._request_ids()
         request_id_var.set(request_id)
         project_var.set("")
+        span = self._start_span(scope)
+        set_current_span(span)
         response = _ResponseObserver(scope, send, request_id, self._clock)
         self._num_running += 1
         self._metrics.in_flight.set(self._num_running)
@@ -100,7 +113,14 @@ class RequestMiddleware:
         finally:
             self._num_running -= 1
             self._metrics.in_flight.set(self._num_running)
-            self._report(scope, response)
+            self._report(scope, response, span)
+
+    def _start_span(self, scope: Scope) -> Span:
+        headers = Headers(scope=scope)
+        traceparent = valid_traceparent(headers.get(TRACEPARENT))
+        if scope["path"] in _PROBES:
+            return Span(traceparent)
+        return self._tracer.start(scope.get("method", "GET"), SpanKind.SERVER, traceparent)
 
     async def _serve(self, scope: Scope, receive: Receive, response: _ResponseObserver) -> None:
         try:
@@ -117,13 +137,15 @@ class RequestMiddleware:
         if not response.status:
             await error_response(failure)(scope, receive, response.send)
 
-    def _report(self, scope: Scope, response: _ResponseObserver) -> None:
+    def _report(self, scope: Scope, response: _ResponseObserver, span: Span) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)
         status = "499" if _DISCONNECTED in scope else str(response.status)
         duration_s = self._clock() - response.started_at
         method = scope.get("method", "GET")  # the handshake of a WebSocket is a GET
         self._metrics.duration.labels(method, route, status).observe(duration_s)
         self._metrics.sent_bytes.labels(route).inc(response.num_bytes)
+        if span.is_recording:
+            _end_span(span, method, route, status)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         fields = {
             "method": method,
@@ -136,3 +158,16 @@ class RequestMiddleware:
         if response.first_byte_at is not None:
             fields["first_byte_s"] = round(response.first_byte_at - response.started_at, 4)
         _log.log(level, "request", extra={"fields": fields})
+
+
+def _end_span(span: Span, method: str, route: str, status: str) -> None:
+    span.set(
+        {
+            "http.request.method": method,
+            "http.route": route,
+            "http.response.status_code": int(status),
+            "corral.request_id": request_id_var.get(),
+            "corral.project": project_var.get(),
+        }
+    )
+    span.end(name=f"{method} {route}", error=status if status >= "500" else None)

@@ -15,6 +15,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
+from inference_svc.rpc.generation_span import PROVIDER, GenerationSpan
 from inference_svc.rpc.media_inputs import has_encoded
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
@@ -24,6 +25,7 @@ from svc_kit.auth.principal import current_principal
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
+from svc_kit.tracing.span import Attributes, current_span, running_span
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -48,34 +50,38 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: Context
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
-        entry = self._pool.catalog.resolve(request.model, _project()).model
-        async with self._pool.use(entry, ModelFile.check_generates) as model:
-            accepted, turns = await self._generating.generate(request, model, _caller())
-            with accepted.admission:
-                async for response in stream_responses(accepted, turns, self._count):
-                    yield response
+        with GenerationSpan("text_completion", request) as span:
+            entry = self._pool.catalog.resolve(request.model, _project()).model
+            async with self._pool.use(entry, ModelFile.check_generates) as model:
+                accepted, turns = await self._generating.generate(request, model, _caller())
+                with accepted.admission:
+                    async for response in stream_responses(accepted, turns, self._count, span):
+                        yield response
 
     async def Chat(
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
-        entry = self._pool.catalog.resolve(request.model, _project()).model
-        async with self._pool.use(entry, ModelFile.check_chats) as model:
-            accepted, turns = await self._generating.chat(request, model, _caller())
-            with accepted.media, accepted.admission:
-                async for response in stream_responses(accepted, turns, self._count):
-                    yield response
+        with GenerationSpan("chat", request) as span:
+            entry = self._pool.catalog.resolve(request.model, _project()).model
+            async with self._pool.use(entry, ModelFile.check_chats) as model:
+                accepted, turns = await self._generating.chat(request, model, _caller())
+                with accepted.media, accepted.admission:
+                    async for response in stream_responses(accepted, turns, self._count, span):
+                        yield response
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Embed texts or token lists."""
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
-        async with self._pool.use(entry, ModelFile.check_embeds) as model:
-            answer = await self._embedding.embed(request, model, _caller())
-            if request.with_digest:
-                await entry.digest_computed.wait()
-                answer.model_digest = entry.digest
-            return answer
+        with running_span(current_span().child(f"embeddings {entry.name}")) as span:
+            async with self._pool.use(entry, ModelFile.check_embeds) as model:
+                answer = await self._embedding.embed(request, model, _caller())
+                if request.with_digest:
+                    await entry.digest_computed.wait()
+                    answer.model_digest = entry.digest
+                span.set(_embedding_attributes(request, answer))
+                return answer
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
         """Rank documents by relevance to a query."""
@@ -165,6 +171,17 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def _processor(self, name: str) -> ModelProcessor:
         return await self._pool.processor(self._pool.catalog.resolve(name, _project()).model)
+
+
+def _embedding_attributes(request: pb.EmbedRequest, answer: pb.EmbedResponse) -> Attributes:
+    return {
+        **PROVIDER,
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.request.model": request.model or answer.model,
+        "gen_ai.response.model": answer.model,
+        "gen_ai.usage.input_tokens": answer.prompt_tokens,
+        "gen_ai.embeddings.dimension.count": len(answer.embeddings[0].values),
+    }
 
 
 def _project() -> str:

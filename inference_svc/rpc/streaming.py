@@ -23,6 +23,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.limits.limiter import Admission
 from inference_svc.media.processor import MediaLease
+from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.rpc.media_inputs import NO_MEDIA
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
@@ -257,7 +258,10 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
 
 
 async def stream_responses(
-    accepted: AcceptedRequest, turns: Sequence[Turn[ResponseT]], count: RecordUsage
+    accepted: AcceptedRequest,
+    turns: Sequence[Turn[ResponseT]],
+    count: RecordUsage,
+    span: GenerationSpan,
 ) -> AsyncIterator[ResponseT]:
     """Yield all messages of a stream, in order; `count` records its usage at the end.
 
@@ -265,7 +269,8 @@ async def stream_responses(
     """
     stream, first, response_type = accepted.stream, accepted.requests[0], turns[0].response_type
     choices = {sequence_id: choice for choice, sequence_id in enumerate(stream.sequence_ids)}
-    usage = UsageCounts(first)
+    span.accept(first, accepted.usage_key.model, len(turns))
+    usage, output = UsageCounts(first), span.output
     numbers = itertools.count(1)
     is_settled = False
 
@@ -283,11 +288,15 @@ async def stream_responses(
                 choice = choices[event.sequence_id]
                 if isinstance(event, events.Delta):
                     accepted.admission.add_output(len(event.tokens))
-                for response in _responses(choice, event, turns[choice], usage):
+                for response in _responses(choice, event, turns[choice], usage, span):
                     response.sequence_number = next(numbers)
+                    if output is not None:
+                        output.add(response)
                     yield response
         settle()  # before the caller is told, so that what it was told is always counted
-        yield response_type(sequence_number=next(numbers), done=usage.done())
+        done = usage.done()
+        span.count(done.usage)
+        yield response_type(sequence_number=next(numbers), done=done)
     finally:
         stream.close()
         add_call_fields(model=accepted.usage_key.model, **usage.log_fields())
@@ -295,7 +304,11 @@ async def stream_responses(
 
 
 def _responses(
-    choice: int, event: SequenceEvent, turn: Turn[ResponseT], usage: UsageCounts
+    choice: int,
+    event: SequenceEvent,
+    turn: Turn[ResponseT],
+    usage: UsageCounts,
+    span: GenerationSpan,
 ) -> Iterator[ResponseT]:
     """Convert an event of a choice, and count its tokens."""
     if isinstance(event, events.Delta):
@@ -305,9 +318,12 @@ def _responses(
         if (rest := turn.finish()) is not None:
             yield rest
         usage.finish(choice, event, turn.reasoning_tokens)
-        yield turn.response_type(finished=_finished(choice, event, turn.reason(event)))
+        reason = turn.reason(event)
+        span.finish(choice, event.timings, reason)
+        yield turn.response_type(finished=_finished(choice, event, reason))
     elif not usage.started:
         usage.start(event)
+        span.start(event.queue_s)
         source = _SOURCES.encode(event.source)
         started = pb.Started(cached_tokens=event.cached_tokens, cache_source=source)
         yield turn.response_type(started=started)

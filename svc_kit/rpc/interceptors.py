@@ -1,7 +1,7 @@
 """The server interceptor, which does the following around every servicer method:
 
-request id (created here; sent in initial metadata and trailers), access log, metrics, errors (a
-DomainError becomes a status with details, any other exception INTERNAL with the request id),
+request id (created here; sent in initial metadata and trailers), access log, span, metrics, errors
+(a DomainError becomes a status with details, any other exception INTERNAL with the request id),
 authentication and scope check, deadline (default and maximum), and then reading of the request.
 
 It is one interceptor because each nested one would wrap every stream in another generator. Initial
@@ -40,6 +40,14 @@ from svc_kit.metrics import RpcMetrics
 from svc_kit.rpc.admin_call import AdminCall, set_admin_call
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
+from svc_kit.tracing.span import (
+    TRACEPARENT,
+    Span,
+    SpanKind,
+    Tracer,
+    set_current_span,
+    valid_traceparent,
+)
 
 _log = logging.getLogger(__name__)
 LONG_LIVED: Final = frozenset(
@@ -53,6 +61,10 @@ LONG_LIVED: Final = frozenset(
     }
 )
 """Unbounded streams: they have no default deadline, and a drain ends them at once."""
+_FAULTS: Final = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+"""Codes that are errors of a server in OpenTelemetry's conventions."""
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
 """The metric label of all unknown methods, so that callers cannot create time series."""
@@ -79,6 +91,13 @@ class _Method:
     in_flight: Gauge
     log_level: int
 
+    def is_traced(self, traceparent: str) -> bool:
+        """Whether its calls have spans. Calls on a service's own behalf have one only as a part of
+        a trace: they are frequent, and nobody asks for them."""
+        if self.is_long_lived or self.scope is Scope.PUBLIC:
+            return False
+        return self.scope is not Scope.SERVICE or bool(traceparent)
+
 
 @dataclass
 class _Call:
@@ -87,6 +106,7 @@ class _Call:
     method: _Method
     context: grpc.aio.ServicerContext[Any, Any]
     metadata: Mapping[str, Any]
+    span: Span
     request_id: str = field(default_factory=new_request_id)
     started: float = field(default_factory=time.perf_counter)
     key_id: str = ""
@@ -105,7 +125,9 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         settings: ServerSettings | None = None,
         client_names: frozenset[str] = frozenset(),
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
+        tracer: Tracer | None = None,
     ) -> None:
+        self._tracer = tracer or Tracer()
         self._authenticator = authenticator
         self._client_names = client_names
         self._metrics = metrics
@@ -204,8 +226,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         context: grpc.aio.ServicerContext[Any, Any],
         serve: Callable[[], Awaitable[Any]],
     ) -> Any:
-        call = _Call(method, context, dict(context.invocation_metadata() or ()))
+        metadata = dict(context.invocation_metadata() or ())
+        call = _Call(method, context, metadata, self._start_span(method, metadata))
         request_id_var.set(call.request_id)
+        set_current_span(call.span)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         method.in_flight.inc()
         error: DomainError | None = None
@@ -227,6 +251,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             method.in_flight.dec()
             self._record(call, error)
         return await context.abort(*to_status(error, call.request_id))
+
+    def _start_span(self, method: _Method, metadata: Mapping[str, Any]) -> Span:
+        traceparent = valid_traceparent(metadata.get(TRACEPARENT))
+        if not method.is_traced(traceparent):
+            return Span(traceparent)
+        return self._tracer.start(method.name.removeprefix("/"), SpanKind.SERVER, traceparent)
 
     async def _authenticate(self, call: _Call) -> None:
         self._check_client_name(call)
@@ -282,6 +312,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         reason = "" if error is None else error.reason
         self._metrics.duration.labels(method.name, code).observe(seconds)
         self._metrics.calls.labels(method.name, code, reason).inc()
+        if call.span.is_recording:
+            _end_span(call, code, reason)
         level = logging.ERROR if isinstance(error, Internal) else method.log_level
         if not _log.isEnabledFor(level):
             return
@@ -299,11 +331,23 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         _log.log(level, "call ended", extra={"fields": events})
 
 
+def _end_span(call: _Call, code: str, reason: str) -> None:
+    attributes = {
+        "rpc.system.name": "grpc",
+        "rpc.method": call.method.name.removeprefix("/"),
+        "rpc.response.status_code": code,
+        "corral.request_id": call.request_id,
+        "corral.project": project_var.get(),
+        "error.type": reason,
+    }
+    call.span.set({name: value for name, value in attributes.items() if value})
+    call.span.end(error=reason if code in _FAULTS else None)
+
+
 def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The caller's own request id, trace context and user agent, for the log."""
+    """The caller's own request id and user agent, for the log."""
     keys = {
         "caller_request_id": REQUEST_ID_KEY,
-        "traceparent": "traceparent",
         "user_agent": "user-agent",
     }
     return {

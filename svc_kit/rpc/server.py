@@ -27,6 +27,7 @@ from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
+from svc_kit.tracing.span import Tracer
 
 _log = logging.getLogger(__name__)
 CHANNELZ: Final = "grpc.channelz.v1.Channelz"
@@ -99,6 +100,7 @@ class RpcServer:
         tls: ServiceTlsSettings | None = None,
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         window_bytes: int = 64 * 1024,
+        tracer: Tracer | None = None,
     ) -> None:
         """`window_bytes`: what a client may send of a message before it is read."""
         self._services = services
@@ -113,6 +115,7 @@ class RpcServer:
             settings=self._settings,
             client_names=frozenset() if tls is None else tls.client_names,
             scopes=scopes,
+            tracer=tracer,
         )
         self._health = HealthServicer([service.full_name for service in services])
         self._registry = registry

@@ -284,6 +284,19 @@ class ServerSettings(SettingsGroup):
     """Whether to export three gauges under vLLM's names as well, for routers."""
 
 
+class TracingSettings(SettingsGroup):
+    """Traces for OpenTelemetry."""
+
+    endpoint: str | None = Field(None, pattern=r"^(none|https?://[^/\s]+/?)$")
+    """OTLP/gRPC address of a collector, as in http://127.0.0.1:4317; https: over TLS. Unset: no
+    traces."""
+    sample_ratio: float = Field(1.0, ge=0, le=1)
+    """The share of traces that are recorded, of those that begin here. A call that brings a trace
+    context is recorded if that says so."""
+    content: bool = False
+    """Whether spans contain prompts, answers, and arguments and results of tools."""
+
+
 def load_settings(
     cls: type[SettingsT],
     *,

@@ -26,6 +26,11 @@ PACKAGES: Final = {
     "grpc_reflection": "grpcio-reflection",
     "jwt": "pyjwt",
     "llama_cpp": "llama-cpp-python",
+    "opentelemetry": "opentelemetry-api",
+    "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-grpc",
+    "opentelemetry.proto": "opentelemetry-proto",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.semconv": "opentelemetry-semantic-conventions",
     "yaml": "pyyaml",
 }
 """Distribution names that differ from the names of their modules."""

@@ -1,6 +1,7 @@
 """A grpc.aio server with all interceptors: errors, deadlines, message sizes, drain."""
 
 import asyncio
+import io
 import json
 import logging
 import socket
@@ -21,7 +22,7 @@ from svc_kit.auth.scopes import METHOD_SCOPES
 from svc_kit.errors import DomainError
 from svc_kit.errors.status import from_rpc_error, request_id_of
 from svc_kit.lifecycle import StartupError
-from svc_kit.logs import current_request_id
+from svc_kit.logs import JsonFormatter, current_request_id
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.interceptors import current_deadline
 from svc_kit.rpc.server import RpcServer, Service
@@ -438,7 +439,7 @@ async def test_each_call_is_one_log_line_without_its_prompt(
 ) -> None:
     """With method, code, key, peer and the caller's request id."""
     caplog.set_level(logging.INFO)
-    labels = (("x-request-id", "mine" * 100), ("traceparent", "00-ab-cd-01"))
+    labels = (("x-request-id", "mine" * 100),)
     async with run_rpc_server() as running:
         await running.stub.Tokenize(pb.TokenizeRequest(text="my secret"), metadata=labels)
     lines = [getattr(r, "fields", {}) for r in caplog.records if r.message == "call ended"]
@@ -447,8 +448,28 @@ async def test_each_call_is_one_log_line_without_its_prompt(
     assert (lines[0]["method"], lines[0]["code"]) == (f"{METHOD}Tokenize", "OK")
     assert (lines[0]["key"], lines[0]["peer"][:15]) == ("keyless", "ipv4:127.0.0.1:")
     assert lines[0]["caller_request_id"] == ("mine" * 100)[:128]
-    assert lines[0]["traceparent"] == "00-ab-cd-01"
     assert "my secret" not in json.dumps(lines) + caplog.text
+
+
+async def test_the_lines_of_a_call_have_the_callers_trace_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where this server records no spans."""
+    caplog.set_level(logging.INFO)
+    stream, log = io.StringIO(), logging.getLogger("svc_kit.rpc.interceptors")
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter("tests"))
+    log.addHandler(handler)
+    try:
+        traceparent = ("traceparent", f"00-{1:032x}-{2:016x}-01")
+        async with run_rpc_server() as running:
+            await running.stub.Tokenize(pb.TokenizeRequest(), metadata=(traceparent,))
+            await running.stub.Tokenize(pb.TokenizeRequest())
+    finally:
+        log.removeHandler(handler)
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line.get("trace_id") for line in lines] == [f"{1:032x}", None]
 
 
 async def test_calls_are_counted_by_method_code_and_reason() -> None:

@@ -153,6 +153,14 @@ def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
     assert all(settings.require_keys for settings in plan.by_service.values())
 
 
+def test_all_services_send_their_traces_to_the_endpoint(tmp_path: Path) -> None:
+    """One flag turns traces on."""
+    plan = Plan.make(UpFlags(data_dir=tmp_path, otlp_endpoint="http://127.0.0.1:4317"))
+
+    endpoints = {settings.tracing.endpoint for settings in plan.by_service.values()}
+    assert endpoints == {"http://127.0.0.1:4317"}
+
+
 def test_the_inference_service_connects_to_the_control_service(tmp_path: Path) -> None:
     """Unless that is disabled in the settings."""
     config = write_config(tmp_path, '[inference]\ncontrol_target = "none"\n')

@@ -13,6 +13,7 @@ from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.limits.limiter import Admission
+from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.rpc.streaming import (
     AcceptedRequest,
     ChatTurn,
@@ -28,6 +29,8 @@ from tests.support.turns import TOOLS
 
 HERMES = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+
+NO_SPAN = GenerationSpan("chat", service_pb.ChatRequest())
 
 
 class FakeGeneration:
@@ -88,7 +91,9 @@ async def collect(
 ) -> list[ResponseT]:
     """Return all responses; `received` has those before an error."""
     received = [] if received is None else received
-    async for response in stream_responses(generation.accepted_request, turns, generation.count):
+    async for response in stream_responses(
+        generation.accepted_request, turns, generation.count, NO_SPAN
+    ):
         received.append(response)
     assert [response.sequence_number for response in received] == list(range(len(received)))
     return received
@@ -200,7 +205,7 @@ async def test_the_usage_of_a_failed_request_is_what_it_generated(
 async def test_closing_a_stream_cancels_the_request() -> None:
     """Before the engine sends an event."""
     generation = FakeGeneration()
-    stream = stream_responses(generation.accepted_request, text_turns(), generation.count)
+    stream = stream_responses(generation.accepted_request, text_turns(), generation.count, NO_SPAN)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 

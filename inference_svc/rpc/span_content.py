@@ -1,0 +1,102 @@
+"""Prompts and answers as the JSON of OpenTelemetry's GenAI conventions (`gen_ai.input.messages` and
+`gen_ai.output.messages`), for spans that record content.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+from corral.inference.v1 import chat_pb2
+from corral.inference.v1 import inference_service_pb2 as pb
+
+Part = dict[str, Any]
+
+
+def input_messages(request: pb.ChatRequest | pb.GenerateRequest) -> str:
+    """The messages of a prompt. Pictures, sounds and documents are named, not included."""
+    if isinstance(request, pb.GenerateRequest):
+        messages = [{"role": "user", "parts": [{"type": "text", "content": request.text}]}]
+    else:
+        messages = [
+            {
+                "role": chat_pb2.Role.Name(message.role).removeprefix("ROLE_").lower(),
+                "parts": list(_parts(message)),
+            }
+            for message in request.conversation.messages
+        ]
+    return orjson.dumps(messages).decode()
+
+
+def _parts(message: chat_pb2.ChatMessage) -> Iterator[Part]:
+    if message.reasoning:
+        yield {"type": "reasoning", "content": message.reasoning}
+    for part in message.parts:
+        kind = part.WhichOneof("part")
+        if kind in ("text", "refusal"):
+            text = getattr(part, kind)
+            if message.tool_call_id:
+                yield {"type": "tool_call_response", "id": message.tool_call_id, "response": text}
+            else:
+                yield {"type": "text", "content": text}
+        elif kind is not None:
+            yield {"type": kind}
+    for call in message.tool_calls:
+        yield _call(call.id, call.name, call.arguments_json)
+
+
+class OutputMessages:
+    """Collects the output of the choices of a request."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _Output] = {}
+
+    def add(self, response: pb.ChatResponse | pb.GenerateResponse) -> None:
+        """Add the delta of a response, if it has one."""
+        if response.HasField("delta"):
+            delta = response.delta
+            self._choices.setdefault(delta.index, _Output()).add(delta)
+
+    def text(self, reasons: Mapping[int, str]) -> str:
+        """The messages; `reasons` are the finish reasons of the choices that have finished."""
+        messages = [
+            {
+                "role": "assistant",
+                "parts": list(output.parts()),
+                "finish_reason": reasons.get(index, "error"),
+            }
+            for index, output in sorted(self._choices.items())
+        ]
+        return orjson.dumps(messages).decode()
+
+
+class _Output:
+    def __init__(self) -> None:
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._calls: dict[int, list[str]] = {}
+
+    def add(self, delta: pb.ChatDelta | pb.TextDelta) -> None:
+        if isinstance(delta, pb.TextDelta):
+            self._content.append(delta.text)
+            return
+        self._reasoning.append(delta.reasoning)
+        self._content.append(delta.content)
+        for call in delta.tool_calls:
+            fields = self._calls.setdefault(call.index, ["", "", ""])
+            for place, text in enumerate((call.id, call.name, call.arguments_json)):
+                fields[place] += text
+
+    def parts(self) -> Iterator[Part]:
+        for kind, texts in (("reasoning", self._reasoning), ("text", self._content)):
+            if text := "".join(texts):
+                yield {"type": kind, "content": text}
+        for _, fields in sorted(self._calls.items()):
+            yield _call(*fields)
+
+
+def _call(call_id: str, name: str, arguments_json: str) -> Part:
+    try:
+        arguments = orjson.loads(arguments_json)
+    except orjson.JSONDecodeError:
+        arguments = arguments_json
+    return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}

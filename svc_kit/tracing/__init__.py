@@ -1,0 +1,1 @@
+"""Distributed traces: the current span, and its export over OTLP."""
