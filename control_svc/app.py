@@ -125,7 +125,12 @@ async def build(
     service, and `lines` the inference service in batches. `handlers` are additional job handlers.
     """
     registry = CollectorRegistry()
-    ProcessMetrics(registry, service="control", version=version("corral"))
+    ProcessMetrics(
+        registry,
+        service="control",
+        version=version("corral"),
+        data_folder=data_folder(settings),
+    )
     async with AsyncExitStack() as stack:
         tracer = await stack.enter_async_context(open_tracer(settings.tracing, "control"))
         deps = await stack.enter_async_context(

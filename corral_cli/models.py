@@ -14,6 +14,7 @@ from google.protobuf import text_format
 
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
 from corral_cli.output import as_object, json_option, print_list
+from corral_cli.tables import format_table
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
@@ -105,13 +106,7 @@ def unload(connection: Connection, model: str, force: bool) -> None:
 
 def table(models: Iterable[model_pb2.Model]) -> str:
     """Format the models as aligned columns below a header."""
-    rows = [_HEADER, *map(_row, models)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(format_table(_HEADER, map(_row, models)))
 
 
 def format_progress(model: model_pb2.Model) -> str:

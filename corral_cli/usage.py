@@ -1,6 +1,6 @@
 """`corral usage`: tokens, requests and cost by project, model and period."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -11,6 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options, format_time
 from corral_cli.output import json_option, print_list
+from corral_cli.tables import format_table
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
 _NUM_TEXT_COLUMNS = 3
@@ -51,9 +52,7 @@ def usage(
 
 def table(sums: Iterable[pb.UsageSum]) -> list[str]:
     """Format the sums as aligned lines below a header, numbers to the right."""
-    rows = [_HEADER, *map(_row, sums)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [_align(row, widths) for row in rows]
+    return format_table(_HEADER, map(_row, sums), num_text_columns=_NUM_TEXT_COLUMNS)
 
 
 def _row(item: pb.UsageSum) -> tuple[str, ...]:
@@ -67,11 +66,3 @@ def _row(item: pb.UsageSum) -> tuple[str, ...]:
     texts = (format_time(item.start_time), item.project, item.model)
     cost = f"{item.cost_nanos / 1e9:,.6f}"
     return (*texts, *(f"{number:,}" for number in numbers), cost)
-
-
-def _align(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [
-        cell.ljust(width) if column < _NUM_TEXT_COLUMNS else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return "  ".join(cells).rstrip()

@@ -24,7 +24,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine_client.client import EngineState
-from inference_svc.gauges import EngineGauges, MediaGauges
+from inference_svc.gauges import EngineGauges, MediaGauges, ModelGauges
 from inference_svc.limits.lease_client import LimitsFile, make_lease
 from inference_svc.limits.limiter import Admit, Limiter, admit_all
 from inference_svc.media.document import DocumentReader
@@ -90,15 +90,18 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     """
     catalog = await asyncio.to_thread(find_models, settings)
     registry = CollectorRegistry()
-    ProcessMetrics(registry, service="inference", version=version("corral"))
+    ProcessMetrics(
+        registry,
+        service="inference",
+        version=version("corral"),
+        data_folder=settings.data_dir,
+    )
     async with AsyncExitStack() as stack:
         tracer = await stack.enter_async_context(open_tracer(settings.tracing, "inference"))
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
-        gauges = EngineGauges(lambda: catalog.engines, vllm_names=settings.server.vllm_metric_names)
-        registry.register(gauges)
-        registry.register(MediaGauges(lambda: catalog.media))
+        _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
         loader = ModelLoader(
             settings,
             num_models=len(list(catalog)),
@@ -151,6 +154,12 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         await stack.enter_async_context(reconcile_adapters(reconciler))
         pool.open()
         yield Inference(server, pool, management)
+
+
+def _register_gauges(registry: CollectorRegistry, catalog: Catalog, *, vllm_names: bool) -> None:
+    registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
+    registry.register(ModelGauges(catalog))
+    registry.register(MediaGauges(lambda: catalog.media))
 
 
 async def serve(settings: InferenceSettings) -> None:

@@ -1,6 +1,7 @@
 """Gauges and counters of engines and encoders, computed at each scrape."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
@@ -25,6 +26,8 @@ from inference_svc.engine_client.load import (
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.media.processor import MediaProcessor
+from inference_svc.model_pool.catalog import ModelEntry
+from inference_svc.model_pool.eviction import ModelState
 
 _CLASSES = {1: "batch", 2: "normal", 3: "interactive"}
 _LE = (*(str(float(bound)) for bound in BOUNDS_S), "+Inf")
@@ -67,7 +70,7 @@ class _Model:
         used, idle = self.report.num_used_cells, self.report.num_idle_cells
         return {"running": used - idle, "idle": idle, "free": self.ready.num_cells - used}
 
-    def queued(self, field: str) -> Mapping[str, int]:
+    def queued(self, field: str) -> Mapping[str, float]:
         values = {queue.priority: getattr(queue, field) for queue in queue_loads(self.live)}
         return {name: values.get(priority, 0) for priority, name in _CLASSES.items()}
 
@@ -112,7 +115,7 @@ _VLLM_NAMES = {
     "num_requests_running": "num_requests_running",
     "kv_cache_usage": "kv_cache_usage_perc",
 }
-_Labelled = tuple[str, str, str, Callable[[_Model], Mapping[str, int]]]
+_Labelled = tuple[str, str, str, Callable[[_Model], Mapping[str, float]]]
 """Name, description, second label, and values by that label."""
 _LABELLED_GAUGES: tuple[_Labelled, ...] = (
     ("kv_cells", "Tokens that the KV cache can hold.", "state", _Model.cells),
@@ -127,6 +130,12 @@ _LABELLED_GAUGES: tuple[_Labelled, ...] = (
         "Prompt tokens of sequences that wait.",
         "priority",
         lambda model: model.queued("tokens"),
+    ),
+    (
+        "queue_oldest_seconds",
+        "Age of the sequence that has waited longest; 0 if none waits.",
+        "priority",
+        lambda model: model.queued("oldest_s"),
     ),
 )
 _TIER_EVENTS = "requests that reused a prefix or found none, prefixes written and evicted."
@@ -158,7 +167,7 @@ def _tier_events(tier: TierLoad) -> Mapping[str, int]:
 
 class EngineGauges(Collector):
     """The metrics of all loaded models. `engines` returns their engines; `vllm_names` also exports
-    three metrics under vLLM's names, for routers."""
+    what routers of the Gateway API Inference Extension read, under vLLM's names."""
 
     def __init__(
         self, engines: Callable[[], Sequence[EngineClient]], *, vllm_names: bool = False
@@ -175,6 +184,9 @@ class EngineGauges(Collector):
             yield _gauge(f"corral_{name}", text, "model", values)
             if self._vllm_names and name in _VLLM_NAMES:
                 yield _gauge(f"vllm:{_VLLM_NAMES[name]}", text, "model_name", values)
+        if self._vllm_names:
+            yield _vllm_cache_config(models)
+            yield _vllm_lora_requests(models)
         for family, labelled in (
             (GaugeMetricFamily, _LABELLED_GAUGES),
             (CounterMetricFamily, _COUNTERS),
@@ -194,6 +206,38 @@ def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Met
     family = GaugeMetricFamily(name, text, labels=[label])
     for model, value in values.items():
         family.add_metric([model], value)
+    return family
+
+
+_VLLM_BLOCK_TOKENS = 16
+"""vLLM's default, in which routers count; the KV cache here has no blocks."""
+
+
+def _vllm_cache_config(models: Sequence[_Model]) -> Metric:
+    labels = ["model_name", "block_size", "num_gpu_blocks"]
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info", "Size of the KV cache; always 1.", labels=labels
+    )
+    for model in models:
+        num_blocks = model.ready.num_cells // _VLLM_BLOCK_TOKENS
+        family.add_metric([model.ready.name, str(_VLLM_BLOCK_TOKENS), str(num_blocks)], 1)
+    return family
+
+
+def _vllm_lora_requests(models: Sequence[_Model]) -> Metric:
+    """The adapters of running and waiting sequences, of all models, since routers read one."""
+    labels = ["max_lora", "running_lora_adapters", "waiting_lora_adapters"]
+    family = GaugeMetricFamily(
+        "vllm:lora_requests_info",
+        "Adapters in use, separated by commas; the value is the time of this report.",
+        labels=labels,
+    )
+    names: dict[bool, set[str]] = {False: set(), True: set()}
+    for item in (item for model in models for item in model.live):
+        names[item.is_waiting].update(adapter.name for adapter in item.adapters)
+    running, waiting = (",".join(sorted(names[is_waiting])) for is_waiting in (False, True))
+    max_running = sum(model.ready.slots for model in models)
+    family.add_metric([str(max_running), running, waiting], time.time())
     return family
 
 
@@ -233,6 +277,22 @@ def _totals(engines: Sequence[EngineClient]) -> Iterator[tuple[str, str, int]]:
     yield "snapshot_files", "Snapshots of sequences on disk.", num_files
     num_bytes = max((use.num_bytes for use in uses), default=0)
     yield "snapshot_file_bytes", "Bytes of snapshots on disk.", num_bytes
+
+
+class ModelGauges(Collector):
+    """The states of all models of a catalog."""
+
+    def __init__(self, catalog: Iterable[ModelEntry]) -> None:
+        self._catalog = catalog
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a metric that is 1 for the state of each model."""
+        text = "1 for the state that the model is in, 0 for the others."
+        family = GaugeMetricFamily("corral_model_state", text, labels=["model", "state"])
+        for entry in self._catalog:
+            for state in ModelState:
+                family.add_metric([entry.name, state.value], entry.resident.state is state)
+        yield family
 
 
 _MEDIA_GAUGES = (

@@ -20,7 +20,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.requests import ActiveSequence, SequenceEvent
-from svc_kit.metrics import EngineMetrics
+from svc_kit.metrics import EngineMetrics, exemplar
 
 
 class EngineObserver:
@@ -64,7 +64,7 @@ class EngineObserver:
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )
-                self._metrics.queue_time.labels(model).observe(event.queue_s)
+                self._metrics.queue_time.labels(model).observe(event.queue_s, exemplar(live.span))
             case Preempted():
                 self._metrics.preemptions.labels(model).inc()
             case Moved():
@@ -87,7 +87,8 @@ class EngineObserver:
         last = self._last_token_at.get(event.sequence_id)
         if last is None:
             elapsed = time.monotonic() - live.arrived_at
-            self._metrics.time_to_first_token.labels(model).observe(elapsed)
+            first_token_time = self._metrics.time_to_first_token.labels(model)
+            first_token_time.observe(elapsed, exemplar(live.span))
         else:
             # Times of sampling, not of arrival, which batching delays. Tokens of one step share it.
             inter_token_time = self._metrics.inter_token_time.labels(model)

@@ -1,8 +1,14 @@
 """Prometheus metrics of all services."""
 
+import math
+import shutil
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from svc_kit.tracing.span import Span
 
 RPC_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300),
@@ -16,10 +22,23 @@ TOKEN_BUCKETS: Final = (
 QUEUE_BUCKETS: Final = (*(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600),)
 
 
-class ProcessMetrics:
-    """Start time and version, exported by every service."""
+def exemplar(span: Span) -> dict[str, str] | None:
+    """The exemplar of an observation: the trace in which it was made, if that is recorded."""
+    return {"trace_id": span.trace_id} if span.is_recording else None
 
-    def __init__(self, registry: CollectorRegistry, *, service: str, version: str) -> None:
+
+class ProcessMetrics:
+    """Start time, version, memory, CPU and disk, exported by every service."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        service: str,
+        version: str,
+        data_folder: Path | None = None,
+    ) -> None:
+        """`data_folder`: where the service keeps its files; None if it has none."""
         self.start_time = Gauge(
             "corral_start_time_seconds",
             "When the process started, in seconds since 1970; now minus this is the uptime.",
@@ -28,6 +47,23 @@ class ProcessMetrics:
         self.start_time.set_to_current_time()
         info = Gauge("corral_build_info", "Always 1.", ["service", "version"], registry=registry)
         info.labels(service, version).set(1)
+        ProcessCollector(registry=registry)  # memory, CPU and file descriptors; on Linux only
+        if data_folder is not None:
+            for name, text in (("free", "Free bytes"), ("size", "Bytes")):
+                gauge = Gauge(
+                    f"corral_disk_{name}_bytes",
+                    f"{text} of the disk of the service's data folder.",
+                    registry=registry,
+                )
+                gauge.set_function(partial(_disk_bytes, data_folder, name))
+
+
+def _disk_bytes(folder: Path, name: str) -> float:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return math.nan
+    return usage.free if name == "free" else usage.total
 
 
 class RpcMetrics:

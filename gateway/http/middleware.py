@@ -12,7 +12,7 @@ from gateway.http.errors import error_response
 from gateway.http.rate_limits import rate_limit_headers
 from svc_kit.errors import DomainError, InternalError, QueueFull
 from svc_kit.logs import project_var, request_id_var, start_call_fields
-from svc_kit.metrics import HttpMetrics
+from svc_kit.metrics import HttpMetrics, exemplar
 from svc_kit.tracing.span import (
     TRACEPARENT,
     Span,
@@ -142,7 +142,8 @@ class RequestMiddleware:
         status = "499" if _DISCONNECTED in scope else str(response.status)
         duration_s = self._clock() - response.started_at
         method = scope.get("method", "GET")  # the handshake of a WebSocket is a GET
-        self._metrics.duration.labels(method, route, status).observe(duration_s)
+        duration = self._metrics.duration.labels(method, route, status)
+        duration.observe(duration_s, exemplar(span))
         self._metrics.sent_bytes.labels(route).inc(response.num_bytes)
         if span.is_recording:
             _end_span(span, method, route, status)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from inference_svc.engine.events import (
@@ -21,6 +21,7 @@ from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
+from svc_kit.tracing.span import Span, current_span
 
 SequenceEvent = Started | Preempted | Resumed | Moved | Delta | Finished | Failed | Cancelled
 
@@ -34,6 +35,8 @@ class ActiveSequence:
     label: str
     arrived_at: float
     adapters: tuple[Adapter, ...] = ()
+    span: Span = field(default_factory=current_span)
+    """Of the call, for exemplars."""
     slot: int | None = None
     num_output: int = 0
 

@@ -12,6 +12,7 @@ from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker, PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load, embedding_load, queue_loads, sum_tiers
+from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc.streaming import seconds
@@ -74,6 +75,28 @@ def load(pool: ModelPool) -> load_pb.Load:
         archive=_TIER.to_message(
             disk_cache_load([each.disk_cache for each in engines if each.disk_cache is not None])
         ),
+        models=[
+            _model_load(engine, engine.ready)
+            for engine in sorted(engines, key=lambda each: each.ready.name if each.ready else "")
+            if engine.ready is not None
+        ],
+    )
+
+
+def _model_load(engine: EngineClient, ready: ModelReady) -> load_pb.ModelLoad:
+    report = engine.report or ModelLoad(ready.name)
+    live = engine.sequences.live.values()
+    num_waiting = sum(item.is_waiting for item in live)
+    return load_pb.ModelLoad(
+        model=ready.name,
+        num_slots=ready.slots,
+        num_running=len(live) - num_waiting,
+        num_waiting=num_waiting,
+        num_cells=ready.num_cells,
+        num_used_cells=report.num_used_cells,
+        prompt_tokens_total=report.prompt_tokens,
+        cached_tokens_total=report.cached_tokens,
+        completion_tokens_total=report.output_tokens,
     )
 
 

@@ -36,7 +36,7 @@ from svc_kit.errors import (
 )
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import project_var, request_id_var, start_call_fields
-from svc_kit.metrics import RpcMetrics
+from svc_kit.metrics import RpcMetrics, exemplar
 from svc_kit.rpc.admin_call import AdminCall, set_admin_call
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
@@ -310,7 +310,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         status = call.context.code() or grpc.StatusCode.OK
         code = (status if error is None else status_row(error).grpc_code).name
         reason = "" if error is None else error.reason
-        self._metrics.duration.labels(method.name, code).observe(seconds)
+        self._metrics.duration.labels(method.name, code).observe(seconds, exemplar(call.span))
         self._metrics.calls.labels(method.name, code, reason).inc()
         if call.span.is_recording:
             _end_span(call, code, reason)

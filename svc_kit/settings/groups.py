@@ -281,7 +281,8 @@ class ServerSettings(SettingsGroup):
     channelz: bool = True
     """Whether to serve channelz to callers with the scope admin."""
     vllm_metric_names: bool = False
-    """Whether to export three gauges under vLLM's names as well, for routers."""
+    """Whether to export also what routers of the Gateway API Inference Extension read, under vLLM's
+    names."""
 
 
 class TracingSettings(SettingsGroup):

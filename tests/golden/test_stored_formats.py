@@ -17,7 +17,7 @@ from corral.control.v1.assistant_service_pb2 import CreateAssistantRequest
 from corral.control.v1.response_event_pb2 import ResponseEvent
 from corral.control.v1.run_event_pb2 import RunEvent
 from corral.inference.v1.generation_pb2 import CacheOptions
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from pydantic import BaseModel, TypeAdapter
 
 from control_svc.assistants import queries as assistant_queries
@@ -48,7 +48,7 @@ from inference_svc.engine.kv_cache.origin import recipe_of
 from inference_svc.engine.request import AppliedAdapter, SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine.saved_state import Origin
-from inference_svc.gauges import EngineGauges, MediaGauges
+from inference_svc.gauges import EngineGauges, MediaGauges, ModelGauges
 from inference_svc.llama.sampling.rng import SamplingRng
 from inference_svc.rpc.prefix_policy import cache_key
 from inference_svc.snapshots.file_format import SnapshotReader, write
@@ -401,11 +401,11 @@ def test_job_kinds_and_topics_are_those_that_are_stored() -> None:
 def metrics() -> dict[str, list[str]]:
     """The type and labels of each metric."""
     registry = CollectorRegistry()
-    ProcessMetrics(registry, service="control", version="0.1")
+    ProcessMetrics(registry, service="control", version="0.1", data_folder=ROOT)
     for made in (
+        CertificateMetrics,
         RpcMetrics,
         HttpMetrics,
-        CertificateMetrics,
         EngineMetrics,
         LimitMetrics,
         StreamMetrics,
@@ -413,9 +413,10 @@ def metrics() -> dict[str, list[str]]:
     ):
         made(registry)
     kept: Iterable[Any] = registry._collector_to_names
-    collectors = (EngineGauges(lambda: [], vllm_names=True), MediaGauges(dict))
+    collectors = (EngineGauges(lambda: [], vllm_names=True), ModelGauges(()), MediaGauges(dict))
     scraped: Iterable[Any] = [each for collector in collectors for each in collector.collect()]
-    return {each._name: [each._type, *each._labelnames] for each in kept} | {
+    ours = [each for each in kept if not isinstance(each, ProcessCollector)]
+    return {each._name: [each._type, *each._labelnames] for each in ours} | {
         each.name: [each.type, *each._labelnames] for each in scraped
     }
 

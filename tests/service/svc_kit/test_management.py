@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.management import ManagementServer
@@ -15,7 +15,8 @@ from svc_kit.management import ManagementServer
 async def run_management_server(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]:
     """Run a management server on a free port with one counter."""
     registry = CollectorRegistry()
-    Counter("pots", "Pots fired.", registry=registry).inc(3)
+    Counter("pots", "Pots fired.", registry=registry).inc(3, {"trace_id": "1"})
+    Gauge("vllm:kilns", "Kilns.", registry=registry).set(1)
     server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=lambda: is_ready)
     await server.start()
     try:
@@ -50,6 +51,18 @@ async def test_metrics_are_in_prometheus_text_format() -> None:
 
     assert status == 200
     assert "pots_total 3.0" in body
+
+
+async def test_metrics_are_in_openmetrics_format_where_it_is_accepted() -> None:
+    """With exemplars; names with a colon stay as they are."""
+    async with run_management_server() as server:
+        accept = b"Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n"
+        status, body = await exchange(server, b"GET /metrics HTTP/1.1\r\n" + accept + b"\r\n")
+
+    assert status == 200
+    assert body.endswith("# EOF\n")
+    assert 'pots_total 3.0 # {trace_id="1"} 3.0' in body
+    assert "vllm:kilns 1.0" in body
 
 
 @pytest.mark.parametrize(("is_ready", "expected"), [(True, 200), (False, 503)])

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
 from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
+from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load
@@ -22,7 +23,7 @@ from inference_svc.engine_client.messages import EngineConfig, ModelReady
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import ActiveSequence
-from inference_svc.gauges import EngineGauges
+from inference_svc.gauges import EngineGauges, ModelGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.model_pool.pool import ModelPool
@@ -152,13 +153,44 @@ async def test_step_times_are_a_histogram_by_rows() -> None:
     assert samples[f"corral_engine_step_seconds_sum{{{labels}}}"] == 0.25
 
 
-async def test_three_gauges_are_also_exported_with_vllm_names() -> None:
-    """Routers of the Gateway API inference extension read them."""
-    samples = scrape(make_engine(), vllm_names=True)
+async def test_what_routers_read_is_also_exported_with_vllm_names() -> None:
+    """Names and labels of the model server protocol of the Gateway API Inference Extension."""
+    engine = make_engine()
+    for sequence_id, name in ((0, "french"), (0, "legal"), (1, "french")):
+        adapter = Adapter(name, "m", *[None] * 3)  # type: ignore[arg-type]  # the name is enough
+        engine.sequences.live[sequence_id].adapters += (adapter,)
+    samples = scrape(engine, vllm_names=True)
 
     assert samples['vllm:num_requests_waiting{model_name="m"}'] == 2
     assert samples['vllm:num_requests_running{model_name="m"}'] == 1
     assert samples['vllm:kv_cache_usage_perc{model_name="m"}'] == 0.3
+    labels = 'block_size="16",model_name="m",num_gpu_blocks="6"'
+    assert samples[f"vllm:cache_config_info{{{labels}}}"] == 1
+    labels = 'max_lora="2",running_lora_adapters="french,legal",waiting_lora_adapters="french"'
+    assert abs(samples[f"vllm:lora_requests_info{{{labels}}}"] - time.time()) < 60
+
+
+async def test_the_wait_of_the_oldest_request_is_exported_by_priority() -> None:
+    """An alert can tell a queue that moves from one that does not."""
+    engine = make_engine()
+    engine.sequences.live[1].arrived_at -= 30
+    samples = scrape(engine)
+
+    assert 30 <= samples['corral_queue_oldest_seconds{model="m",priority="interactive"}'] < 90
+    assert samples['corral_queue_oldest_seconds{model="m",priority="normal"}'] == 0
+
+
+async def test_models_have_one_state() -> None:
+    """Also those that are not loaded."""
+    registry = CollectorRegistry()
+    registry.register(ModelGauges([make_entry("m")]))
+    states = {
+        sample.labels["state"]: sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+    }
+
+    assert states == {"available": 1, "loading": 0, "ready": 0, "unloading": 0, "failed": 0}
 
 
 async def test_an_engine_without_a_report_has_empty_gauges() -> None:

@@ -1,0 +1,102 @@
+"""A real Prometheus: the Debian package, unpacked into `build/`, or the programs on the PATH."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from svc_kit.network import Address, open_listener
+from tests.support.processes import Program
+
+ROOT: Final = Path(__file__).parents[2]
+_UNPACKED: Final = ROOT / "build" / "prometheus"
+
+
+def find_program(name: str) -> Path:
+    """Return `prometheus` or `promtool`. Skips the test where neither a program nor the package can
+    be had: on systems other than Debian, and offline."""
+    if found := shutil.which(name):
+        return Path(found)
+    program = _UNPACKED / "usr" / "bin" / name
+    if not program.exists():
+        if shutil.which("apt-get") is None:
+            pytest.skip(f"{name} is not installed, and there is no apt-get")
+        _unpack_package()
+    return program
+
+
+def _unpack_package() -> None:
+    """Fetch the package, whose hash apt verifies, and unpack it."""
+    _UNPACKED.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_UNPACKED.parent) as folder:
+        fetched = subprocess.run(
+            ["apt-get", "download", "prometheus"], cwd=folder, check=False, capture_output=True
+        )
+        packages = [*Path(folder).glob("*.deb")]
+        if fetched.returncode or not packages:
+            pytest.skip(f"apt-get cannot fetch prometheus: {fetched.stderr.decode()[-200:]}")
+        unpacked = Path(folder) / "unpacked"
+        subprocess.run(["dpkg-deb", "-x", packages[0], unpacked], check=True)
+        unpacked.replace(_UNPACKED)
+
+
+def promtool(*arguments: str | Path, folder: Path | None = None, text: str = "") -> str:
+    """Run promtool and return its output. Raises AssertionError unless it succeeds."""
+    command: Sequence[str | Path] = [find_program("promtool"), *arguments]
+    done = subprocess.run(
+        command, cwd=folder, input=text, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server."""
+
+    client: httpx.Client
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """The data of an answer of its API. Raises AssertionError with its error."""
+        answer = self.client.get(f"/api/v1/{path}", params=parameters).json()
+        assert answer["status"] == "success", (parameters, answer)
+        return answer["data"]
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Poll until a condition holds; pytest's timeout ends it otherwise."""
+        while not condition():
+            pass
+
+
+@contextmanager
+def run_prometheus(folder: Path, targets: Sequence[str], rules: Path) -> Iterator[Prometheus]:
+    """Scrape the targets every half second as the job "corral", with exemplars."""
+    configuration = folder / "prometheus.yml"
+    quoted = ", ".join(f'"{target}"' for target in targets)
+    configuration.write_text(
+        f"""
+global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
+rule_files: ["{rules}"]
+scrape_configs: [{{job_name: corral, static_configs: [{{targets: [{quoted}]}}]}}]
+"""
+    )
+    with open_listener(Address("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command: list[str | Path] = [
+        find_program("prometheus"),
+        f"--config.file={configuration}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
+    ]
+    with Program(command, environment={}, directory=folder) as program:
+        program.wait_for_line(r"Server is ready to receive web requests")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            yield Prometheus(client)
