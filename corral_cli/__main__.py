@@ -23,7 +23,7 @@ from corral_cli.migration.commands import export_group, import_group, threads
 from corral_cli.models import models
 from corral_cli.projects import projects
 from corral_cli.serve import serve
-from corral_cli.top import top
+from corral_cli.top.load_watch import top
 from corral_cli.up.command import up
 from corral_cli.usage import usage
 from svc_kit.lifecycle import StartupError

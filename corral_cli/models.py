@@ -13,8 +13,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
-from corral_cli.output import as_object, json_option, print_list
-from corral_cli.tables import format_table
+from corral_cli.output import as_object, format_table, json_option, print_list
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20

@@ -10,8 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options, format_time
-from corral_cli.output import json_option, print_list
-from corral_cli.tables import format_table
+from corral_cli.output import format_table, json_option, print_list
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
 _NUM_TEXT_COLUMNS = 3

@@ -5,7 +5,7 @@ from dataclasses import replace
 from corral.inference.v1 import load_pb2, model_pb2
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 
-from corral_cli.top import Sample, lines, report
+from corral_cli.top.report import Sample, lines, report
 
 READY = model_pb2.Model(name="demo", state=model_pb2.Model.STATE_READY)
 IDLE = model_pb2.Model(name="large", state=model_pb2.Model.STATE_AVAILABLE)

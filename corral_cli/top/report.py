@@ -1,38 +1,19 @@
-"""`corral top`: the load of a running inference service, live."""
+"""The reports of `corral top`: rates between two samples, as an object and as a screen."""
 
-import asyncio
-import json
-import sys
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import click
-import grpc.aio
-from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2, load_pb2, model_pb2
-from corral.inference.v1 import inference_service_pb2 as inference_pb
-from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
-from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from corral_cli.connection import (
-    CALL_TIMEOUT_S,
-    INFERENCE_TARGET,
-    Connection,
-    api_key_option,
-    list_all,
-    target_option,
-)
 from corral_cli.models import format_state
-from corral_cli.tables import format_table
+from corral_cli.output import format_table
 
 _MODELS: Final = ("MODEL", "STATE", "RUNNING", "WAITING", "KV", "OUT/S", "PROMPT/S", "REUSED")
 _REQUESTS: Final = ("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "AGE", "PROMPT", "OUT")
 _SHOWN_REQUESTS: Final = 20
-_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True)
@@ -43,56 +24,6 @@ class Sample:
     load: load_pb2.Load
     models: Sequence[model_pb2.Model]
     requests: Sequence[load_pb2.LiveRequest]
-
-
-@click.command("top")
-@target_option(INFERENCE_TARGET)
-@api_key_option()
-@click.option("--interval", "interval_s", type=click.FloatRange(0.1, 60), default=1.0,
-              show_default=True, help="Seconds between samples.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Print one sample, after an interval, and end.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object in a line a sample.")
-def top(target: str, api_key: str | None, interval_s: float, once: bool, as_json: bool) -> None:
-    """Show slots, queues, KV cache and tokens per second of each model, and live requests.
-
-    Needs a key with the scope admin, if the server requires one. Ctrl-C ends it.
-    """
-    clears = sys.stdout.isatty() and not (once or as_json)
-
-    async def show(channel: grpc.aio.Channel) -> None:
-        previous: Sample | None = None
-        async for sample in samples(channel, interval_s):
-            if previous is not None:
-                found = report(previous, sample)
-                text = json.dumps(found) if as_json else "\n".join(lines(found, target))
-                click.echo(_CLEAR + text if clears else text)
-                if once:
-                    return
-            previous = sample
-
-    try:
-        Connection(target, api_key).run(show)
-    except KeyboardInterrupt:
-        click.echo()
-
-
-async def samples(channel: grpc.aio.Channel, interval_s: float) -> AsyncIterator[Sample]:
-    """Yield a sample at each interval, the first at once."""
-    engine, inference = EngineServiceStub(channel), InferenceServiceStub(channel)
-    while True:
-        started_s = time.monotonic()
-        load = (await engine.GetLoad(engine_pb.GetLoadRequest(), timeout=CALL_TIMEOUT_S)).load
-        list_models, list_requests = (
-            inference_pb.ListModelsRequest(),
-            engine_pb.ListRequestsRequest(),
-        )
-        yield Sample(
-            started_s,
-            load,
-            [each async for each in list_all(inference.ListModels, list_models, "models")],
-            [each async for each in list_all(engine.ListRequests, list_requests, "requests")],
-        )
-        await asyncio.sleep(max(0.0, started_s + interval_s - time.monotonic()))
 
 
 def report(previous: Sample, sample: Sample) -> dict[str, Any]:

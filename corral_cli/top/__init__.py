@@ -1,0 +1,1 @@
+"""`corral top`: the load of a running inference service, live."""
