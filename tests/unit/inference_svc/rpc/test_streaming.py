@@ -238,6 +238,21 @@ async def test_reasoning_and_tool_calls_are_separate_fields() -> None:
     assert finished.reason == pb.FINISH_REASON_TOOL_CALLS
 
 
+async def test_usage_is_recorded_before_the_caller_is_told() -> None:
+    """A process that is killed in between has counted it; it is counted once."""
+    generation = FakeGeneration()
+    generation.stream.deliver(events.Started(0, 3, 0))
+    generation.deliver_text("a")
+    generation.finish()
+    stream = stream_responses(generation.accepted_request, text_turns(), generation.count)
+    async for response in stream:
+        if response.HasField("done"):
+            recorded = [*generation.recorded]
+
+    assert len(recorded) == 1
+    assert generation.recorded == recorded
+
+
 async def test_reasoning_tokens_are_counted_in_joined_deltas() -> None:
     """A slow reader receives reasoning and content in one delta."""
     generation = FakeGeneration()
