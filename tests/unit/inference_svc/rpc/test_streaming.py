@@ -244,7 +244,7 @@ async def test_usage_is_recorded_before_the_caller_is_told() -> None:
     generation.stream.deliver(events.Started(0, 3, 0))
     generation.deliver_text("a")
     generation.finish()
-    stream = stream_responses(generation.accepted_request, text_turns(), generation.count)
+    stream = stream_responses(generation.accepted_request, text_turns(), generation.count, NO_SPAN)
     async for response in stream:
         if response.HasField("done"):
             recorded = [*generation.recorded]
