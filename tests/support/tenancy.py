@@ -283,7 +283,8 @@ def rpc_path(method: MethodDescriptor) -> str:
 
 def is_for_callers(method: MethodDescriptor) -> bool:
     """Whether callers of a project may call the RPC: it is not for operators or services only."""
-    return METHOD_SCOPES[rpc_path(method)] not in (Scope.ADMIN, Scope.SERVICE)
+    operators = (Scope.ADMIN, Scope.ADMIN_READ, Scope.SERVICE)
+    return METHOD_SCOPES[rpc_path(method)] not in operators
 
 
 def unregistered_rpcs() -> list[str]:
