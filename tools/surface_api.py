@@ -97,7 +97,9 @@ def all_metrics() -> dict[str, Any]:
     for cls in (
         metrics.HttpMetrics,
         metrics.RpcMetrics,
+        metrics.CertificateMetrics,
         metrics.EngineMetrics,
+        metrics.LimitMetrics,
         metrics.StreamMetrics,
         metrics.JobMetrics,
     ):
@@ -114,7 +116,7 @@ def all_metrics() -> dict[str, Any]:
 def _metric(collector: Any, family: Metric) -> dict[str, Any]:
     return {
         "type": family.type,
-        "labels": list(collector._labelnames),
+        "labels": list(getattr(collector, "_labelnames", ())),  # ProcessCollector has none
         "buckets": list(getattr(collector, "_kwargs", {}).get("buckets", ())),
         "help": family.documentation,
     }

@@ -15,6 +15,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from svc_kit.auth.keys import create_key, hash_key
+from svc_kit.auth.scopes import METHOD_SCOPES
 from tests.support.processes import Program
 from tests.support.rpc import (
     CAPITAL,
@@ -190,7 +191,7 @@ async def test_an_inference_key_cannot_call_admin_methods(guarded: Guarded, rpc:
 
         assert (error.code, error.reason) == (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
         assert error.metadata == {
-            "scope": "admin",
+            "scope": METHOD_SCOPES[f"/{service.full_name}/{method.name}"],
             "method": f"/{service.full_name}/{method.name}",
         }
     assert len(guarded_methods) >= 14
@@ -207,7 +208,7 @@ async def test_an_admin_key_cannot_run_inference(guarded: Guarded, rpc: Rpc) -> 
             await client.models.list()
 
     assert info.engine_state == engine_pb.ENGINE_STATE_SERVING
-    assert (error.reason, error.metadata["scope"]) == ("SCOPE_MISSING", "inference")
+    assert (error.reason, error.metadata["scope"]) == ("SCOPE_MISSING", "generate")
     assert failure.value.code == "scope_missing"
 
 

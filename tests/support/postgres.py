@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from control_svc.db.tables import Table
+from control_svc.vector_stores.search.chunk_index import TABLE as INDEX_TABLE
 from tools.postgres import Postgres as Postgres
 from tools.postgres import create_database as create_database
 from tools.postgres import execute as execute
@@ -21,6 +22,7 @@ _NOT_DURABLE = (
 def empty(url: str) -> None:
     """Delete all rows. TRUNCATE is slower, since it recreates the files of each table."""
     deletes = [str(table.delete()) for table in reversed(Table.metadata.sorted_tables)]
+    deletes.append(f"DELETE FROM {INDEX_TABLE}")  # noqa: S608  (a constant)
     without_triggers = "SET session_replication_role = replica"  # those of the audit log
     asyncio.run(execute(url, without_triggers, *deletes))
 

@@ -144,10 +144,11 @@ def parse_events(text: str) -> list[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Remove times and the reports of engines from an object."""
+    """Remove times and what frontends report from an object."""
     result = json.loads(mask_times(json.dumps(value)))
     if isinstance(result, dict):
-        result.pop("engines", None)
+        for name in ("engines", "frontend_count", "ready_frontend_count"):
+            result.pop(name, None)
     return result
 
 

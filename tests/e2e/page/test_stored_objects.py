@@ -83,9 +83,9 @@ async def test_a_response_runs_in_the_background(tab: Tab) -> None:
     await form.get_by_label("Model").select_option(MODEL)
     await form.get_by_role("button", name="Start in the background").click()
 
-    await expect(tab.page.get_by_text("completed", exact=True)).to_be_visible()
     output = tab.page.get_by_role("group", name="Output")
     await expect(output.get_by_role("article", name="Model")).to_be_visible()
+    await expect(tab.page.get_by_text("completed", exact=True)).to_be_visible()
     await expect(tab.page.get_by_role("group", name="Input")).to_contain_text(CAPITAL)
     await tab.page.get_by_role("link", name="All responses").click()
     await expect(tab.page.get_by_role("region", name="Responses")).to_contain_text("completed")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from corral.control.v1 import run_service_pb2
+from corral.control.v1 import job_service_pb2, run_service_pb2
 from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.inference.v1 import inference_service_pb2
 
@@ -16,7 +16,9 @@ from control_svc.runs.model import RunState
 from control_svc.runs.transitions import EXPIRY_KIND
 from control_svc.services import RETRIES
 from control_svc.tools.model import FunctionTool
+from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
+from svc_kit.rpc.admin_call import AdminCall, set_admin_call
 from svc_kit.rpc.client import translate_errors
 from tests.support.batches import state_name
 from tests.support.control import SetClock, run_control
@@ -170,6 +172,9 @@ async def test_the_expiry_of_a_run_can_be_retried(
             await read_events(process, run)
         clock.advance(minutes=11)
         dead = await fail_expiry(process)
+        set_principal(Principal(project="ops", scopes=frozenset({"admin"}), key_id="key_1"))
+        retry = job_service_pb2.RetryJobRequest(job_id=dead.id)
+        set_admin_call(AdminCall("/corral.control.v1.JobService/RetryJob", "unix:", retry))
         operators = Jobs(database.transactions, PageTokens(b"key"), RETRIES)
         if is_cancelled:
             await process.runs.cancel(PROJECT, thread.id, run.id)

@@ -40,7 +40,6 @@ from tests.support.rpc_servers import run_rpc_server, stub_on
 from tests.support.tokens import AUDIENCE, Issuer, forge, new_key, run_issuer
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
-NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)
 
 
@@ -131,8 +130,8 @@ async def test_a_token_without_a_mapped_group_is_refused(issuer: Issuer) -> None
 @pytest.mark.parametrize(
     ("claims", "problem"),
     [
-        ({"exp": NOW - MINUTE}, "expired"),
-        ({"nbf": NOW + MINUTE}, "not yet valid"),
+        ({"exp": -MINUTE}, "expired"),
+        ({"nbf": MINUTE}, "not yet valid"),
         ({"aud": "https://another.test"}, "Audience"),
         ({"aud": None}, "aud"),
         ({"exp": None}, "exp"),
@@ -147,8 +146,11 @@ async def test_a_token_without_a_mapped_group_is_refused(issuer: Issuer) -> None
 async def test_a_token_with_wrong_claims_is_refused(
     issuer: Issuer, claims: dict[str, Any], problem: str
 ) -> None:
-    """Although its signature is right."""
+    """Although its signature is right. Times are relative to now."""
     verifier = JwtIssuers.from_settings([settings_of(issuer)])
+    for name, value in claims.items():
+        if isinstance(value, timedelta):
+            claims = claims | {name: datetime.now(UTC) + value}
     with pytest.raises(AccessTokenInvalid, match=problem):
         await verifier.verify(issuer.token(**claims))
 
@@ -156,7 +158,8 @@ async def test_a_token_with_wrong_claims_is_refused(
 async def test_clocks_may_differ_by_the_leeway(issuer: Issuer) -> None:
     """30 seconds by default."""
     verifier = JwtIssuers.from_settings([settings_of(issuer)])
-    late, early = NOW - timedelta(seconds=10), NOW + timedelta(seconds=10)
+    now, difference = datetime.now(UTC), timedelta(seconds=10)
+    late, early = now - difference, now + difference
     await verifier.verify(issuer.token(exp=late))
     await verifier.verify(issuer.token(nbf=early))
     strict = JwtIssuers.from_settings([settings_of(issuer, leeway_s=0)])
@@ -309,7 +312,7 @@ async def test_tokens_are_credentials_over_http(issuer: Issuer) -> None:
             await status(issuer.token()),
             await status(None),
             await status("placeholder"),
-            await status(issuer.token(exp=NOW - MINUTE)),
+            await status(issuer.token(exp=datetime.now(UTC) - MINUTE)),
             await status(issuer.token(scope="corral:read")),
             await status(issuer.token(groups=[])),
         ]
