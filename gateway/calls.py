@@ -129,7 +129,7 @@ class UnaryCall(StoppableCall, Generic[Message]):
 
 
 def _log_usage(last: Any) -> None:
-    """Add what the last message of a call says about its tokens to the access log."""
+    """Add the token counts of a call's last message to the access log."""
     match last:
         case pb.ChatResponse() | pb.GenerateResponse():
             usage, timings = last.done.usage, last.done.timings

@@ -37,8 +37,7 @@ from control_svc.db.limits import (
 )
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.tables import check_owner
-from control_svc.db.transaction import Clock, Transactions
-from control_svc.db.transaction_turns import TransactionTurns
+from control_svc.db.transaction import Clock, Transactions, TransactionTurns
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder

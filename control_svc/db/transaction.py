@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -22,8 +23,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
-from control_svc.db.transaction_turns import TransactionTurns
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
+from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.logs import project_var
 
 Clock = Callable[[], datetime]
 """Returns the time, with a time zone."""
@@ -71,6 +73,28 @@ class Transaction:
             return self._clock()
         result = await self.session.execute(select(func.clock_timestamp(type_=Instant)))
         return result.scalar_one()
+
+
+@dataclass(frozen=True)
+class TransactionTurns:
+    """Shares the connections between projects: how many transactions may run at once, and how many
+    seconds one waits for its turn."""
+
+    reads: FairSemaphore
+    writes: FairSemaphore
+    """May be the same as for reads."""
+    wait_s: float
+
+    @asynccontextmanager
+    async def reserve(self, semaphore: FairSemaphore) -> AsyncIterator[None]:
+        """Wait for a turn of the current project, and hold it. Raises TimeoutError."""
+        project = project_var.get()
+        async with asyncio.timeout(self.wait_s):
+            await semaphore.acquire(1, project)
+        try:
+            yield
+        finally:
+            semaphore.release(1, project)
 
 
 class Queries:

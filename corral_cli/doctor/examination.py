@@ -1,4 +1,4 @@
-"""`corral doctor`: says what is wrong with a machine or an installation."""
+"""`corral doctor`: checks a machine and an installation."""
 
 import json
 from collections.abc import Iterable

@@ -30,7 +30,7 @@ class Finding:
     message: str
     """What was found, with figures."""
     remedy: str = ""
-    """What the operator can do; empty if the level is OK or the message says it."""
+    """What to do about it; empty if nothing, or if the message has it."""
 
     def as_json(self) -> dict[str, Any]:
         """The finding as a JSON object."""

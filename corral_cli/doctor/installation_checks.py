@@ -101,7 +101,7 @@ def check_folder(check: str, folder: Path, needed_bytes: float) -> Finding:
 
 
 def check_token(path: Path, *, is_needed: bool = False) -> Iterator[Finding]:
-    """Whether the token can be read, and by nobody else. `corral up` creates a missing one."""
+    """Whether only this user can read the token. `corral up` creates a missing one."""
     if not path.exists() and not is_needed:
         return
     try:
@@ -174,7 +174,7 @@ def check_database(settings: ControlSettings, *, is_running: bool) -> Finding:
     try:
         revision = asyncio.run(asyncio.wait_for(check_schema(settings), _DATABASE_TIMEOUT_S))
     except StartupError as problem:
-        return error("database", str(problem), "docs/operate/upgrade.md says what to do")
+        return error("database", str(problem), "see docs/operate/upgrade.md")
     except TimeoutError:
         message = f"it does not answer within {_DATABASE_TIMEOUT_S:.0f} s"
         return error("database", message, "check database_url and the network")

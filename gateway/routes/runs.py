@@ -80,7 +80,7 @@ class StartedRun:
     """
 
     first = None
-    """The first message says nothing about limits."""
+    """The first message has no state of limits."""
 
     def __init__(self, start_run: _StartRun, watch: _WatchRun) -> None:
         self._start_run = start_run
