@@ -18,7 +18,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from bench.servers import MODEL_NAME
 from bench.streams import LoadError
-from openai_wire.chat.chat_request import chat_request, parse_chat
+from dialects.openai.chat.chat_request import chat_request, parse_chat
 
 LINES_AT_ONCE: Final = 32
 """The default concurrency of batch lines in the control service."""

@@ -32,7 +32,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from bench.operators import step_seconds
 from bench.servers import MODEL_NAME
 from bench.streams import LoadError
-from openai_wire.chat.chat_request import chat_request, parse_chat
+from dialects.openai.chat.chat_request import chat_request, parse_chat
 
 if TYPE_CHECKING:  # async stubs exist for type checkers only
     from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceAsyncStub

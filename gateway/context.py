@@ -11,6 +11,10 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
+from dialects.openai.chat.objects import random_suffix
+from dialects.openai.envelope import Envelope
+from dialects.openai.errors import ParamNames
+from dialects.shared.json_body import parse_array, parse_object
 from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls
@@ -27,10 +31,6 @@ from gateway.sse import (
     UnaryObject,
 )
 from gateway.stored_files import StoredFileReader
-from openai_wire.chat.objects import random_suffix
-from openai_wire.envelope import Envelope
-from openai_wire.errors import ParamNames
-from openai_wire.shared.json_body import parse_array, parse_object
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id

@@ -16,21 +16,21 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.context import AppContext
-from gateway.http.middleware import new_request_id
-from gateway.rpc import ControlClient
-from openai_wire.chat.objects import random_suffix
-from openai_wire.errors import RESPONSE_PARAMS, with_openai_names
-from openai_wire.responses.events import event_object
-from openai_wire.responses.requests import new_response
-from openai_wire.responses.socket_frames import (
+from dialects.openai.chat.objects import random_suffix
+from dialects.openai.errors import RESPONSE_PARAMS, with_openai_names
+from dialects.openai.responses.events import event_object
+from dialects.openai.responses.requests import new_response
+from dialects.openai.responses.socket_frames import (
     CreateFrame,
     encode_error,
     encode_event,
     parse_create_frame,
     parse_stream_id,
 )
-from openai_wire.shared.json_body import parse_object
+from dialects.shared.json_body import parse_object
+from gateway.context import AppContext
+from gateway.http.middleware import new_request_id
+from gateway.rpc import ControlClient
 from svc_kit.errors import (
     DomainError,
     InternalError,

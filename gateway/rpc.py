@@ -32,9 +32,9 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+from dialects.openai.errors import with_prompt_number
 from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
-from openai_wire.errors import with_prompt_number
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc.client import translate_errors
 

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from dialects.openai.errors import ParamNames, with_openai_names
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
-from openai_wire.errors import ParamNames, with_openai_names
 from svc_kit.errors import CallerCancelled, DomainError
 
 PING = b": ping\n\n"

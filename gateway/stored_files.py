@@ -6,9 +6,9 @@ from typing import Final
 
 from corral.control.v1 import file_pb2, file_service_pb2
 
+from dialects.shared.media import FileReference, MediaBudget, StoredFile
 from gateway.active_calls import ActiveCalls
 from gateway.rpc import ControlClient
-from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import FileNotFound
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var

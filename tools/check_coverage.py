@@ -46,11 +46,11 @@ AREAS: Final = {
     ),
     "error mapping": Area(
         97,
-        ("svc_kit/errors/*", "svc_kit/rpc/interceptors.py", "openai_wire/errors.py"),
+        ("svc_kit/errors/*", "svc_kit/rpc/interceptors.py", "dialects/openai/errors.py"),
         (
             "tests/unit/svc_kit/errors",
             "tests/unit/svc_kit/rpc",
-            "tests/unit/openai_wire/test_errors.py",
+            "tests/unit/dialects/openai/test_errors.py",
             "tests/property/svc_kit",
             "tests/service/svc_kit/rpc",
         ),

@@ -1,6 +1,6 @@
 """Runs lines of a batch through the inference service, on behalf of the batch's project.
 
-Requests are parsed and responses are written by `openai_wire`, which the gateway uses too. A line
+Requests are parsed and responses are written by `dialects`, which the gateway uses too. A line
 thus gets the same response or error as a request over HTTP.
 """
 
@@ -21,11 +21,11 @@ from control_svc.batches.lines import LineResult, PendingLine, line_id, response
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.media import FileSource
-from openai_wire.chat.chat_request import convert_chat, parse_chat
-from openai_wire.chat.completion_request import parse_completion, prompt_requests
-from openai_wire.chat.embeddings import embed_request, embedding_list, parse_embedding
-from openai_wire.chat.messages import referenced_files
-from openai_wire.chat.objects import (
+from dialects.openai.chat.chat_request import convert_chat, parse_chat
+from dialects.openai.chat.completion_request import parse_completion, prompt_requests
+from dialects.openai.chat.embeddings import embed_request, embedding_list, parse_embedding
+from dialects.openai.chat.messages import referenced_files
+from dialects.openai.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
     ChatCompletion,
@@ -35,9 +35,9 @@ from openai_wire.chat.objects import (
     random_suffix,
     render_echoes,
 )
-from openai_wire.envelope import Envelope
-from openai_wire.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
-from openai_wire.shared.json_body import check_depth
+from dialects.openai.envelope import Envelope
+from dialects.openai.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
+from dialects.shared.json_body import check_depth
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue

@@ -8,7 +8,7 @@ from control_svc.blobs.store import BlobStore
 from control_svc.db.transaction import Clock, Transaction, Transactions
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
-from openai_wire.shared.media import FileReference, MediaBudget, StoredFile
+from dialects.shared.media import FileReference, MediaBudget, StoredFile
 from svc_kit.errors import BlobMissing
 from svc_kit.fair_semaphore import FairSemaphore
 

@@ -15,8 +15,8 @@ from control_svc.inference.turns import (
     TurnMessage,
     TurnPart,
 )
-from openai_wire.errors import with_field
-from openai_wire.shared.media import (
+from dialects.openai.errors import with_field
+from dialects.shared.media import (
     FileReference,
     StoredFile,
     check_media_size,

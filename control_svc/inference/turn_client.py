@@ -38,7 +38,7 @@ from control_svc.inference.turns import (
     TurnUsage,
 )
 from control_svc.jobs.model import EngineDied
-from openai_wire.errors import CHAT_PARAMS, openai_names
+from dialects.openai.errors import CHAT_PARAMS, openai_names
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import EngineRestarting

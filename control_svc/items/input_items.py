@@ -29,7 +29,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
-from openai_wire.shared.media import FileReference, document_part, image_media
+from dialects.shared.media import FileReference, document_part, image_media
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 MAX_TOOLS: Final = 128

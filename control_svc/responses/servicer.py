@@ -16,9 +16,9 @@ from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.events import event_to_pb
 from control_svc.responses.proto import USAGE, compact_request, new_response, response_to_pb
 from control_svc.responses.service import Responses
-from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses import requests as response_requests
-from openai_wire.responses.objects import response_object
+from dialects.openai.errors import RESPONSE_PARAMS, openai_names
+from dialects.openai.responses import requests as response_requests
+from dialects.openai.responses.objects import response_object
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
 from svc_kit.rpc.message_mapper import encode_timestamp
 

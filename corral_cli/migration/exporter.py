@@ -20,9 +20,9 @@ from corral.control.v1 import (
 from corral_cli.migration.export_file import COUNTED_KINDS
 from corral_cli.migration.file_transfer import download
 from corral_cli.migration.server import CALL_TIMEOUT_S, Server, list_objects
-from openai_wire.assistants.objects import assistant_object, message_object, thread_object
-from openai_wire.resources.files import file_object
-from openai_wire.resources.vector_stores import store_file_object, store_object
+from dialects.openai.assistants.objects import assistant_object, message_object, thread_object
+from dialects.openai.resources.files import file_object
+from dialects.openai.resources.vector_stores import store_file_object, store_object
 from svc_kit.errors import FileNotFound, ThreadNotFound, VectorStoreNotFound
 from svc_kit.rpc.client import translate_errors
 

@@ -12,15 +12,15 @@ from corral.control.v1 import (
     vector_store_service_pb2,
 )
 
-from openai_wire.assistants.requests import create_assistant_request
-from openai_wire.assistants.thread_requests import (
+from dialects.openai.assistants.requests import create_assistant_request
+from dialects.openai.assistants.thread_requests import (
     MessageBody,
     ThreadBody,
     messages_to_proto,
     thread_to_proto,
 )
-from openai_wire.resources.vector_stores import create_file_request, create_store_request
-from openai_wire.shared.fields import drop_neutral, validate
+from dialects.openai.resources.vector_stores import create_file_request, create_store_request
+from dialects.shared.fields import drop_neutral, validate
 
 Json = dict[str, Any]
 _ASSISTANT_FIELDS = (

@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dialects.openai.errors import error_body
 from gateway.http.rate_limits import refusal_headers
-from openai_wire.errors import error_body
 from svc_kit.errors import (
     BudgetExceeded,
     DomainError,

@@ -6,15 +6,8 @@ from google.protobuf.duration_pb2 import Duration
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.calls import UploadCall
-from gateway.context import Context, Control, JsonObject, idempotency_key
-from gateway.http.docs import either_body, form_body, json_body, operation
-from gateway.http.errors import json_response
-from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
-from gateway.routes.files import FILE_FIELD, ONE_FILE
-from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
-from openai_wire.errors import ADAPTER_PARAMS, openai_names
-from openai_wire.resources.adapters import (
+from dialects.openai.errors import ADAPTER_PARAMS, openai_names
+from dialects.openai.resources.adapters import (
     AdapterBody,
     AdapterFields,
     AdapterListQuery,
@@ -25,9 +18,16 @@ from openai_wire.resources.adapters import (
     parse_wait,
     update_request,
 )
-from openai_wire.shared.json_body import parse_object
-from openai_wire.shared.objects import deleted_object, list_object
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.pagination import parse_page_fields
+from dialects.shared.json_body import parse_object
+from gateway.calls import UploadCall
+from gateway.context import Context, Control, JsonObject, idempotency_key
+from gateway.http.docs import either_body, form_body, json_body, operation
+from gateway.http.errors import json_response
+from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
+from gateway.routes.files import FILE_FIELD, ONE_FILE
+from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
 from svc_kit.errors import InvalidField, MissingField
 
 _BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))

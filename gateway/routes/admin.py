@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dialects.shared.json_body import parse_object
 from gateway.context import AppContext, OperatorControl, idempotency_key
 from gateway.http.docs import operation
 from gateway.http.errors import json_response
@@ -31,7 +32,6 @@ from gateway.http.proto_json import (
     proto_parameters,
 )
 from gateway.rpc import InferenceClient, RpcClient
-from openai_wire.shared.json_body import parse_object
 from svc_kit.auth.scopes import Scope
 
 router = APIRouter(prefix="/admin")

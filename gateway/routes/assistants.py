@@ -5,19 +5,19 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from openai_wire.assistants.objects import assistant_object
-from openai_wire.assistants.requests import (
+from dialects.openai.assistants.objects import assistant_object
+from dialects.openai.assistants.requests import (
     AssistantBody,
     AssistantUpdateBody,
     create_assistant_request,
     update_assistant_request,
 )
-from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.shared.objects import deleted_object, list_object
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
+from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.pagination import parse_page_fields
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
 
 router = APIRouter(prefix="/v1/assistants")
 

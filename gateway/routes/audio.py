@@ -10,11 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls import Calls
-from gateway.context import Context, Inference
-from gateway.http.docs import form_body, operation
-from gateway.http.multipart import FormField, FormFile, read_form
-from openai_wire.chat.transcription import (
+from dialects.openai.chat.transcription import (
     FILE_FIELD,
     AudioFields,
     Transcription,
@@ -25,8 +21,12 @@ from openai_wire.chat.transcription import (
     parse_translation,
     transcription_request,
 )
-from openai_wire.errors import TRANSCRIPTION_PARAMS
-from openai_wire.shared.media import MAX_FILE_BYTES
+from dialects.openai.errors import TRANSCRIPTION_PARAMS
+from dialects.shared.media import MAX_FILE_BYTES
+from gateway.calls import Calls
+from gateway.context import Context, Inference
+from gateway.http.docs import form_body, operation
+from gateway.http.multipart import FormField, FormFile, read_form
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 router = APIRouter(prefix="/v1/audio")

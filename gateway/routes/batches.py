@@ -5,17 +5,17 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from openai_wire.errors import BATCH_PARAMS, openai_names
-from openai_wire.resources.batches import (
+from dialects.openai.errors import BATCH_PARAMS, openai_names
+from dialects.openai.resources.batches import (
     BatchBody,
     batch_object,
     create_batch_request,
     list_batches_request,
 )
-from openai_wire.shared.objects import list_object
+from dialects.openai.shared.objects import list_object
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
 
 router = APIRouter(prefix="/v1/batches")
 

@@ -9,15 +9,15 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import AppContext, Context, Inference, JsonObject, provide_control
-from gateway.http.docs import json_body, operation
-from gateway.rpc import InferenceClient
-from gateway.sse import CallResponse
-from openai_wire.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
-from openai_wire.chat.chunks import ChatChunks, CompletionChunks
-from openai_wire.chat.completion_request import CompletionBody, parse_completion, prompt_requests
-from openai_wire.chat.messages import NO_FILES, StoredFiles, referenced_files
-from openai_wire.chat.objects import (
+from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
+from dialects.openai.chat.chunks import ChatChunks, CompletionChunks
+from dialects.openai.chat.completion_request import (
+    CompletionBody,
+    parse_completion,
+    prompt_requests,
+)
+from dialects.openai.chat.messages import NO_FILES, StoredFiles, referenced_files
+from dialects.openai.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
     ChatCompletion,
@@ -26,7 +26,11 @@ from openai_wire.chat.objects import (
     completion_params,
     render_echoes,
 )
-from openai_wire.errors import openai_names
+from dialects.openai.errors import openai_names
+from gateway.context import AppContext, Context, Inference, JsonObject, provide_control
+from gateway.http.docs import json_body, operation
+from gateway.rpc import InferenceClient
+from gateway.sse import CallResponse
 
 router = APIRouter(prefix="/v1")
 

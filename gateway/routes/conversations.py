@@ -5,11 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses.conversations import (
+from dialects.openai.errors import RESPONSE_PARAMS, openai_names
+from dialects.openai.responses.conversations import (
     ConversationBody,
     ConversationUpdateBody,
     NewItemsBody,
@@ -19,10 +16,13 @@ from openai_wire.responses.conversations import (
     parse_item_query,
     update_conversation_request,
 )
-from openai_wire.responses.output_items import item_object
-from openai_wire.responses.requests import parse_includes
-from openai_wire.shared.objects import deleted_object, list_object
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.responses.output_items import item_object
+from dialects.openai.responses.requests import parse_includes
+from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.pagination import parse_page_fields
+from gateway.context import Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
 
 router = APIRouter(prefix="/v1/conversations")
 items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")

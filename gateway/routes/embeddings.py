@@ -5,9 +5,7 @@ import functools
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import json_body, operation
-from openai_wire.chat.embeddings import (
+from dialects.openai.chat.embeddings import (
     EmbeddingBody,
     RerankBody,
     embed_request,
@@ -17,7 +15,9 @@ from openai_wire.chat.embeddings import (
     ranked_list,
     rerank_request,
 )
-from openai_wire.errors import EMBEDDING_PARAMS, RERANK_PARAMS
+from dialects.openai.errors import EMBEDDING_PARAMS, RERANK_PARAMS
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import json_body, operation
 
 router = APIRouter(prefix="/v1")
 

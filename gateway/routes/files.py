@@ -8,14 +8,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.calls import UploadCall
-from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
-from gateway.http.docs import form_body, json_body, operation
-from gateway.http.errors import json_response
-from gateway.http.file_content import FileContent, parse_range
-from gateway.http.multipart import FormField, FormFile, read_form
-from openai_wire.errors import FILE_PARAMS, openai_names
-from openai_wire.resources.files import (
+from dialects.openai.errors import FILE_PARAMS, openai_names
+from dialects.openai.resources.files import (
     CompleteUploadBody,
     FileFields,
     UploadBody,
@@ -27,7 +21,13 @@ from openai_wire.resources.files import (
     part_object,
     upload_object,
 )
-from openai_wire.shared.objects import deleted_object, list_object
+from dialects.openai.shared.objects import deleted_object, list_object
+from gateway.calls import UploadCall
+from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
+from gateway.http.docs import form_body, json_body, operation
+from gateway.http.errors import json_response
+from gateway.http.file_content import FileContent, parse_range
+from gateway.http.multipart import FormField, FormFile, read_form
 from svc_kit.errors import InvalidField, MissingField, UnknownField
 
 FILE_FIELD = "file"

@@ -9,13 +9,8 @@ from fastapi import APIRouter
 from google.protobuf.duration_pb2 import Duration
 from starlette.responses import PlainTextResponse, Response
 
-from gateway.context import Control, IdempotencyKey, JsonArray, JsonObject, OperatorControl
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from gateway.routes.adapters import get_adapter, list_all_adapters, register_adapter
-from gateway.rpc import ControlClient
-from openai_wire.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
-from openai_wire.resources.adapters import (
+from dialects.openai.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
+from dialects.openai.resources.adapters import (
     LoadLoraBody,
     NamedPathBody,
     UnloadLoraBody,
@@ -26,6 +21,11 @@ from openai_wire.resources.adapters import (
     parse_unload,
     scales_by_index,
 )
+from gateway.context import Control, IdempotencyKey, JsonArray, JsonObject, OperatorControl
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
+from gateway.routes.adapters import get_adapter, list_all_adapters, register_adapter
+from gateway.rpc import ControlClient
 from svc_kit.errors import AdapterExists, AdapterInvalid, InvalidField
 
 LOAD_WAIT: Final = Duration(seconds=30)

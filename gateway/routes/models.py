@@ -4,10 +4,10 @@ from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from dialects.openai.chat.objects import model_list, model_object
 from gateway.context import Context, Inference
 from gateway.http.docs import operation
 from gateway.http.errors import json_response
-from openai_wire.chat.objects import model_list, model_object
 from svc_kit.errors import ModelNotFound
 
 router = APIRouter()

@@ -10,16 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import error_response, json_response
-from gateway.response_socket import ResponseSocket
-from openai_wire.errors import RESPONSE_PARAMS, openai_names
-from openai_wire.responses.conversations import parse_item_query, parse_starting_after
-from openai_wire.responses.events import error_event, event_frame, event_object
-from openai_wire.responses.objects import compaction_object, response_object
-from openai_wire.responses.output_items import item_object
-from openai_wire.responses.requests import (
+from dialects.openai.errors import RESPONSE_PARAMS, openai_names
+from dialects.openai.responses.conversations import parse_item_query, parse_starting_after
+from dialects.openai.responses.events import error_event, event_frame, event_object
+from dialects.openai.responses.objects import compaction_object, response_object
+from dialects.openai.responses.output_items import item_object
+from dialects.openai.responses.requests import (
     CompactBody,
     ResponseBody,
     compact_request,
@@ -27,8 +23,12 @@ from openai_wire.responses.requests import (
     parse_includes,
     parse_response,
 )
-from openai_wire.shared.objects import DONE, deleted_object, list_object
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.shared.objects import DONE, deleted_object, list_object
+from dialects.openai.shared.pagination import parse_page_fields
+from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import error_response, json_response
+from gateway.response_socket import ResponseSocket
 from svc_kit.errors import DomainError, Draining
 
 

@@ -12,12 +12,7 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.calls import StreamCall
-from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from gateway.rpc import ControlClient
-from openai_wire.assistants.run_objects import (
+from dialects.openai.assistants.run_objects import (
     DONE,
     error_frame,
     event_frame,
@@ -25,7 +20,7 @@ from openai_wire.assistants.run_objects import (
     run_object,
     step_object,
 )
-from openai_wire.assistants.run_requests import (
+from dialects.openai.assistants.run_requests import (
     RunBody,
     ThreadAndRunBody,
     ToolOutputsBody,
@@ -39,10 +34,15 @@ from openai_wire.assistants.run_requests import (
     wants_search_results,
     watch_request,
 )
-from openai_wire.assistants.thread_requests import MetadataBody
-from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.shared.objects import list_object
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.assistants.thread_requests import MetadataBody
+from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
+from dialects.openai.shared.objects import list_object
+from dialects.openai.shared.pagination import parse_page_fields
+from gateway.calls import StreamCall
+from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
+from gateway.rpc import ControlClient
 from svc_kit.errors import DomainError
 
 

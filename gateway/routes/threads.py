@@ -5,11 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from openai_wire.assistants.objects import message_object, thread_object
-from openai_wire.assistants.thread_requests import (
+from dialects.openai.assistants.objects import message_object, thread_object
+from dialects.openai.assistants.thread_requests import (
     MessageBody,
     MessageListQuery,
     MetadataBody,
@@ -20,10 +17,13 @@ from openai_wire.assistants.thread_requests import (
     update_message_request,
     update_thread_request,
 )
-from openai_wire.errors import ASSISTANT_PARAMS, openai_names
-from openai_wire.responses.conversations import conversation_object
-from openai_wire.shared.objects import deleted_object, list_object
-from openai_wire.shared.pagination import page_fields, parse_page_fields, parse_page_query
+from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
+from dialects.openai.responses.conversations import conversation_object
+from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.pagination import page_fields, parse_page_fields, parse_page_query
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
 
 router = APIRouter(prefix="/v1/threads")
 messages_router = APIRouter(prefix="/v1/threads/{thread_id}/messages")

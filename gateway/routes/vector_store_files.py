@@ -5,12 +5,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from gateway.routes.vector_stores import polled
-from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
-from openai_wire.resources.vector_stores import (
+from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
+from dialects.openai.resources.vector_stores import (
     VectorStoreFileBatchBody,
     VectorStoreFileBody,
     VectorStoreFileUpdateBody,
@@ -22,7 +18,11 @@ from openai_wire.resources.vector_stores import (
     store_file_object,
     update_file_request,
 )
-from openai_wire.shared.objects import deleted_object, list_object
+from dialects.openai.shared.objects import deleted_object, list_object
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
+from gateway.routes.vector_stores import polled
 
 router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
 batches_router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")

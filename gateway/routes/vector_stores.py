@@ -7,13 +7,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from gateway.rpc import SEARCH_TIMEOUT_S
-from openai_wire.errors import VECTOR_STORE_PARAMS, openai_names
-from openai_wire.resources.vector_search import VectorSearchBody, search_request
-from openai_wire.resources.vector_stores import (
+from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
+from dialects.openai.resources.vector_search import VectorSearchBody, search_request
+from dialects.openai.resources.vector_stores import (
     VectorStoreBody,
     VectorStoreUpdateBody,
     create_store_request,
@@ -21,8 +17,12 @@ from openai_wire.resources.vector_stores import (
     store_object,
     update_store_request,
 )
-from openai_wire.shared.objects import deleted_object, list_object, state_name
-from openai_wire.shared.pagination import parse_page_fields
+from dialects.openai.shared.objects import deleted_object, list_object, state_name
+from dialects.openai.shared.pagination import parse_page_fields
+from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.http.docs import json_body, operation
+from gateway.http.errors import json_response
+from gateway.rpc import SEARCH_TIMEOUT_S
 
 POLL_AFTER_MS = "250"
 """Polling interval for clients that wait for a file: the ingestion time of a short file."""

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
     "svc_kit",
     "model_files",
-    "openai_wire",
+    "dialects",
     "inference_svc",
     "control_svc",
     "gateway",

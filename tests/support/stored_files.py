@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from openai_wire.shared.media import FileReference, StoredFile
+from dialects.shared.media import FileReference, StoredFile
 from svc_kit.errors import FileNotFound
 
 

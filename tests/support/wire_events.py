@@ -5,9 +5,9 @@ from typing import Any
 
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
-from openai_wire.chat.chat_request import ChatCompletionBody, parse_chat
-from openai_wire.chat.completion_request import CompletionBody, parse_completion
-from openai_wire.envelope import Envelope
+from dialects.openai.chat.chat_request import ChatCompletionBody, parse_chat
+from dialects.openai.chat.completion_request import CompletionBody, parse_completion
+from dialects.openai.envelope import Envelope
 
 ChatEvent = inference_service_pb2.ChatResponse
 TextEvent = inference_service_pb2.GenerateResponse

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from openai_wire.shared.media import MAX_FILE_BYTES
+from dialects.shared.media import MAX_FILE_BYTES
 from tests.support.control import RunningControl, run_control, write_service_token
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_gateway

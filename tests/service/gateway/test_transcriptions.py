@@ -6,11 +6,11 @@ import openai
 import pytest
 from corral.inference.v1 import model_pb2
 
-from openai_wire.shared.media import MAX_FILE_BYTES
+from dialects.shared.media import MAX_FILE_BYTES
 from svc_kit.errors import InvalidField
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import Loopback
-from tests.unit.openai_wire.chat.test_transcription import WAV
+from tests.unit.dialects.openai.chat.test_transcription import WAV
 
 FILE = ("speech.wav", WAV)
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 from corral.control.v1 import file_pb2, file_service_pb2
 
+from dialects.shared.media import FileReference, StoredFile
 from gateway.active_calls import ActiveCalls
 from gateway.rpc import ControlClient
 from gateway.sse import CallResponse
 from gateway.stored_files import StoredFileReader
-from openai_wire.shared.media import FileReference, StoredFile
 from svc_kit.errors import CallerCancelled, DomainError, UpstreamUnavailable
 
 SIZE = 10

@@ -4,7 +4,7 @@ import re
 
 from httpx import AsyncClient
 
-from openai_wire.chat.chat_request import ChatCompletionBody
+from dialects.openai.chat.chat_request import ChatCompletionBody
 
 
 async def test_the_page_has_no_external_references(client: AsyncClient) -> None:

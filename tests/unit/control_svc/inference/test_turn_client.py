@@ -28,7 +28,7 @@ from control_svc.inference.turns import (
     TurnRole,
     TurnTool,
 )
-from openai_wire.shared.media import MAX_MEDIA_BYTES, StoredFile
+from dialects.shared.media import MAX_MEDIA_BYTES, StoredFile
 from svc_kit.errors import TooLong
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -1,0 +1,165 @@
+"""Request bodies of assistants, converted to protos.
+
+An update changes the fields that its body contains; null resets a field to its default.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from corral.control.v1 import assistant_pb2
+from corral.control.v1 import assistant_service_pb2 as service_pb
+from corral.inference.v1 import generation_pb2
+from google.protobuf.field_mask_pb2 import FieldMask
+from pydantic import Field
+
+from dialects.openai.assistants.tools import (
+    MAX_TOOLS,
+    AssistantFormat,
+    AssistantTool,
+    ToolResourcesBody,
+    format_to_proto,
+    new_stores_to_proto,
+    resources_to_proto,
+    tools_to_proto,
+)
+from dialects.openai.chat.options import UNSUPPORTED, GenerationBody, generation_options
+from dialects.shared.fields import drop_neutral, validate
+
+ASSISTANT_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
+    "max_tokens": (),
+    "n": (1,),
+    "n_predict": (),
+    "stream": (False,),
+    "stream_options": (),
+}
+"""Fields of a single generation, and unsupported extensions, with their values without effect."""
+
+
+class AssistantFields(GenerationBody):
+    """The fields that an assistant shares with the runs that override them."""
+
+    tools: Annotated[list[AssistantTool], Field(max_length=MAX_TOOLS)] | None = None
+    response_format: AssistantFormat | None = Field(  # type: ignore[assignment]  # "auto", too
+        None, description="The output format of answers. Default: auto."
+    )
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        Field(None, description="none disables thinking; others are passed to the chat template.")
+    )
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
+
+
+class AssistantBody(AssistantFields):
+    """A new assistant."""
+
+    model: str = Field(min_length=1, description="The model that answers.")
+    name: Annotated[str, Field(max_length=256)] | None = None
+    description: Annotated[str, Field(max_length=512)] | None = None
+    instructions: Annotated[str, Field(max_length=256_000)] | None = Field(
+        None, description="The system prompt."
+    )
+    tool_resources: ToolResourcesBody | None = None
+
+
+class AssistantUpdateBody(AssistantBody):
+    """Changes of an assistant."""
+
+    model: str = Field("", description="The model that answers.")
+    etag: str | None = Field(None, description="Update only if the assistant has this etag.")
+
+
+_SAME_NAME: Final = frozenset(
+    (
+        "model",
+        "name",
+        "description",
+        "instructions",
+        "tools",
+        "tool_resources",
+        "metadata",
+        "response_format",
+        "reasoning_effort",
+    )
+)
+"""Fields with the same name in the proto."""
+_OPTION_PATHS: Final = {
+    "repeat_penalty": "sampling.repetition_penalty",
+    "repeat_last_n": "sampling.penalty_last_n",
+    "mirostat_mode": "sampling.mirostat",
+    "mirostat": "sampling.mirostat",
+    "mirostat_tau": "sampling.mirostat",
+    "mirostat_eta": "sampling.mirostat",
+    "adaptive_target": "sampling.adaptive",
+    "adaptive_decay": "sampling.adaptive",
+    "stop": "stopping.stop",
+    "min_tokens": "stopping.min_tokens",
+    "stop_token_ids": "stopping.stop_token_ids",
+    "ignore_eos": "stopping.ignore_eos",
+    "include_stop_str_in_output": "stopping.include_stop",
+    "skip_special_tokens": "output.special_tokens",
+    "grammar": "constraint",
+    "json_schema": "constraint",
+    "structured_outputs": "constraint",
+    "cache_prompt": "cache.reuse",
+    "cache_salt": "cache.salt",
+    "prompt_cache_key": "cache.affinity",
+    "deterministic": "deterministic",
+    "speculation": "speculation",
+    "lora": "adapters",
+}
+"""Paths of fields in GenerationOptions, unless the name is that of a sampling field."""
+
+
+def create_assistant_request(
+    fields: Mapping[str, Any], request_id: str
+) -> service_pb.CreateAssistantRequest:
+    """Convert the body of a new assistant. Raises DomainErrors with the body's field names."""
+    body = validate(AssistantBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
+    return service_pb.CreateAssistantRequest(
+        assistant=_assistant(body, allow_new_stores=True),
+        new_vector_stores=new_stores_to_proto(body.tool_resources),
+        request_id=request_id,
+    )
+
+
+def update_assistant_request(
+    assistant_id: str, fields: Mapping[str, Any]
+) -> service_pb.UpdateAssistantRequest:
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(AssistantUpdateBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
+    changes = _assistant(body)
+    changes.id, changes.etag = assistant_id, body.etag or ""
+    paths = sorted({path for name in fields for path in _paths(name)})
+    if not paths:  # an empty mask would update every field that is set, defaults included
+        changes = assistant_pb2.Assistant(id=assistant_id, etag=body.etag or "")
+    return service_pb.UpdateAssistantRequest(assistant=changes, update_mask=FieldMask(paths=paths))
+
+
+def options_to_proto(body: GenerationBody) -> generation_pb2.GenerationOptions:
+    """The generation options of a body, without its output format. Raises DomainErrors."""
+    return generation_options(body.model_copy(update={"response_format": None}), None)
+
+
+def _paths(name: str) -> list[str]:
+    if name in _SAME_NAME:
+        return [name]
+    if name in _OPTION_PATHS:
+        return [f"options.{_OPTION_PATHS[name]}"]
+    if name.startswith("dry_"):
+        return ["options.sampling.dry"]
+    is_sampling = name in generation_pb2.GenerationOptions().sampling.DESCRIPTOR.fields_by_name
+    return [f"options.sampling.{name}"] if is_sampling else []
+
+
+def _assistant(body: AssistantBody, *, allow_new_stores: bool = False) -> assistant_pb2.Assistant:
+    return assistant_pb2.Assistant(
+        model=body.model,
+        name=body.name or "",
+        description=body.description or "",
+        instructions=body.instructions or "",
+        tools=tools_to_proto(body.tools or ()),
+        tool_resources=resources_to_proto(body.tool_resources, allow_new_stores=allow_new_stores),
+        metadata=body.metadata or {},
+        options=options_to_proto(body),
+        response_format=format_to_proto(body.response_format),
+        reasoning_effort=body.reasoning_effort or "",
+    )

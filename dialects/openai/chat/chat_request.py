@@ -1,0 +1,215 @@
+"""The body of POST /v1/chat/completions, converted to a ChatRequest."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from corral.inference.v1 import chat_pb2, inference_service_pb2
+from pydantic import Field, Tag
+
+from dialects.openai.chat.messages import (
+    NO_FILES,
+    Message,
+    StoredFiles,
+    chat_messages,
+    num_media_characters,
+)
+from dialects.openai.chat.options import (
+    UNSUPPORTED,
+    GenerationBody,
+    generation_options,
+    output_limit,
+)
+from dialects.openai.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
+from dialects.shared.fields import (
+    BY_KIND,
+    Count,
+    WireModel,
+    agreed_value,
+    drop_neutral,
+    validate,
+)
+from dialects.shared.json_body import json_text
+from svc_kit.errors import InvalidField, InvalidType, UnsupportedValue
+
+CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
+    "audio": (),
+    "best_of": (1,),
+    "chat_format": (),
+    "echo": (False,),
+    "function_call": (),
+    "functions": ([],),
+    "moderation": (),
+    "prompt": (),
+    "suffix": ("",),
+    "web_search_options": (),
+}
+
+
+_INLINE_CHARACTERS: Final = 64 * 1024
+"""Longer pictures and files take more than a millisecond to decode."""
+
+
+class PredictionPart(WireModel):
+    """A part of the predicted text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(WireModel):
+    """Text that most of the answer is expected to repeat."""
+
+    type: Literal["content"]
+    content: Annotated[
+        Annotated[str, Tag("~string")] | Annotated[list[PredictionPart], Tag("~array")], BY_KIND
+    ]
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatCompletionBody(GenerationBody):
+    """A request for the next message of a conversation."""
+
+    messages: Annotated[list[Message], Field(min_length=1)] = Field(
+        description="The conversation. If the last message is the assistant's, it is continued."
+    )
+    max_completion_tokens: Count | None = Field(
+        None, description="The maximum number of tokens of one answer."
+    )
+    logprobs: bool | None = Field(None, description="Send the log probability of each token.")
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="How many alternatives to send with each token. Requires logprobs."
+    )
+    tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    prediction: Prediction | None = Field(
+        None, description="Text that much of the answer repeats; it speeds up the answer."
+    )
+    modalities: list[Literal["text", "audio"]] | None = Field(
+        None, description="Only text is supported."
+    )
+    store: bool | None = Field(None, description="Only false is supported.")
+
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        Field(None, description="none disables thinking; others are passed to the chat template.")
+    )
+    enable_thinking: bool | None = Field(None, description="Enables or disables thinking.")
+    reasoning_format: Literal["none", "auto", "deepseek"] | None = Field(
+        None, description="none leaves the reasoning in the content. Default: auto."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Additional variables of the chat template."
+    )
+    chat_template: str | None = Field(
+        None, description="Replaces the model's template, if the operator allows it."
+    )
+    continue_final_message: bool | None = Field(
+        None, description="Continue the last message. Default: true if it is the assistant's."
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="False is supported only with continue_final_message."
+    )
+
+    verbosity: str | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
+
+
+def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    return validate(ChatCompletionBody, drop_neutral(fields, CHAT_UNSUPPORTED))
+
+
+def chat_request(
+    body: ChatCompletionBody, files: StoredFiles = NO_FILES
+) -> inference_service_pb2.ChatRequest:
+    """Convert a body; `files` are the files of its messages (`referenced_files`).
+
+    Raises DomainErrors with OpenAI's field names.
+    """
+    _check_supported(body)
+    limit = output_limit(body, "max_completion_tokens", "max_tokens", "n_predict")
+    options = generation_options(body, limit)
+    if body.prediction is not None:
+        options.speculation.prediction = body.prediction.text
+    if body.logprobs:
+        options.output.top_logprobs = body.top_logprobs or 0
+    return inference_service_pb2.ChatRequest(
+        model=body.model,
+        conversation=_conversation(body, files),
+        reasoning_format=_reasoning_format(body),
+        options=options,
+    )
+
+
+async def convert_chat(
+    body: ChatCompletionBody, files: StoredFiles = NO_FILES
+) -> inference_service_pb2.ChatRequest:
+    """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
+    if files or num_media_characters(body.messages) > _INLINE_CHARACTERS:
+        return await asyncio.to_thread(chat_request, body, files)
+    return chat_request(body, files)
+
+
+def _check_supported(body: ChatCompletionBody) -> None:
+    if body.store:
+        raise UnsupportedValue(field="store", value="true")
+    if body.modalities is not None and "audio" in body.modalities:
+        raise UnsupportedValue(field="modalities", value="audio")
+    if body.top_logprobs and not body.logprobs:
+        raise InvalidField(field="top_logprobs", problem="it is only allowed with 'logprobs'")
+    if body.add_generation_prompt is False and not body.continue_final_message:
+        raise UnsupportedValue(field="add_generation_prompt", value="false")
+
+
+def _conversation(
+    body: ChatCompletionBody, files: StoredFiles
+) -> inference_service_pb2.Conversation:
+    tools = chat_tools(body.tools or ())
+    return inference_service_pb2.Conversation(
+        messages=chat_messages(body.messages, files),
+        tools=tools,
+        tool_choice=chat_tool_choice(
+            body.tool_choice, body.parallel_tool_calls, [tool.name for tool in tools]
+        ),
+        template=_template_options(body),
+    )
+
+
+def _reasoning_format(body: ChatCompletionBody) -> chat_pb2.ReasoningFormat:
+    if body.reasoning_format == "none":
+        return chat_pb2.REASONING_FORMAT_INLINE
+    return chat_pb2.REASONING_FORMAT_SEPARATE
+
+
+def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
+    kwargs = dict(body.chat_template_kwargs or {})
+    thinking = _thinking(body, kwargs.pop("enable_thinking", None))
+    if body.reasoning_effort not in (None, "none"):
+        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+    return chat_pb2.TemplateOptions(
+        kwargs_json=json_text(kwargs or None),
+        enable_thinking=thinking,
+        continue_final_message=body.continue_final_message,
+        template=body.chat_template or "",
+    )
+
+
+def _thinking(body: ChatCompletionBody, in_kwargs: object) -> bool | None:
+    """The switch can be set by three fields, which must agree."""
+    if in_kwargs is not None and not isinstance(in_kwargs, bool):
+        raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
+    values = {
+        "reasoning_effort": False if body.reasoning_effort == "none" else None,
+        "enable_thinking": body.enable_thinking,
+        "chat_template_kwargs.enable_thinking": in_kwargs,
+    }
+    thinking: bool | None = agreed_value(values)
+    return thinking

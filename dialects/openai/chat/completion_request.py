@@ -1,0 +1,108 @@
+"""The body of POST /v1/completions, converted to a GenerateRequest for each prompt.
+
+Control tokens in text prompts are parsed, since callers apply the chat template themselves.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from corral.inference.v1 import generation_pb2, inference_service_pb2
+from pydantic import Discriminator, Field, Tag
+
+from dialects.openai.chat.options import (
+    UNSUPPORTED,
+    GenerationBody,
+    generation_options,
+    output_limit,
+)
+from dialects.shared.fields import TokenId, drop_neutral, json_array_kind, validate
+from svc_kit.errors import InvalidField, TooLong
+
+DEFAULT_MAX_TOKENS = 16
+MAX_CHOICES = 2048
+MAX_BEST_OF = 20
+MAX_PROMPT_TOKENS = 2**20
+COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
+    "messages": (),
+    "suffix": ("",),
+}
+Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+Prompt = Annotated[
+    Annotated[str, Tag("~string")]
+    | Annotated[list[str], Field(min_length=1), Tag("~array of strings")]
+    | Annotated[Tokens, Tag("~array of integers")]
+    | Annotated[list[Tokens], Tag("~array of arrays")],
+    Discriminator(json_array_kind),
+]
+
+
+class CompletionBody(GenerationBody):
+    """A request to complete one or several prompts."""
+
+    prompt: Prompt = Field(
+        description="A text, a list of texts, a list of token ids, or a list of such lists."
+    )
+    best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = Field(
+        None, description="Generate this many answers and return the n most probable. Default: n."
+    )
+    echo: bool | None = Field(None, description="Return the prompt before the answer.")
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="Return the log probability of each token and of this many alternatives."
+    )
+
+
+def parse_completion(fields: Mapping[str, Any]) -> CompletionBody:
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    body = validate(CompletionBody, drop_neutral(fields, COMPLETION_UNSUPPORTED))
+    _check_supported(body)
+    return body
+
+
+def split_prompts(prompt: Prompt) -> list[str | list[int]]:
+    """Split a `Prompt` into its prompts, each a text or token ids."""
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.GenerateRequest]:
+    """Convert a body, one request per prompt. Raises DomainErrors with OpenAI's field names."""
+    limit = output_limit(body, "max_tokens", "n_predict")
+    if body.max_tokens is None and body.n_predict is None:
+        limit = DEFAULT_MAX_TOKENS
+    options = generation_options(body, limit)
+    n = body.n or 1
+    best_of = body.best_of or n
+    if best_of > n:
+        options.num_choices = best_of
+        options.output.top_logprobs = 0
+    if body.logprobs is not None:
+        options.output.top_logprobs = body.logprobs
+    return [_request(body.model, prompt, options) for prompt in split_prompts(body.prompt)]
+
+
+def _request(
+    model: str, prompt: str | list[int], options: generation_pb2.GenerationOptions
+) -> inference_service_pb2.GenerateRequest:
+    request = inference_service_pb2.GenerateRequest(
+        model=model, options=options, parse_special=True
+    )
+    if isinstance(prompt, str):
+        request.text = prompt
+    else:
+        request.token_ids.ids.extend(prompt)
+    return request
+
+
+def _check_supported(body: CompletionBody) -> None:
+    n, best_of = body.n or 1, body.best_of
+    if body.echo and body.logprobs is not None:
+        problem = "it cannot be combined with 'logprobs' on this server"
+        raise InvalidField(field="echo", problem=problem)
+    if best_of is not None and best_of < n:
+        raise InvalidField(field="best_of", problem="it must not be less than 'n'")
+    if best_of is not None and best_of > n and body.stream:
+        raise InvalidField(field="best_of", problem="it cannot be streamed")
+    total = len(split_prompts(body.prompt)) * max(n, best_of or 1)
+    if total > MAX_CHOICES:
+        raise TooLong(field="prompt", length=total, limit=MAX_CHOICES)

@@ -1,0 +1,178 @@
+"""Request bodies and response objects of POST /v1/embeddings and /v1/rerank."""
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from corral.inference.v1 import inference_service_pb2
+from pydantic import Discriminator, Field, Tag
+
+from dialects.openai.chat.completion_request import Tokens, split_prompts
+from dialects.openai.shared.objects import Json
+from dialects.shared.fields import (
+    BY_KIND,
+    INT32_MAX,
+    WireModel,
+    drop_neutral,
+    json_array_kind,
+    validate,
+)
+from svc_kit.errors import TooShort
+
+MAX_INPUTS = 2048
+EMBEDDING_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "add_special_tokens": (True,),
+    "input_type": (),
+    "messages": (),
+    "truncate": (False, "none", "NONE"),
+    "truncate_prompt_tokens": (),
+}
+"""Known extensions of other servers, with their values without effect."""
+Text = Annotated[str, Field(min_length=1)]
+Input = Annotated[
+    Annotated[str, Tag("~string")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
+    | Annotated[Tokens, Tag("~array of integers")]
+    | Annotated[list[Tokens], Field(max_length=MAX_INPUTS), Tag("~array of arrays")],
+    Discriminator(json_array_kind),
+]
+
+
+class EmbeddingBody(WireModel):
+    """A request for the embeddings of texts."""
+
+    model: str = Field(description="The model's name, as GET /v1/models lists it.")
+    input: Input = Field(
+        description="A text, a list of texts, a list of token ids, or a list of such lists."
+    )
+    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
+        None, description="Truncate the vectors to this size and normalize them again."
+    )
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="Numbers, or base64 of the bytes of little-endian 32-bit floats."
+    )
+    normalize: bool | None = Field(
+        None, description="Scale the vectors to length 1. Default: true. Extension of Corral."
+    )
+    user: str | None = Field(None, description="Not used.")
+
+
+def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    body = validate(EmbeddingBody, drop_neutral(fields, EMBEDDING_UNSUPPORTED))
+    if body.input == "":
+        raise TooShort(field="input", length=0, minimum=1, unit="characters")
+    return body
+
+
+def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
+    """Convert a body."""
+    request = inference_service_pb2.EmbedRequest(
+        model=body.model, dimensions=body.dimensions, normalize=body.normalize
+    )
+    for item in split_prompts(body.input):
+        if isinstance(item, str):
+            request.inputs.add(text=item)
+        else:
+            request.inputs.add().token_ids.ids.extend(item)
+    return request
+
+
+MAX_DOCUMENTS = 2048
+RERANK_UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "max_chunks_per_doc": (),
+    "max_tokens_per_doc": (),
+    "rank_fields": (["text"],),
+    "raw_scores": (False,),
+    "truncate": (False,),
+    "truncate_prompt_tokens": (),
+    "truncation": (False,),
+}
+"""Known extensions of other servers, with their values without effect."""
+
+
+class DocumentObject(WireModel):
+    """A document in the form of an object."""
+
+    text: str = Field(min_length=1, description="The document.")
+
+
+Document = Annotated[
+    Annotated[str, Field(min_length=1), Tag("~string")] | Annotated[DocumentObject, Tag("~object")],
+    BY_KIND,
+]
+
+
+class RerankBody(WireModel):
+    """A request to order documents by relevance to a query."""
+
+    model: str = Field(description="The model's name; it must be a reranker.")
+    query: str = Field(min_length=1, description="The text to compare the documents with.")
+    documents: list[Document] = Field(
+        min_length=1, max_length=MAX_DOCUMENTS, description="Texts, or objects with a text."
+    )
+    top_n: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
+        None, description="How many of the best documents to return. Default: all."
+    )
+    return_documents: bool | None = Field(
+        None, description="Return the documents with their scores. Default: false."
+    )
+    user: str | None = Field(None, description="Not used.")
+
+
+def parse_rerank(fields: Mapping[str, Any]) -> RerankBody:
+    """Validate a body. Raises DomainErrors with the body's field names."""
+    return validate(RerankBody, drop_neutral(fields, RERANK_UNSUPPORTED))
+
+
+def document_texts(body: RerankBody) -> list[str]:
+    """The documents as texts."""
+    return [each if isinstance(each, str) else each.text for each in body.documents]
+
+
+def rerank_request(body: RerankBody) -> inference_service_pb2.RerankRequest:
+    """Convert a body."""
+    return inference_service_pb2.RerankRequest(
+        model=body.model, query=body.query, documents=document_texts(body), top_n=body.top_n
+    )
+
+
+def embedding_list(body: EmbeddingBody, reply: inference_service_pb2.EmbedResponse) -> Json:
+    """The response of POST /v1/embeddings."""
+    encode = encode_floats if body.encoding_format == "base64" else list
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "index": index, "embedding": encode(each.values)}
+            for index, each in enumerate(reply.embeddings)
+        ],
+        "model": reply.model,
+        "usage": {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens},
+    }
+
+
+def encode_floats(values: Sequence[float]) -> str:
+    """Encode numbers as base64 of little-endian 32-bit floats, the default of OpenAI's SDKs."""
+    return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
+
+
+def ranked_list(
+    object_id: str, body: RerankBody, reply: inference_service_pb2.RerankResponse
+) -> Json:
+    """The response of POST /v1/rerank. It has the documents if the body asks for them."""
+    results: list[Json] = [
+        {"index": each.index, "relevance_score": each.relevance, "score": each.score}
+        for each in reply.results
+    ]
+    if body.return_documents:
+        documents = document_texts(body)
+        for result in results:
+            result["document"] = {"text": documents[result["index"]]}
+    return {
+        "id": object_id,
+        "object": "list",
+        "model": reply.model,
+        "results": results,
+        "usage": {"prompt_tokens": reply.prompt_tokens, "total_tokens": reply.prompt_tokens},
+    }

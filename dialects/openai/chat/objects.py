@@ -1,0 +1,326 @@
+"""Completions, usage and models as OpenAI's objects."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from dialects.openai.chat.chat_request import ChatCompletionBody
+from dialects.openai.chat.completion_request import CompletionBody, split_prompts
+from dialects.openai.chat.logprobs import chat_logprobs, completion_logprobs
+from dialects.openai.chat.messages import picture_names
+from dialects.openai.envelope import Envelope
+from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
+from dialects.openai.shared.objects import state_name
+
+FINISH_REASONS = {
+    generation_pb2.FINISH_REASON_STOP: "stop",
+    generation_pb2.FINISH_REASON_LENGTH: "length",
+    generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
+}
+OWNER = "corral"
+_CACHE_SOURCES = {
+    generation_pb2.CACHE_SOURCE_SLOT: "slot",
+    generation_pb2.CACHE_SOURCE_LIVE: "live",
+    generation_pb2.CACHE_SOURCE_MEMORY: "memory",
+    generation_pb2.CACHE_SOURCE_DISK: "disk",
+}
+_MODALITIES = {
+    model_pb2.MODALITY_TEXT: "text",
+    model_pb2.MODALITY_IMAGE: "image",
+    model_pb2.MODALITY_AUDIO: "audio",
+}
+
+
+@dataclass(slots=True)
+class _ToolCall:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _ChatChoice:
+    """One choice of a chat completion while its deltas arrive."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, _ToolCall] = field(default_factory=dict)
+    logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, delta: inference_service_pb2.ChatDelta) -> None:
+        self.content.append(delta.content)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs.extend(delta.logprobs)
+        for call_delta in delta.tool_calls:
+            call = self.tool_calls.setdefault(call_delta.index, _ToolCall())
+            call.id = call.id or call_delta.id
+            call.name = call.name or call_delta.name
+            call.arguments.append(call_delta.arguments_json)
+
+    def message(self) -> dict[str, object]:
+        content = "".join(self.content)
+        message: dict[str, object] = {
+            "role": "assistant",
+            "content": content if content or not self.tool_calls else None,
+            "refusal": None,
+            "annotations": [],
+        }
+        reasoning = "".join(self.reasoning)
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": "".join(call.arguments)},
+                }
+                for _, call in sorted(self.tool_calls.items())
+            ]
+        return message
+
+
+class ChatCompletion:
+    """Collects the events of the Chat call of a body into a chat.completion."""
+
+    def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
+        self._envelope = envelope
+        self._logprobs = bool(body.logprobs)
+        self._choices = [_ChatChoice() for _ in range(body.n or 1)]
+        self._done: list[generation_pb2.Done] = []
+
+    def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
+        """Add one event of the call."""
+        match message.WhichOneof("event"):
+            case "delta":
+                self._choices[message.delta.index].add(message.delta)
+            case "accepted":
+                self._envelope = self._envelope.with_model(message.accepted.model)
+            case "finished":
+                finished = message.finished
+                self._choices[finished.index].finish_reason = FINISH_REASONS[finished.reason]
+            case "done":
+                self._done.append(message.done)
+
+    def as_object(self) -> dict[str, object]:
+        """The chat.completion."""
+        return self._envelope.fields("chat.completion") | {
+            "choices": [
+                {
+                    "index": index,
+                    "message": choice.message(),
+                    "logprobs": self._choice_logprobs(choice),
+                    "finish_reason": choice.finish_reason,
+                }
+                for index, choice in enumerate(self._choices)
+            ],
+            **usage_and_timings(self._done),
+        }
+
+    def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
+        if not self._logprobs:
+            return None
+        return {"content": chat_logprobs(choice.logprobs), "refusal": None}
+
+
+@dataclass(slots=True)
+class _TextChoice:
+    """One choice of a text completion while its deltas arrive."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def mean_logprob(self) -> float:
+        if not self.logprobs:
+            return 0.0
+        return sum(token.chosen.logprob for token in self.logprobs) / len(self.logprobs)
+
+
+class TextCompletion:
+    """Collects the events of the Generate calls of a body, one for each prompt, into a
+    text_completion.
+
+    Each prompt has `best_of` choices, of which the `n` most probable are returned. `echoes` are
+    texts that precede the answers, one for each prompt, or none.
+    """
+
+    def __init__(
+        self, envelope: Envelope, body: CompletionBody, echoes: Sequence[str] = ()
+    ) -> None:
+        self._envelope = envelope
+        self._n = body.n or 1
+        self._logprobs = body.logprobs is not None
+        num_prompts, best_of = len(split_prompts(body.prompt)), body.best_of or self._n
+        self._echoes = list(echoes) or [""] * num_prompts
+        self._choices = [[_TextChoice() for _ in range(best_of)] for _ in range(num_prompts)]
+        self._done: list[generation_pb2.Done] = []
+
+    def add(self, message: inference_service_pb2.GenerateResponse, prompt: int = 0) -> None:
+        """Add one event of the call for a prompt."""
+        match message.WhichOneof("event"):
+            case "delta":
+                choice = self._choices[prompt][message.delta.index]
+                choice.text.append(message.delta.text)
+                choice.logprobs.extend(message.delta.logprobs)
+            case "accepted":
+                self._envelope = self._envelope.with_model(message.accepted.model)
+            case "finished":
+                finished = message.finished
+                choice = self._choices[prompt][finished.index]
+                choice.finish_reason = FINISH_REASONS[finished.reason]
+            case "done":
+                self._done.append(message.done)
+
+    def as_object(self) -> dict[str, object]:
+        """The text_completion."""
+        best = [
+            (echo, choice)
+            for echo, choices in zip(self._echoes, self._choices, strict=True)
+            for choice in self._select_best(choices)
+        ]
+        return self._envelope.fields("text_completion") | {
+            "choices": [
+                {
+                    "text": echo + "".join(choice.text),
+                    "index": index,
+                    "logprobs": completion_logprobs(choice.logprobs, 0) if self._logprobs else None,
+                    "finish_reason": choice.finish_reason,
+                }
+                for index, (echo, choice) in enumerate(best)
+            ],
+            **usage_and_timings(self._done),
+        }
+
+    def _select_best(self, choices: list[_TextChoice]) -> list[_TextChoice]:
+        if self._n == len(choices):
+            return choices
+        return sorted(choices, key=_TextChoice.mean_logprob, reverse=True)[: self._n]
+
+
+def usage_and_timings(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
+    """The summed usage of calls and, if there is only one, its timings."""
+    fields: dict[str, object] = {"usage": usage_object(each.usage for each in done)}
+    if len(done) == 1:
+        fields["timings"] = timings_object(done[0])
+    return fields
+
+
+def timings_object(done: generation_pb2.Done) -> dict[str, object]:
+    """Timings of one call, of its first choice, in milliseconds. The names `*_n`, `*_ms` and
+    `*_per_second` are llama-server's."""
+    timings, usage = done.timings, done.usage
+    computed = usage.prompt_tokens - usage.cached_tokens
+    prefill_ms = _milliseconds(timings.prefill)
+    return {
+        "cache_n": usage.cached_tokens,
+        "cache_source": _CACHE_SOURCES.get(usage.cache_source),
+        "prompt_n": computed,
+        "prompt_ms": prefill_ms,
+        "prompt_per_second": computed / prefill_ms * 1e3 if prefill_ms else None,
+        "predicted_n": timings.completion_tokens,
+        "predicted_ms": _milliseconds(timings.decode),
+        "predicted_per_token_ms": _milliseconds(timings.between_tokens),
+        "predicted_per_second": timings.tokens_per_second,
+        "draft_n": usage.draft_tokens,
+        "draft_n_accepted": usage.accepted_draft_tokens,
+        "queue_ms": _milliseconds(timings.queue),
+        "first_token_ms": _milliseconds(timings.first_token),
+    }
+
+
+def _milliseconds(duration: Duration) -> float:
+    return duration.seconds * 1e3 + duration.nanos / 1e6
+
+
+def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
+    """The summed token counts of calls."""
+    every = list(usages)
+    prompt = sum(usage.prompt_tokens for usage in every)
+    completion = sum(usage.completion_tokens for usage in every)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(usage.cached_tokens for usage in every),
+            "audio_tokens": sum(usage.audio_tokens for usage in every),
+            "image_tokens": sum(usage.image_tokens for usage in every),
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(usage.reasoning_tokens for usage in every),
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": sum(usage.accepted_draft_tokens for usage in every),
+            "rejected_prediction_tokens": sum(
+                usage.draft_tokens - usage.accepted_draft_tokens for usage in every
+            ),
+        },
+    }
+
+
+def model_object(model: model_pb2.Model) -> dict[str, object]:
+    """A model as in GET /v1/models/{id}, with extensions of vLLM and llama-server."""
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.load_time.seconds,
+        "owned_by": OWNER,
+        "shutdown_date": None,
+        "root": model.parent or model.name,
+        "parent": model.parent or None,
+        "aliases": list(model.aliases),
+        "state": state_name(model),
+        "max_model_len": model.resolved_limits.context_tokens or None,
+        "input_modalities": [
+            _MODALITIES[each] for each in model.input_modalities if each in _MODALITIES
+        ]
+        or ["text"],
+        "meta": {
+            "n_vocab": model.vocabulary_size,
+            "n_ctx_train": model.trained_context_tokens,
+            "n_embd": model.embedding_size,
+            "n_params": model.num_parameters,
+            "size": model.size_bytes,
+        },
+    }
+
+
+def model_list(models: Iterable[model_pb2.Model]) -> dict[str, object]:
+    """The response of GET /v1/models."""
+    return {"object": "list", "data": [model_object(model) for model in models]}
+
+
+CHAT_ID = "chatcmpl-"
+COMPLETION_ID = "cmpl-"
+
+
+def random_suffix() -> str:
+    """The random part of an object id."""
+    return secrets.token_hex(16)
+
+
+def chat_params(body: ChatCompletionBody) -> ParamNames:
+    """The caller's names of ChatRequest fields."""
+    pictures = picture_names(body.messages)
+    return {**CHAT_PARAMS, "constraint": body.constraint_field, **pictures}
+
+
+def completion_params(body: CompletionBody) -> ParamNames:
+    """The caller's names of GenerateRequest fields."""
+    return {**COMPLETION_PARAMS, "constraint": body.constraint_field}
+
+
+async def render_echoes(
+    body: CompletionBody, detokenize: Callable[[Sequence[int]], Awaitable[str]]
+) -> list[str]:
+    """The prompts as text, to precede the answers; empty unless the body sets `echo`."""
+    prompts = split_prompts(body.prompt)
+    echoes: list[str] = []
+    for number, prompt in enumerate(prompts if body.echo else ()):
+        with prompt_names(number, len(prompts)):
+            echoes.append(prompt if isinstance(prompt, str) else await detokenize(prompt))
+    return echoes

@@ -1,0 +1,233 @@
+"""Fields that chat and text completions share, converted to GenerationOptions.
+
+An absent field has OpenAI's default, or the model's if OpenAI has none.
+"""
+
+import hashlib
+from typing import Annotated, Any
+
+from corral.inference.v1 import generation_pb2
+from pydantic import AliasChoices, BeforeValidator, Field, Tag
+
+from dialects.openai.chat.output_format import ResponseFormat, StructuredOutputs, resolve_constraint
+from dialects.openai.chat.sampling import SamplingFields, sampling_params
+from dialects.shared.fields import BY_KIND, Count, TokenId, WireModel, resolve_alias
+from svc_kit.errors import InvalidField, TooLong, UnsupportedValue
+
+MAX_STOPS = 16
+MAX_STOP_BYTES = 256
+MAX_HINT_BYTES = 256
+OpenAiStop = Annotated[
+    Annotated[str, Tag("~string")]
+    | Annotated[list[str], Field(max_length=MAX_STOPS), Tag("~array")],
+    BY_KIND,
+]
+UNSUPPORTED: dict[str, tuple[object, ...]] = {
+    "add_special_tokens": (),
+    "bad_words": ([],),
+    "id_slot": (-1,),
+    "length_penalty": (1,),
+    "n_cache_reuse": (0,),
+    "n_indent": (0,),
+    "n_keep": (0, -1),
+    "n_probs": (0,),
+    "post_sampling_probs": (False,),
+    "prompt_logprobs": (),
+    "return_progress": (False,),
+    "return_token_ids": (False,),
+    "return_tokens": (False,),
+    "spaces_between_special_tokens": (True,),
+    "t_max_predict_ms": (0,),
+    "timings_per_token": (False,),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+"""Extensions of other servers that are not supported, with their values without effect."""
+
+
+class StreamOptions(WireModel):
+    """Options of a stream."""
+
+    include_usage: bool | None = Field(
+        None, description="Send a last chunk with the token counts before [DONE]."
+    )
+    include_obfuscation: bool | None = Field(None, description="Only false is supported.")
+
+
+class AdapterChoice(WireModel):
+    """One LoRA adapter to apply, named by `id` or `name`."""
+
+    id: str = Field(
+        min_length=1,
+        validation_alias=AliasChoices("id", "name"),
+        description="The adapter's id or name. The field may also be called `name`.",
+    )
+    scale: Annotated[float, Field(ge=-10, le=10)] | None = Field(
+        None, description="Multiplies the adapter's effect. Default: the adapter's default scale."
+    )
+
+
+def _wrap_name(value: object) -> object:
+    return [{"id": value}] if isinstance(value, str) else value
+
+
+class Speculation(WireModel):
+    """Speculative decoding: tokens are drafted and verified. It does not change the answer."""
+
+    enabled: bool | None = Field(
+        None, description="False disables drafts. Default: used when they are faster."
+    )
+    max_draft_tokens: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="The maximum number of tokens drafted at once."
+    )
+
+
+class GenerationBody(SamplingFields):
+    """Fields of every generation request except its prompt."""
+
+    model: str = Field(description="The model's name, as GET /v1/models lists it.")
+    n: Annotated[int, Field(ge=1, le=128)] | None = Field(
+        None, description="How many answers to generate. Default: 1."
+    )
+    stop: OpenAiStop | None = Field(
+        None, description="Up to 16 texts that end the answer; they are not part of it."
+    )
+    stream: bool | None = Field(None, description="Send chunks as server-sent events.")
+    stream_options: StreamOptions | None = None
+
+    max_tokens: Count | None = Field(
+        None, description="The maximum number of tokens of one answer."
+    )
+    n_predict: Annotated[int, Field(ge=-2, le=2**31 - 1)] | None = Field(
+        None, description="llama-server's name for max_tokens; -1 and -2 mean no limit."
+    )
+    min_tokens: Count | None = Field(None, description="Suppress end of text until this length.")
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = Field(
+        None, description="Tokens that end the answer, in addition to the model's own."
+    )
+    ignore_eos: bool | None = Field(None, description="Continue after the model's end of text.")
+    include_stop_str_in_output: bool | None = Field(
+        None, description="Include the stop text in the answer."
+    )
+    skip_special_tokens: bool | None = Field(
+        None, description="False includes control tokens in the answer. Default: true."
+    )
+    response_format: ResponseFormat | None = None
+    grammar: str | None = Field(None, description="A GBNF grammar for the answer.")
+    json_schema: dict[str, Any] | None = Field(None, description="A JSON Schema for the answer.")
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="A constraint in vLLM's format."
+    )
+    cache_prompt: bool | None = Field(None, description="Reuse computed prefixes. Default: true.")
+    cache_salt: Annotated[str, Field(max_length=MAX_HINT_BYTES)] | None = Field(
+        None, description="Cached prefixes are shared only by requests with the same salt."
+    )
+    prompt_cache_key: str | None = Field(
+        None, description="A hint that requests with the same key share a prefix."
+    )
+    deterministic: bool | None = Field(
+        None,
+        description="Return the same tokens for the same request and seed under any load. The "
+        "request is computed alone, without cached prefixes, while others wait.",
+    )
+    speculation: Speculation | None = None
+    lora: (
+        Annotated[list[AdapterChoice], BeforeValidator(_wrap_name), Field(max_length=64)] | None
+    ) = Field(None, description="LoRA adapters to apply together, each once, or the name of one.")
+
+    user: str | None = Field(None, description="Accepted and ignored.")
+    metadata: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    safety_identifier: str | None = Field(None, description="Accepted and ignored.")
+    service_tier: str | None = Field(None, description="Accepted and ignored.")
+
+    @property
+    def constraint_field(self) -> str:
+        """The field that specifies the constraint, for error messages."""
+        local = ("json_schema", "grammar", "structured_outputs")
+        return next((name for name in local if getattr(self, name) is not None), "response_format")
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with a chunk of token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+def generation_options(
+    body: GenerationBody, max_tokens: int | None
+) -> generation_pb2.GenerationOptions:
+    """Convert the options of a body, except its log probabilities.
+
+    `max_tokens` is the output limit of one answer; None means the rest of the context. Raises
+    DomainErrors with OpenAI's field names.
+    """
+    check_stream_options(body)
+    options = generation_pb2.GenerationOptions(
+        sampling=sampling_params(body),
+        stopping=_stopping(body, max_tokens),
+        num_choices=body.n,
+        constraint=resolve_constraint(
+            body.response_format, body.json_schema, body.grammar, body.structured_outputs
+        ),
+        deterministic=body.deterministic,
+    )
+    if body.skip_special_tokens is not None:
+        options.output.special_tokens = not body.skip_special_tokens
+    _set_cache(body, options.cache)
+    if body.speculation is not None:
+        speculation = generation_pb2.SpeculationOptions(**body.speculation.model_dump())
+        options.speculation.CopyFrom(speculation)
+    for adapter in body.lora or ():
+        options.adapters.add(adapter=adapter.id, scale=adapter.scale)
+    return options
+
+
+def output_limit(body: GenerationBody, *names: str) -> int | None:
+    """The output limit from the first of its names. Negative values, as in llama-server, mean no
+    limit. Raises InvalidField if two names disagree."""
+    limit: int | None = resolve_alias(body, *names)
+    return None if limit is None or limit < 0 else limit
+
+
+def check_stream_options(body: GenerationBody) -> None:
+    """Raise InvalidField for options without a stream, UnsupportedValue for obfuscation."""
+    if body.stream_options is None:
+        return
+    if not body.stream:
+        raise InvalidField(
+            field="stream_options", problem="it is only allowed when 'stream' is true"
+        )
+    if body.stream_options.include_obfuscation:
+        raise UnsupportedValue(field="stream_options.include_obfuscation", value="true")
+
+
+def _stopping(body: GenerationBody, max_tokens: int | None) -> generation_pb2.StoppingParams:
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    for position, text in enumerate(stops):
+        size = len(text.encode())
+        if size > MAX_STOP_BYTES:
+            raise TooLong(
+                field=f"stop[{position}]", length=size, limit=MAX_STOP_BYTES, unit="bytes"
+            )
+    return generation_pb2.StoppingParams(
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens,
+        stop=[text for text in stops if text],
+        stop_token_ids=body.stop_token_ids,
+        ignore_eos=body.ignore_eos,
+        include_stop=body.include_stop_str_in_output,
+    )
+
+
+def _set_cache(body: GenerationBody, cache: generation_pb2.CacheOptions) -> None:
+    if body.cache_prompt is not None:
+        cache.reuse = body.cache_prompt
+    if body.cache_salt:
+        cache.salt = _shorten(body.cache_salt)
+    if body.prompt_cache_key:
+        cache.affinity = _shorten(body.prompt_cache_key)
+
+
+def _shorten(text: str) -> str:
+    """Replace a text that is too long for the proto by its digest."""
+    raw = text.encode()
+    return text if len(raw) <= MAX_HINT_BYTES else hashlib.sha256(raw).hexdigest()

@@ -1,0 +1,233 @@
+"""Request bodies and objects of LoRA adapters."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from corral.control.v1 import adapter_pb2, adapter_service_pb2
+from google.protobuf.duration_pb2 import Duration
+from pydantic import Field
+
+from dialects.openai.shared.objects import round_float32, state_name
+from dialects.openai.shared.pagination import ListQuery
+from dialects.shared.fields import WireModel, drop_neutral, parse_integer, validate
+from svc_kit.errors import InvalidField
+
+Scale = Annotated[float, Field(ge=-10, le=10)]
+_BOOLEANS = {"true": True, "false": False}
+_MAX_WAIT_S = 60
+
+
+class AdapterFields(WireModel):
+    """Fields of the form that registers an adapter, without its file."""
+
+    name: str = Field(min_length=1, description="The name for use in requests.")
+    model: str | None = Field(None, description="The base model. Default: each server's first.")
+    description: str | None = Field(None, description="A description.")
+    default_scale: Scale | None = Field(None, description="Multiplies its effect. Default: 1.")
+    replace: bool | None = Field(None, description="Replace an existing adapter of this name.")
+
+
+class AdapterBody(AdapterFields):
+    """The registration of an adapter from a stored file."""
+
+    file_id: str = Field(min_length=1, description="The file. It may be deleted afterwards.")
+
+
+class AdapterUpdateBody(WireModel):
+    """Changes of an adapter."""
+
+    default_scale: Scale | None = Field(None, description="Multiplies its effect.")
+    standing_scale: Scale | None = Field(
+        None, description="The scale in requests for its model that name no adapter."
+    )
+    description: str | None = Field(None, description="A description.")
+    etag: str | None = Field(None, description="Update only if the adapter has this etag.")
+
+
+class AdapterListQuery(ListQuery):
+    """The query of a list of adapters."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] | None = None
+
+
+class LoadLoraBody(WireModel):
+    """vLLM's request to load an adapter."""
+
+    lora_name: str = Field(min_length=1, description="The name for use in requests.")
+    lora_path: str = Field(min_length=1, description="Its file, in one of the operator's folders.")
+    load_inplace: bool | None = Field(None, description="Replace an existing adapter.")
+    base_model_name: str | None = Field(None, description="The base model.")
+
+
+class UnloadLoraBody(WireModel):
+    """vLLM's request to unload an adapter."""
+
+    lora_name: str = Field(min_length=1, description="The adapter.")
+    lora_int_id: int | None = Field(None, description="Ignored, as in vLLM.")
+
+
+class NamedPathBody(WireModel):
+    """The body of POST /admin/loras."""
+
+    name: str = Field(min_length=1, description="The name for use in requests.")
+    path: str = Field(min_length=1, description="Its file, in one of the operator's folders.")
+
+
+class _IndexedScale(WireModel):
+    """llama-server's scale of one adapter. `id` is its index in the list."""
+
+    id: Annotated[int, Field(ge=0)]
+    scale: Scale
+
+
+class _IndexedScales(WireModel):
+    adapters: list[_IndexedScale] = Field(max_length=1000)
+
+
+def header_from_json(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
+    """The registration of a stored file. Raises DomainErrors with the body's field names."""
+    body = validate(AdapterBody, drop_neutral(fields, {}))
+    return _header(body, request_id, file_id=body.file_id)
+
+
+def header_from_form(form: Mapping[str, str], request_id: str) -> adapter_pb2.AdapterHeader:
+    """The registration of a form's file. Raises DomainErrors with the form's field names."""
+    fields: dict[str, Any] = dict(form)
+    if "default_scale" in fields:
+        fields["default_scale"] = _parse_float(fields["default_scale"])
+    if "replace" in fields:
+        fields["replace"] = _BOOLEANS.get(fields["replace"], fields["replace"])
+    return _header(validate(AdapterFields, fields), request_id)
+
+
+def header_from_load(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
+    """vLLM's request to load an adapter."""
+    body = validate(LoadLoraBody, drop_neutral(fields, {}))
+    return adapter_pb2.AdapterHeader(
+        name=body.lora_name,
+        model=body.base_model_name or "",
+        path=body.lora_path,
+        replace=bool(body.load_inplace),
+        request_id=request_id,
+    )
+
+
+def header_from_path(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
+    """A registration at /admin/loras, which replaces an existing adapter of the same name."""
+    body = validate(NamedPathBody, drop_neutral(fields, {}))
+    return adapter_pb2.AdapterHeader(
+        name=body.name, path=body.path, replace=True, request_id=request_id
+    )
+
+
+def parse_unload(fields: Mapping[str, Any]) -> str:
+    """The name of the adapter that vLLM's request unloads."""
+    return validate(UnloadLoraBody, drop_neutral(fields, {})).lora_name
+
+
+def update_request(
+    adapter: str, fields: Mapping[str, Any]
+) -> adapter_service_pb2.UpdateAdapterRequest:
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(AdapterUpdateBody, drop_neutral(fields, {}))
+    return adapter_service_pb2.UpdateAdapterRequest(
+        adapter=adapter,
+        default_scale=body.default_scale,
+        standing_scale=body.standing_scale,
+        description=body.description,
+        etag=body.etag or "",
+    )
+
+
+def parse_wait(query: Mapping[str, str]) -> Duration | None:
+    """How long to wait for engines: `wait` in whole seconds. Raises InvalidField."""
+    text = query.get("wait")
+    if not text:
+        return None
+    seconds = parse_integer(text)
+    if not isinstance(seconds, int) or not 0 <= seconds <= _MAX_WAIT_S:
+        problem = f"it must be 0 to {_MAX_WAIT_S} whole seconds"
+        raise InvalidField(field="wait", problem=problem)
+    return Duration(seconds=seconds)
+
+
+def scales_by_index(items: Sequence[Any], num_adapters: int) -> dict[int, float]:
+    """llama-server's scales of all adapters, by index; 0 if not given. Raises DomainErrors."""
+    scales = dict.fromkeys(range(num_adapters), 0.0)
+    for each in validate(_IndexedScales, {"adapters": list(items)}).adapters:
+        if each.id not in scales:
+            raise InvalidField(field="id", problem=f"there is no adapter {each.id}")
+        scales[each.id] = each.scale
+    return scales
+
+
+def _header(fields: AdapterFields, request_id: str, file_id: str = "") -> adapter_pb2.AdapterHeader:
+    return adapter_pb2.AdapterHeader(
+        name=fields.name,
+        model=fields.model or "",
+        description=fields.description or "",
+        default_scale=fields.default_scale,
+        replace=bool(fields.replace),
+        file_id=file_id,
+        request_id=request_id,
+    )
+
+
+def _parse_float(text: str) -> float | str:
+    """Parse a number of a form. Other text is returned unchanged; its model rejects it."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def adapter_object(adapter: adapter_pb2.Adapter) -> dict[str, object]:
+    """An adapter."""
+    return {
+        "id": adapter.id,
+        "object": "adapter",
+        "created_at": adapter.create_time.seconds,
+        "updated_at": adapter.update_time.seconds,
+        "name": adapter.name,
+        "model": adapter.model or None,
+        "description": adapter.description or None,
+        "default_scale": round_float32(adapter.default_scale),
+        "standing_scale": round_float32(adapter.standing_scale),
+        "bytes": adapter.file_bytes,
+        "sha256": adapter.sha256,
+        "architecture": adapter.architecture,
+        "base_model": adapter.base_model or None,
+        "title": adapter.title or None,
+        "rank": adapter.rank,
+        "etag": adapter.etag,
+        "engines": [_engine(report) for report in adapter.engines],
+        "frontend_count": adapter.frontend_count,
+        "ready_frontend_count": adapter.ready_frontend_count,
+    }
+
+
+def llama_server_list(adapters: Sequence[adapter_pb2.Adapter]) -> list[dict[str, object]]:
+    """The adapters as llama-server lists them: by index, with the scale in requests that name no
+    adapter."""
+    return [
+        {"id": index, "path": adapter.name, "scale": round_float32(adapter.standing_scale)}
+        for index, adapter in enumerate(adapters)
+    ]
+
+
+def load_problems(adapter: adapter_pb2.Adapter) -> list[str]:
+    """The problems of engines that could not load an adapter."""
+    failed = adapter_pb2.AdapterReport.STATE_FAILED
+    return [report.problem for report in adapter.engines if report.state == failed]
+
+
+def _engine(report: adapter_pb2.AdapterReport) -> dict[str, object]:
+    return {
+        "frontend": report.frontend,
+        "address": report.address,
+        "model": report.model or None,
+        "status": state_name(report),
+        "reason": report.reason.lower() or None,
+        "problem": report.problem or None,
+        "reported_at": report.report_time.seconds,
+    }

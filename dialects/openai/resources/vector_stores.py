@@ -1,0 +1,336 @@
+"""Request bodies and objects of vector stores, their files and file batches."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from corral.control.v1 import (
+    vector_store_file_service_pb2,
+    vector_store_pb2,
+    vector_store_search_pb2,
+    vector_store_service_pb2,
+)
+from pydantic import Field
+
+from dialects.openai.shared.objects import enum_name, optional_seconds, state_name
+from dialects.openai.shared.pagination import PageQuery, page_fields, parse_page_query
+from dialects.shared.fields import Count, WireModel, drop_neutral, update_mask, validate
+from svc_kit.errors import InvalidField, InvalidType
+
+Attributes = dict[str, Any]
+
+
+class StaticChunking(WireModel):
+    """Sizes of chunks, in tokens of the embedding model."""
+
+    max_chunk_size_tokens: Count = Field(description="100 to 4096.")
+    chunk_overlap_tokens: Count = Field(description="At most half of max_chunk_size_tokens.")
+
+
+class ChunkingStrategy(WireModel):
+    """How a text is split into chunks."""
+
+    type: Literal["auto", "static"]
+    static: StaticChunking | None = Field(None, description="Required if the type is static.")
+
+
+class ExpiresAfterUse(WireModel):
+    """When a store expires."""
+
+    anchor: Literal["last_active_at"] = Field(description="The start of the time to live.")
+    days: Annotated[int, Field(ge=1, le=365)] = Field(description="1 to 365.")
+
+
+class VectorStoreBody(WireModel):
+    """A new vector store."""
+
+    name: str | None = Field(None, description="At most 255 characters.")
+    description: str | None = Field(None, description="At most 512 characters.")
+    file_ids: list[str] | None = Field(None, description="Files to add, at most 500.")
+    chunking_strategy: ChunkingStrategy | None = Field(
+        None, description="How the files are split. Default: auto, chunks of 800 tokens."
+    )
+    expires_after: ExpiresAfterUse | None = Field(None, description="Default: never.")
+    metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
+
+
+class VectorStoreUpdateBody(WireModel):
+    """Changes of a vector store."""
+
+    name: str | None = Field(None, description="At most 255 characters.")
+    expires_after: ExpiresAfterUse | None = Field(None, description="null means never.")
+    metadata: dict[str, str] | None = Field(
+        None, description="At most 16 pairs of strings; null removes all."
+    )
+
+
+class VectorStoreFileBody(WireModel):
+    """A file to add to a vector store."""
+
+    file_id: str = Field(description="The file.")
+    attributes: Attributes | None = Field(
+        None, description="At most 16 strings, numbers or booleans, for filters of searches."
+    )
+    chunking_strategy: ChunkingStrategy | None = Field(None, description="Default: auto.")
+
+
+class VectorStoreFileUpdateBody(WireModel):
+    """Changes of a file in a vector store."""
+
+    attributes: Attributes | None = Field(description="Replaces the existing attributes.")
+
+
+class VectorStoreFileBatchBody(WireModel):
+    """Files to add to a vector store together."""
+
+    file_ids: list[str] | None = Field(
+        None, description="At most 2000 files with the same attributes and chunking strategy."
+    )
+    files: list[VectorStoreFileBody] | None = Field(
+        None, description="Files with individual settings, instead of file_ids."
+    )
+    attributes: Attributes | None = Field(None, description="Attributes of all file_ids.")
+    chunking_strategy: ChunkingStrategy | None = Field(
+        None, description="Chunking strategy of all file_ids. Default: auto."
+    )
+
+
+class StoreFileListQuery(PageQuery):
+    """The query of a list of files in a vector store."""
+
+    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
+
+
+def create_store_request(
+    fields: Mapping[str, Any], request_id: str
+) -> vector_store_service_pb2.CreateVectorStoreRequest:
+    """Convert the body of a new store. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreBody, drop_neutral(fields, {}))
+    return vector_store_service_pb2.CreateVectorStoreRequest(
+        name=body.name or "",
+        description=body.description or "",
+        file_ids=body.file_ids or (),
+        chunking=_chunking(body.chunking_strategy),
+        expire_after_days=None if body.expires_after is None else body.expires_after.days,
+        metadata=body.metadata or {},
+        request_id=request_id,
+    )
+
+
+def update_store_request(
+    store_id: str, fields: Mapping[str, Any]
+) -> vector_store_service_pb2.UpdateVectorStoreRequest:
+    """Convert the body of an update. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreUpdateBody, fields)
+    days = 0 if body.expires_after is None else body.expires_after.days
+    metadata = vector_store_service_pb2.VectorStoreMetadata(pairs=body.metadata or {})
+    return vector_store_service_pb2.UpdateVectorStoreRequest(
+        vector_store_id=store_id,
+        name=body.name,
+        expire_after_days=days if "expires_after" in fields else None,
+        metadata=metadata if "metadata" in fields else None,
+    )
+
+
+def create_file_request(
+    store_id: str, fields: Mapping[str, Any], request_id: str
+) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest:
+    """Convert the body of a new file. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileBody, drop_neutral(fields, {}))
+    return vector_store_file_service_pb2.CreateVectorStoreFileRequest(
+        vector_store_id=store_id,
+        file_id=body.file_id,
+        attributes=_attributes(body.attributes),
+        chunking=_chunking(body.chunking_strategy),
+        request_id=request_id,
+    )
+
+
+def update_file_request(
+    store_id: str, file_id: str, fields: Mapping[str, Any]
+) -> vector_store_file_service_pb2.UpdateVectorStoreFileRequest:
+    """Convert new attributes. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileUpdateBody, fields)
+    return vector_store_file_service_pb2.UpdateVectorStoreFileRequest(
+        vector_store_id=store_id,
+        file_id=file_id,
+        attributes=_attributes(body.attributes),
+        update_mask=update_mask(fields, "attributes"),
+    )
+
+
+def list_store_files_request(
+    store_id: str, query: Mapping[str, str], batch_id: str = ""
+) -> vector_store_file_service_pb2.ListVectorStoreFilesRequest:
+    """Convert the query of a list. Raises DomainErrors."""
+    page = parse_page_query(StoreFileListQuery, query)
+    return vector_store_file_service_pb2.ListVectorStoreFilesRequest(
+        vector_store_id=store_id,
+        batch_id=batch_id,
+        state=None if page.filter is None else f"STATE_{page.filter.upper()}",
+        **page_fields(page),
+    )
+
+
+def create_file_batch_request(
+    store_id: str, fields: Mapping[str, Any], request_id: str
+) -> vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest:
+    """Convert the body of a new file batch. Raises DomainErrors with the body's field names."""
+    body = validate(VectorStoreFileBatchBody, drop_neutral(fields, {}))
+    if body.files is not None and body.file_ids is not None:
+        raise InvalidField(field="files", problem="it cannot be combined with 'file_ids'")
+    return vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest(
+        vector_store_id=store_id, files=_files(body), request_id=request_id
+    )
+
+
+def _files(
+    body: VectorStoreFileBatchBody,
+) -> Sequence[vector_store_file_service_pb2.NewVectorStoreFile]:
+    files = body.files
+    if files is None:
+        files = [
+            VectorStoreFileBody(
+                file_id=each,
+                attributes=body.attributes,
+                chunking_strategy=body.chunking_strategy,
+            )
+            for each in body.file_ids or ()
+        ]
+    return [
+        vector_store_file_service_pb2.NewVectorStoreFile(
+            file_id=file.file_id,
+            attributes=_attributes(file.attributes),
+            chunking=_chunking(file.chunking_strategy),
+        )
+        for file in files
+    ]
+
+
+def _chunking(strategy: ChunkingStrategy | None) -> vector_store_pb2.ChunkingStrategy | None:
+    if strategy is None or strategy.type == "auto":
+        return None
+    if strategy.static is None:
+        problem = "it is required if the type is 'static'"
+        raise InvalidField(field="chunking_strategy.static", problem=problem)
+    return vector_store_pb2.ChunkingStrategy(**strategy.static.model_dump())
+
+
+def _attributes(attributes: Attributes | None) -> dict[str, vector_store_pb2.AttributeValue]:
+    return {
+        key: attribute_value(f"attributes.{key}", value)
+        for key, value in (attributes or {}).items()
+    }
+
+
+def attribute_value(field: str, value: object) -> vector_store_pb2.AttributeValue:
+    """Convert the value of an attribute. Raises InvalidType."""
+    if isinstance(value, bool):
+        return vector_store_pb2.AttributeValue(boolean=value)
+    if isinstance(value, str):
+        return vector_store_pb2.AttributeValue(string=value)
+    if isinstance(value, int | float):
+        return vector_store_pb2.AttributeValue(number=value)
+    raise InvalidType(field=field, expected="a string, a number or a boolean")
+
+
+def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
+    """A store."""
+    expires_after = {"anchor": "last_active_at", "days": store.expire_after_days}
+    return {
+        "id": store.id,
+        "object": "vector_store",
+        "created_at": store.create_time.seconds,
+        "name": store.name,
+        "description": store.description or None,
+        "usage_bytes": store.usage_bytes,
+        "file_counts": _counts(store.file_counts),
+        "status": state_name(store),
+        "expires_after": expires_after if store.HasField("expire_after_days") else None,
+        "expires_at": optional_seconds(store, "expire_time"),
+        "last_active_at": store.last_active_time.seconds,
+        "metadata": dict(store.metadata),
+    }
+
+
+def store_file_object(file: vector_store_pb2.VectorStoreFile) -> dict[str, object]:
+    """A file in a store."""
+    code = enum_name(vector_store_pb2.VectorStoreFileError.Code.Name(file.error.code), "CODE_")
+    return {
+        "id": file.file_id,
+        "object": "vector_store.file",
+        "usage_bytes": file.usage_bytes,
+        "created_at": file.create_time.seconds,
+        "vector_store_id": file.vector_store_id,
+        "status": state_name(file),
+        "last_error": {"code": code, "message": file.error.message}
+        if file.HasField("error")
+        else None,
+        "chunking_strategy": {
+            "type": "static",
+            "static": {
+                "max_chunk_size_tokens": file.chunking.max_chunk_size_tokens,
+                "chunk_overlap_tokens": file.chunking.chunk_overlap_tokens,
+            },
+        },
+        "attributes": attributes_object(file.attributes),
+    }
+
+
+def file_batch_object(batch: vector_store_pb2.VectorStoreFileBatch) -> dict[str, object]:
+    """A file batch."""
+    return {
+        "id": batch.id,
+        "object": "vector_store.files_batch",
+        "created_at": batch.create_time.seconds,
+        "vector_store_id": batch.vector_store_id,
+        "status": state_name(batch),
+        "file_counts": _counts(batch.file_counts),
+    }
+
+
+def content_page(texts: Sequence[str]) -> dict[str, object]:
+    """The whole text of a file, in chunks."""
+    return {
+        "object": "vector_store.file_content.page",
+        "data": [{"type": "text", "text": text} for text in texts],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def search_page(
+    queries: Sequence[str], hits: Sequence[vector_store_search_pb2.VectorStoreSearchHit]
+) -> dict[str, object]:
+    """The results of a search."""
+    return {
+        "object": "vector_store.search_results.page",
+        "search_query": list(queries),
+        "data": [_hit_object(hit) for hit in hits],
+        "has_more": False,
+        "next_page": None,
+    }
+
+
+def attributes_object(
+    attributes: Mapping[str, vector_store_pb2.AttributeValue],
+) -> dict[str, object]:
+    """The attributes of a file."""
+    return {
+        key: getattr(value, value.WhichOneof("kind") or "string")
+        for key, value in attributes.items()
+    }
+
+
+def _hit_object(hit: vector_store_search_pb2.VectorStoreSearchHit) -> dict[str, object]:
+    return {
+        "file_id": hit.file_id,
+        "filename": hit.filename,
+        "score": hit.score,
+        "attributes": attributes_object(hit.attributes),
+        "content": [{"type": "text", "text": text} for text in hit.texts],
+    }
+
+
+def _counts(counts: vector_store_pb2.VectorStoreFileCounts) -> dict[str, int]:
+    names = ("in_progress", "completed", "failed", "cancelled", "total")
+    return {name: getattr(counts, name) for name in names}

@@ -1,0 +1,160 @@
+"""Tool choice and text format of responses: JSON to protos and back."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from corral.control.v1 import tool_pb2
+from pydantic import Field, Tag
+
+from dialects.openai.shared.objects import Json, enum_name
+from dialects.openai.shared.tools import schema_to_proto
+from dialects.shared.fields import BY_KIND, WireModel
+from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
+
+_NAMED_TYPES: Final = ("function", "custom")
+_HOSTED_TYPES: Final = ("file_search", "mcp")
+
+
+class NamedTool(WireModel):
+    """A tool by name, or a hosted tool by type."""
+
+    type: str
+    name: str | None = None
+    server_label: str | None = None
+
+
+class ChoiceModel(NamedTool):
+    """A tool choice that names tools."""
+
+    mode: Literal["auto", "required"] | None = None
+    tools: list[NamedTool] | None = Field(None, min_length=1)
+
+
+Choice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("~string")]
+    | Annotated[ChoiceModel, Tag("~object")],
+    BY_KIND,
+]
+
+
+class TextFormat(WireModel):
+    """The output format of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextSettings(WireModel):
+    """Settings of the text output."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = Field(
+        None, description="Returned in the response, without effect."
+    )
+
+
+def tool_choice_to_proto(
+    choice: str | ChoiceModel | None, tools: Sequence[tool_pb2.Tool]
+) -> tool_pb2.ToolSelection | None:
+    """Convert the tool choice; None if the body has none. Raises DomainErrors for unknown tools."""
+    if choice is None:
+        return None
+    names: list[str] = []
+    mode = choice if isinstance(choice, str) else "required"
+    if isinstance(choice, ChoiceModel):
+        if choice.type == "allowed_tools":
+            mode = choice.mode or "auto"
+            names = [
+                _name(tool, f"tool_choice.tools[{index}]")
+                for index, tool in enumerate(choice.tools or ())
+            ]
+            if not names:
+                raise MissingField(field="tool_choice.tools")
+        else:
+            names = [_name(choice, "tool_choice")]
+    _check_supported(mode, names, tools)
+    is_one = isinstance(choice, ChoiceModel) and choice.type != "allowed_tools"
+    return tool_pb2.ToolSelection(mode=f"MODE_{mode.upper()}", allowed_names=names, is_one=is_one)
+
+
+def tool_choice_object(
+    choice: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
+) -> str | Json:
+    """The tool choice as JSON."""
+    modes = tool_pb2.ToolSelection.Mode
+    mode = enum_name(modes.Name(choice.mode or modes.MODE_AUTO), "MODE_")
+    types = {tool_name(tool): tool.WhichOneof("tool") or "function" for tool in tools}
+    selected = [
+        {"type": kind, "name": name}
+        if (kind := types.get(name, name)) in _NAMED_TYPES
+        else {"type": kind}
+        for name in choice.allowed_names
+    ]
+    if not selected:
+        return mode
+    if choice.is_one:
+        return selected[0]
+    return {"type": "allowed_tools", "mode": mode, "tools": selected}
+
+
+def tool_name(tool: tool_pb2.Tool) -> str:
+    """The name of a tool in a tool choice; for hosted tools, the type."""
+    match tool.WhichOneof("tool"):
+        case "function":
+            return tool.function.name
+        case "custom":
+            return tool.custom.name
+        case kind:
+            return kind or ""
+
+
+def format_to_proto(text: TextFormat | None) -> tool_pb2.AnswerFormat | None:
+    """Convert the output format. Raises MissingField."""
+    if text is None:
+        return None
+    if text.type == "json_schema":
+        for field, value in (("name", text.name), ("schema", text.schema_)):
+            if value is None:
+                raise MissingField(field=f"text.format.{field}")
+    return schema_to_proto(text, text.type)
+
+
+def format_object(answer: tool_pb2.AnswerFormat) -> Json:
+    """The output format as JSON, "text" if it is not set."""
+    if not answer.kind:
+        return {"type": "text"}
+    kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
+    if kind != "json_schema":
+        return {"type": kind}
+    return {
+        "type": kind,
+        "name": answer.name,
+        "description": answer.description or None,
+        "schema": orjson.loads(answer.schema_json or "{}"),
+        "strict": answer.strict,
+    }
+
+
+def _name(tool: NamedTool, path: str) -> str:
+    if tool.type in _HOSTED_TYPES:
+        return tool.type
+    if tool.type not in _NAMED_TYPES:
+        raise UnsupportedValue(field=f"{path}.type", value=tool.type)
+    if not tool.name:
+        raise MissingField(field=f"{path}.name")
+    return tool.name
+
+
+def _check_supported(mode: str, names: Sequence[str], tools: Sequence[tool_pb2.Tool]) -> None:
+    if mode == "required" and not tools:
+        raise InvalidField(
+            field="tool_choice", problem="it is only allowed when 'tools' are specified"
+        )
+    known = {tool_name(tool) for tool in tools}
+    for name in names:
+        if name not in known:
+            raise InvalidField(field="tool_choice", problem=f"'{name}' is not among 'tools'")

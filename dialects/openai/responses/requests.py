@@ -1,0 +1,243 @@
+"""Request bodies of responses, converted to protos."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+from corral.control.v1 import response_pb2
+from corral.control.v1 import response_service_pb2 as service_pb
+from corral.inference.v1 import generation_pb2
+from pydantic import Field, Tag
+
+from dialects.openai.chat.options import (
+    UNSUPPORTED,
+    GenerationBody,
+    generation_options,
+    output_limit,
+)
+from dialects.openai.responses.choices import (
+    Choice,
+    TextSettings,
+    format_to_proto,
+    tool_choice_to_proto,
+)
+from dialects.openai.responses.input_items import items_to_proto
+from dialects.openai.responses.tools import tools_to_proto
+from dialects.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from svc_kit.errors import InvalidField, InvalidType, MissingField
+
+MAX_TOOLS: Final = 128
+_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
+    "logprobs": (),
+    "messages": (),
+    "moderation": (),
+    "n": (1,),
+    "prompt": (),
+    "response_format": (),
+}
+_INCLUDES: Final[dict[str, response_pb2.ResponseInclude | None]] = {
+    "message.output_text.logprobs": response_pb2.RESPONSE_INCLUDE_LOGPROBS,
+    "file_search_call.results": response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS,
+    "reasoning.encrypted_content": response_pb2.RESPONSE_INCLUDE_SEALED_REASONING,
+    "message.input_image.image_url": response_pb2.RESPONSE_INCLUDE_INPUT_IMAGE_URLS,
+    "code_interpreter_call.outputs": None,
+    "computer_call_output.output.image_url": None,
+    "web_search_call.action.sources": None,
+    "web_search_call.results": None,
+}
+"""Values of `include`. None: accepted and ignored, since the tool is not supported."""
+Input = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
+]
+
+
+class Reasoning(WireModel):
+    """Reasoning settings."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="none disables thinking; others are passed to the chat template."
+    )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Every value returns the full reasoning text."
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="The older name of summary."
+    )
+    context: Literal["auto", "current_turn", "all_turns"] | None = Field(
+        None, description="Accepted and ignored."
+    )
+    mode: str | None = Field(None, description="Accepted and ignored.")
+
+
+class ConversationName(WireModel):
+    """A conversation by id."""
+
+    id: str = Field(min_length=1)
+
+
+class ContextManagement(WireModel):
+    """Automatic compaction of long contexts."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Field(ge=1000, le=2**31 - 1)] | None = Field(
+        None, description="Earlier items are summarized if the prompt has more tokens than this."
+    )
+
+
+class ResponseBody(GenerationBody):
+    """A request for a response."""
+
+    model: str = Field("", description="The model's name. Default: the server's first model.")
+    input: Input | None = Field(None, description="A text, or a list of items.")
+    instructions: str | None = Field(
+        None, description="A system message; not inherited from the previous response."
+    )
+    previous_response_id: str | None = Field(None, description="The response to continue.")
+    conversation: (
+        Annotated[
+            Annotated[str, Tag("~string")] | Annotated[ConversationName, Tag("~object")], BY_KIND
+        ]
+        | None
+    ) = Field(None, description="The conversation to continue; input and output are added to it.")
+    background: bool | None = Field(
+        None, description="Return at once and generate in the background."
+    )
+    store: bool | None = Field(None, description="False stores nothing. Default: true.")
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextSettings | None = None
+    reasoning: Reasoning | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
+    include: list[str] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+        None, description="The maximum number of tokens of all turns, including reasoning."
+    )
+    max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    access_programs: Any = Field(None, description="Accepted and ignored.")
+    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
+    personality: str | None = Field(None, description="Accepted and ignored.")
+
+    @property
+    def conversation_id(self) -> str:
+        """The id of the conversation, or ""."""
+        conversation = self.conversation
+        return conversation.id if isinstance(conversation, ConversationName) else conversation or ""
+
+
+class CompactBody(WireModel):
+    """A request to compact items."""
+
+    model: str = Field(description="The model's name.")
+    input: Input | None = None
+    previous_response_id: str | None = None
+    instructions: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
+    service_tier: str | None = Field(None, description="Accepted and ignored.")
+    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
+
+
+def parse_response(fields: Mapping[str, Any]) -> ResponseBody:
+    """Validate a body. Raises DomainErrors with OpenAI's field names."""
+    return validate(ResponseBody, drop_neutral(fields, _UNSUPPORTED))
+
+
+def new_response(body: ResponseBody) -> response_pb2.NewResponse:
+    """Convert a body. Raises DomainErrors with OpenAI's field names."""
+    if body.conversation_id and body.previous_response_id:
+        raise InvalidField(
+            field="previous_response_id", problem="it cannot be combined with 'conversation'"
+        )
+    if body.input is None and not (body.conversation_id or body.previous_response_id):
+        raise MissingField(field="input")
+    if body.background and body.store is False:
+        raise InvalidField(field="background", problem="it requires 'store' to be true")
+    return response_pb2.NewResponse(
+        settings=_settings(body),
+        input=items_to_proto(body.input or (), "input"),
+        previous_response_id=body.previous_response_id or "",
+        conversation_id=body.conversation_id,
+    )
+
+
+def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequest:
+    """Convert the body of a compaction. Raises DomainErrors with OpenAI's field names."""
+    body = validate(CompactBody, drop_neutral(fields, {}))
+    if body.input is None and not body.previous_response_id:
+        raise MissingField(field="input")
+    return service_pb.CompactResponseRequest(
+        model=body.model,
+        input=items_to_proto(body.input or (), "input"),
+        previous_response_id=body.previous_response_id or "",
+        instructions=body.instructions,
+        prompt_cache_key=body.prompt_cache_key or "",
+    )
+
+
+def parse_includes(names: Sequence[str]) -> list[response_pb2.ResponseInclude]:
+    """Convert values of `include`. Raises InvalidField for an unknown value."""
+    for index, name in enumerate(names):
+        if name not in _INCLUDES:
+            raise InvalidField(field=f"include[{index}]", problem=f"'{name[:80]}' is not known")
+    return [value for name in names if (value := _INCLUDES[name]) is not None]
+
+
+def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
+    tools = tools_to_proto(body.tools or ())
+    include = parse_includes(body.include or ())
+    reasoning = body.reasoning or Reasoning()
+    text = body.text or TextSettings()
+    limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
+    compaction = next(iter(body.context_management or ()), None)
+    return response_pb2.ResponseSettings(
+        model=body.model,
+        instructions=body.instructions,
+        tools=tools,
+        tool_choice=tool_choice_to_proto(body.tool_choice, tools),
+        parallel_tool_calls=body.parallel_tool_calls,
+        format=format_to_proto(text.format),
+        verbosity=text.verbosity or "",
+        reasoning=None
+        if body.reasoning is None
+        else response_pb2.ResponseReasoning(
+            effort=reasoning.effort or "",
+            summary=reasoning.summary or reasoning.generate_summary or "",
+        ),
+        truncation=response_pb2.ResponseSettings.TRUNCATION_AUTO
+        if body.truncation == "auto"
+        else response_pb2.ResponseSettings.TRUNCATION_DISABLED,
+        max_output_tokens=limit,
+        max_tool_calls=body.max_tool_calls,
+        compact_threshold=None if compaction is None else compaction.compact_threshold,
+        options=_options(body, include),
+        include=include,
+        background=bool(body.background),
+        store=body.store,
+        metadata=_metadata(body.metadata),
+        prompt_cache_key=body.prompt_cache_key or "",
+        safety_identifier=body.safety_identifier or "",
+        service_tier=body.service_tier or "",
+        user=body.user or "",
+    )
+
+
+def _options(
+    body: ResponseBody, include: Sequence[response_pb2.ResponseInclude]
+) -> generation_pb2.GenerationOptions:
+    options = generation_options(body, None)
+    if response_pb2.RESPONSE_INCLUDE_LOGPROBS in include or body.top_logprobs:
+        options.output.top_logprobs = body.top_logprobs or 0
+    return options
+
+
+def _metadata(metadata: Mapping[str, Any] | None) -> dict[str, str]:
+    for key, value in (metadata or {}).items():
+        if not isinstance(value, str):
+            raise InvalidType(field=f"metadata.{key}", expected="a string")
+    return dict(metadata or {})

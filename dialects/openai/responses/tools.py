@@ -1,0 +1,234 @@
+"""Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
+
+import orjson
+from corral.control.v1 import tool_pb2
+from pydantic import Field, Tag
+
+from dialects.openai.shared.objects import Json
+from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
+from dialects.shared.fields import BY_KIND, WireModel, check_type, drop_neutral, validate
+from svc_kit.errors import InvalidField, MissingField
+
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+
+_ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
+_NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
+_FUNCTION_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
+    "async": (False,),
+    "defer_loading": (False,),
+    "output_schema": (),
+    "allowed_callers": ([], ["direct"]),
+}
+_MCP_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
+    "server_url": (),
+    "connector_id": (),
+    "authorization": (),
+    "headers": ({},),
+    "defer_loading": (False,),
+    "allowed_callers": ([], ["direct"]),
+}
+
+
+class FunctionToolModel(WireModel):
+    """A function of the client."""
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class CustomFormat(WireModel):
+    """The input format of a custom tool."""
+
+    type: Literal["text", "grammar"]
+    syntax: Literal["lark", "regex"] | None = None
+    definition: str | None = None
+
+
+class CustomToolModel(WireModel):
+    """A tool of the client that takes free text."""
+
+    type: Literal["custom"]
+    name: Name
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class FileSearchToolModel(FileSearchSettings):
+    """The hosted search of vector stores."""
+
+    type: Literal["file_search"]
+    vector_store_ids: list[str]
+
+
+class ToolNames(WireModel):
+    """Tools of an MCP server by name."""
+
+    tool_names: list[str] | None = None
+
+
+Names = Annotated[
+    Annotated[list[str], Tag("~array")] | Annotated[ToolNames, Tag("~object")], BY_KIND
+]
+
+
+class Approvals(WireModel):
+    """Which calls require approval."""
+
+    always: ToolNames | None = None
+    never: ToolNames | None = None
+
+
+class McpToolModel(WireModel):
+    """The tools of an MCP server that the operator has configured."""
+
+    type: Literal["mcp"]
+    server_label: Name
+    server_description: str | None = None
+    allowed_tools: Names | None = None
+    require_approval: (
+        Annotated[
+            Annotated[Literal["always", "never"], Tag("~string")]
+            | Annotated[Approvals, Tag("~object")],
+            BY_KIND,
+        ]
+        | None
+    ) = None
+
+
+def tools_to_proto(tools: Sequence[Mapping[str, Any]]) -> list[tool_pb2.Tool]:
+    """Convert tools. Raises DomainErrors; UnsupportedValue for an unsupported type."""
+    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+
+
+def tool_object(tool: tool_pb2.Tool) -> Json:
+    """A tool as JSON, with every key that strict clients require."""
+    match tool.WhichOneof("tool"):
+        case "custom":
+            return _custom_object(tool.custom)
+        case "file_search":
+            return _search_object(tool.file_search)
+        case "mcp":
+            return _mcp_object(tool.mcp)
+        case _:
+            function = tool.function
+            return {
+                "type": "function",
+                "name": function.name,
+                "description": function.description or None,
+                "parameters": orjson.loads(function.parameters_json or "null"),
+                "strict": function.strict if function.HasField("strict") else None,
+            }
+
+
+def _tool(fields: Mapping[str, Any], path: str) -> tool_pb2.Tool:
+    kind = check_type(fields, path, _CONVERTERS)
+    return tool_pb2.Tool(**{kind: _CONVERTERS[kind](fields, path)})
+
+
+def _function(fields: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
+    if "function" in fields:
+        problem = "unlike in chat completions, its fields belong to the tool itself"
+        raise InvalidField(field=f"{path}.function", problem=problem)
+    model = validate(FunctionToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
+    return function_to_proto(model)
+
+
+def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
+    model = validate(CustomToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
+    tool = tool_pb2.CustomTool(name=model.name, description=model.description or "")
+    if model.format is not None and model.format.type == "grammar":
+        for name in ("syntax", "definition"):
+            value = getattr(model.format, name)
+            if not value:
+                raise MissingField(field=f"{path}.format.{name}")
+            setattr(tool, name, value)
+    return tool
+
+
+def _search(fields: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
+    model = validate(FileSearchToolModel, drop_neutral(fields, {}, path), path)
+    return search_to_proto(model, model.vector_store_ids)
+
+
+def _mcp(fields: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
+    model = validate(McpToolModel, drop_neutral(fields, _MCP_NEUTRAL, path), path)
+    allowed = model.allowed_tools
+    names = allowed.tool_names if isinstance(allowed, ToolNames) else allowed
+    tool = tool_pb2.McpTool(
+        server_label=model.server_label,
+        description=model.server_description or "",
+        limits_tools=names is not None,
+        allowed_tools=names or (),
+    )
+    approvals = model.require_approval or "always"
+    if isinstance(approvals, str):
+        tool.approval = _NEVER if approvals == "never" else _ALWAYS
+        return tool
+    # Tools in neither list require approval, unless there is only a list `always`. Tools in both
+    # lists require approval.
+    always, never = (_tool_names(tools) for tools in (approvals.always, approvals.never))
+    is_never = bool(always) and approvals.never is None
+    tool.approval = _NEVER if is_never else _ALWAYS
+    tool.approval_exempt.extend(sorted(always if is_never else never - always))
+    return tool
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Any]]] = {
+    "function": _function,
+    "custom": _custom,
+    "file_search": _search,
+    "mcp": _mcp,
+}
+"""Converters by type, which is also the name of the field of Tool."""
+
+
+def _tool_names(tools: ToolNames | None) -> set[str]:
+    return set() if tools is None else set(tools.tool_names or ())
+
+
+def _custom_object(tool: tool_pb2.CustomTool) -> Json:
+    input_format: Json = {"type": "text"}
+    if tool.syntax:
+        input_format = {"type": "grammar", "syntax": tool.syntax, "definition": tool.definition}
+    return {
+        "type": "custom",
+        "name": tool.name,
+        "description": tool.description or None,
+        "format": input_format,
+    }
+
+
+def _search_object(tool: tool_pb2.FileSearchTool) -> Json:
+    return {
+        "type": "file_search",
+        "vector_store_ids": list(tool.vector_store_ids),
+        "max_num_results": tool.max_results if tool.HasField("max_results") else 20,
+        "ranking_options": {
+            "ranker": tool.ranker or "auto",
+            "score_threshold": tool.score_threshold,
+        },
+        "filters": orjson.loads(tool.filters_json or "null"),
+    }
+
+
+def _mcp_object(tool: tool_pb2.McpTool) -> Json:
+    is_never = tool.approval == tool_pb2.McpTool.APPROVAL_NEVER
+    approval: object = "never" if is_never else "always"
+    if tool.approval_exempt:
+        exempt = {"tool_names": list(tool.approval_exempt)}
+        approval = {"always" if is_never else "never": exempt}
+    return {
+        "type": "mcp",
+        "server_label": tool.server_label,
+        "server_description": tool.description or None,
+        "server_url": None,
+        "headers": None,
+        "allowed_tools": list(tool.allowed_tools) if tool.limits_tools else None,
+        "require_approval": approval,
+    }

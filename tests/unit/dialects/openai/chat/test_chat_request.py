@@ -1,0 +1,466 @@
+"""Chat bodies to ChatRequests."""
+
+from typing import Any
+
+import pytest
+from corral.inference.v1 import chat_pb2, inference_service_pb2
+
+from dialects.openai.chat.chat_request import chat_request, parse_chat
+from dialects.openai.errors import error_body
+from svc_kit.errors import DomainError
+
+USER: dict[str, Any] = {"role": "user", "content": "hi"}
+ASSISTANT: dict[str, Any] = {"role": "assistant"}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"z": 1, "a": 2}}}
+NAMED = {"type": "function", "function": {"name": "look"}}
+PART = "messages[0].content[0]"
+
+
+def user_part(part: dict[str, Any]) -> dict[str, Any]:
+    """A user message with one content part."""
+    return {"role": "user", "content": [part]}
+
+
+def make_request(**fields: Any) -> inference_service_pb2.ChatRequest:
+    """Convert a body with these fields."""
+    return chat_request(parse_chat({"model": "m", "messages": [USER]} | fields))
+
+
+def rejection(**fields: Any) -> tuple[str, str]:
+    """The param and code of the error for a body with these fields."""
+    with pytest.raises(DomainError) as caught:
+        make_request(**fields)
+    error: Any = error_body(caught.value)["error"]
+    return error["param"], error["code"]
+
+
+def test_defaults_are_openais() -> None:
+    """Temperature 1, top_p 1 and no other filter; other fields are unset."""
+    request = make_request()
+
+    sampling = request.options.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1, 1, 0, 0)
+    assert {field.name for field, _ in sampling.ListFields()} == {
+        "temperature", "top_p", "top_k", "min_p"
+    }  # fmt: skip
+    assert not request.options.stopping.HasField("max_tokens")
+    assert not request.options.HasField("constraint")
+    assert not request.conversation.HasField("tool_choice")
+
+
+def test_deterministic_is_passed_on() -> None:
+    """If unset, it stays unset."""
+    assert make_request(deterministic=True).options.deterministic
+    assert not make_request().options.HasField("deterministic")
+
+
+def test_null_means_not_given() -> None:
+    """Also for unsupported and unknown fields."""
+    plain = make_request()
+
+    assert make_request(temperature=None, stop=None, functions=None, nonsense=None) == plain
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "empty_array"),
+        ({"messages": "hi"}, "messages", "invalid_type"),
+        ({"messages": [1]}, "messages[0]", "invalid_type"),
+        ({"messages": [{}]}, "messages[0].role", "missing_required_parameter"),
+        ({"messages": [{"role": "bob"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": 1}]}, "messages[0].role", "invalid_type"),
+        ({"messages": [USER | {"role": "function"}]}, "messages[0].role", "unsupported_value"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+        ({"messages": [USER, USER | {"content": 5}]}, "messages[1].content", "invalid_type"),
+        ({"messages": [user_part({"type": "text"})]}, f"{PART}.text", "missing_required_parameter"),
+        ({"messages": [user_part({"type": "video"})]}, f"{PART}.type", "invalid_value"),
+        (
+            {"messages": [user_part({"type": "file", "file": {}})]},
+            f"{PART}.file.file_data",
+            "missing_required_parameter",
+        ),
+        ({"messages": [USER | {"extra": 1}]}, "messages[0].extra", "unknown_parameter"),
+        (
+            {"messages": [USER | {"tool_calls": [{"id": "c", "function": {"name": "f"}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+            "missing_required_parameter",
+        ),
+        ({"messages": [USER | {"refusal": "no"}]}, "messages[0].refusal", "invalid_value"),
+        ({"messages": [ASSISTANT]}, "messages[0].content", "missing_required_parameter"),
+        (
+            {"messages": [ASSISTANT | {"function_call": {"name": "f"}}]},
+            "messages[0].function_call",
+            "unsupported_parameter",
+        ),
+        (
+            {"messages": [{"role": "tool", "content": "42"}]},
+            "messages[0].tool_call_id",
+            "missing_required_parameter",
+        ),
+        (
+            {"dry_sequence_breakers": ["é" * 20, "é" * 21]},
+            "dry_sequence_breakers[1]",
+            "string_above_max_length",
+        ),
+        ({"seed": float(2**64)}, "seed", "integer_above_max_value"),
+        ({"seed": float(-(2**64))}, "seed", "integer_below_min_value"),
+        ({"max_tokens": 1e30}, "max_tokens", "integer_above_max_value"),
+        ({"max_tokens": 1.0}, "max_tokens", "invalid_type"),
+        ({"max_tokens": float("inf")}, "max_tokens", "invalid_type"),
+        ({"model": None}, "model", "missing_required_parameter"),
+        ({"model": 5}, "model", "invalid_type"),
+        ({"nonsense": 1}, "nonsense", "unknown_parameter"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+        ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
+        ({"prediction": {"type": "audio"}}, "prediction.type", "invalid_value"),
+        ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
+        ({"prediction": {"type": "content", "content": 5}}, "prediction.content", "invalid_type"),
+        ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
+        ({"n_probs": 5}, "n_probs", "unsupported_parameter"),
+        ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
+        ({"store": True}, "store", "unsupported_value"),
+        ({"stream": "yes"}, "stream", "invalid_type"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+            "unsupported_value",
+        ),
+        (
+            {"stream": True, "stream_options": {"nonsense": True}},
+            "stream_options.nonsense",
+            "unknown_parameter",
+        ),
+        ({"n": 0}, "n", "integer_below_min_value"),
+        ({"n": 129}, "n", "integer_above_max_value"),
+        ({"n": 1.5}, "n", "invalid_type"),
+        ({"n": True}, "n", "invalid_type"),
+        ({"temperature": "1"}, "temperature", "invalid_type"),
+        ({"temperature": -0.5}, "temperature", "decimal_below_min_value"),
+        ({"top_p": 1.5}, "top_p", "decimal_above_max_value"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty", "decimal_above_max_value"),
+        ({"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
+        ({"max_tokens": 2**31}, "max_tokens", "integer_above_max_value"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "invalid_value"),
+        ({"seed": 2**70}, "seed", "integer_above_max_value"),
+        ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+        ({"stop": ["a"] * 17}, "stop", "array_above_max_length"),
+        ({"stop": ["ok", "é" * 129]}, "stop[1]", "string_above_max_length"),
+        ({"stop": [1]}, "stop[0]", "invalid_type"),
+        ({"stop": 5}, "stop", "invalid_type"),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5", "integer_above_max_value"),
+        ({"logit_bias": {str(2**31): 1}}, "logit_bias", "integer_above_max_value"),
+        ({"logit_bias": [["text", 1]]}, "logit_bias[0][0]", "invalid_type"),
+        ({"logit_bias": [[1]]}, "logit_bias[0]", "invalid_type"),
+        ({"logit_bias": [[1, True]]}, "logit_bias[0][1]", "invalid_type"),
+        ({"logit_bias": [[1, 101]]}, "logit_bias[0][1]", "integer_above_max_value"),
+        ({"samplers": ["top_k", "magic"]}, "samplers[1]", "unsupported_value"),
+        ({"mirostat": 3}, "mirostat", "integer_above_max_value"),
+        ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repetition_penalty", "invalid_value"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].type", "unsupported_value"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tools": [TOOL] * 129}, "tools", "array_above_max_length"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "sometimes"}, "tool_choice", "invalid_value"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+            "invalid_value",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function"}},
+            "tool_choice.function",
+            "missing_required_parameter",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
+            "tool_choice.allowed_tools",
+            "missing_required_parameter",
+        ),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema.schema",
+            "missing_required_parameter",
+        ),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value"),
+        (
+            {"response_format": {"type": "json_object"}, "grammar": "root ::= [0-9]"},
+            "grammar",
+            "invalid_value",
+        ),
+        ({"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+        ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking", "invalid_value"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": "yes"}},
+            "chat_template_kwargs.enable_thinking",
+            "invalid_type",
+        ),
+        ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),
+    ],
+)
+def test_an_invalid_field_is_rejected(fields: dict[str, Any], param: str, code: str) -> None:
+    """The error has the path of the field and OpenAI's code."""
+    assert rejection(**fields) == (param, code)
+
+
+def test_fields_without_effect_are_accepted() -> None:
+    """The request is the same."""
+    metadata = {
+        "user": "u",
+        "metadata": {"a": "b"},
+        "safety_identifier": "s",
+        "service_tier": "auto",
+        "verbosity": "low",
+        "store": False,
+        "prompt_cache_retention": "24h",
+        "modalities": ["text"],
+    }
+
+    assert make_request(**metadata) == make_request()
+
+
+def test_parts_of_a_prediction_are_joined() -> None:
+    """Null means no prediction."""
+    parts = [{"type": "text", "text": "def "}, {"type": "text", "text": "f():"}]
+    predictions = [
+        make_request(
+            prediction={"type": "content", "content": content}
+        ).options.speculation.prediction
+        for content in ("def f():", parts)
+    ]
+
+    assert predictions == ["def f():", "def f():"]
+    assert make_request(prediction=None) == make_request()
+
+
+def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
+    """The request is the same."""
+    neutral = {"n_probs": 0, "id_slot": -1, "suffix": "", "echo": False, "use_beam_search": False}
+
+    assert make_request(**neutral) == make_request()
+
+
+def test_an_answer_can_be_sent_back() -> None:
+    """The assistant message of a response is a valid request message."""
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turn = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "reasoning_content": "hm",
+        "tool_calls": [call | {"index": 0}],
+    }
+    answer = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "42"}]}
+
+    messages = make_request(messages=[USER, turn, answer]).conversation.messages
+
+    assert messages[1] == chat_pb2.ChatMessage(
+        role=chat_pb2.ROLE_ASSISTANT,
+        reasoning="hm",
+        tool_calls=[chat_pb2.ToolCall(id="c1", name="look", arguments_json="{}")],
+    )
+    assert messages[2] == chat_pb2.ChatMessage(
+        role=chat_pb2.ROLE_TOOL,
+        tool_call_id="c1",
+        parts=[chat_pb2.ContentPart(text="42")],
+    )
+
+
+def test_schemas_keep_the_order_of_keys() -> None:
+    """Parameters are JSON text."""
+    (tool,) = make_request(tools=[TOOL]).conversation.tools
+
+    assert (tool.name, tool.parameters_json) == ("look", '{"z":1,"a":2}')
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "names"),
+    [
+        ("none", chat_pb2.ToolChoice.MODE_NONE, []),
+        ("auto", chat_pb2.ToolChoice.MODE_AUTO, []),
+        ("required", chat_pb2.ToolChoice.MODE_REQUIRED, []),
+        (NAMED, chat_pb2.ToolChoice.MODE_REQUIRED, ["look"]),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}},
+            chat_pb2.ToolChoice.MODE_AUTO,
+            ["look"],
+        ),
+    ],
+)
+def test_tool_choices_are_converted(
+    choice: Any, mode: chat_pb2.ToolChoice.Mode, names: list[str]
+) -> None:
+    """To a mode and allowed names."""
+    proto = make_request(tools=[TOOL], tool_choice=choice).conversation.tool_choice
+
+    assert (proto.mode, list(proto.allowed_names)) == (mode, names)
+
+
+def test_parallel_tool_calls_are_passed_on() -> None:
+    """False limits the answer to one call at a time."""
+    proto = make_request(tools=[TOOL], parallel_tool_calls=False).conversation.tool_choice
+
+    assert proto.HasField("parallel")
+    assert not proto.parallel
+
+
+@pytest.mark.parametrize(
+    ("fields", "form", "text"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_object", True),
+        (
+            {"response_format": {"type": "json_object", "schema": {"type": "object"}}},
+            "json_schema",
+            '{"type":"object"}',
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"z": 1}}}},
+            "json_schema",
+            '{"z":1}',
+        ),
+        ({"json_schema": {"b": 1, "a": 2}}, "json_schema", '{"b":1,"a":2}'),
+        ({"grammar": "root ::= [0-9]"}, "gbnf", "root ::= [0-9]"),
+        ({"structured_outputs": {"regex": "[0-9]"}}, "regex", "[0-9]"),
+        ({"structured_outputs": {"json": {"a": 1}}}, "json_schema", '{"a":1}'),
+    ],
+)
+def test_constraints_are_converted(fields: dict[str, Any], form: str, text: object) -> None:
+    """In the formats of OpenAI, llama-server and vLLM."""
+    constraint = make_request(**fields).options.constraint
+
+    assert constraint.WhichOneof("form") == form
+    assert getattr(constraint, form) == text
+
+
+def test_the_format_text_is_not_a_constraint() -> None:
+    """The constraint is unset."""
+    assert not make_request(response_format={"type": "text"}).options.HasField("constraint")
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, 5),
+        ({"n_predict": 0}, 0),
+    ],
+)
+def test_the_output_limit_has_three_names(fields: dict[str, Any], limit: int) -> None:
+    """Several names are allowed if they agree."""
+    stopping = make_request(**fields).options.stopping
+
+    assert stopping.HasField("max_tokens")
+    assert stopping.max_tokens == limit
+
+
+def test_a_negative_limit_means_no_limit() -> None:
+    """As n_predict -1 in llama-server."""
+    assert not make_request(n_predict=-1).options.stopping.HasField("max_tokens")
+
+
+def test_logprobs_have_no_alternatives_by_default() -> None:
+    """top_logprobs requests alternatives."""
+    output = make_request(logprobs=True).options.output
+
+    assert output.HasField("top_logprobs")
+    assert output.top_logprobs == 0
+    assert make_request(logprobs=True, top_logprobs=3).options.output.top_logprobs == 3
+    assert not make_request(logprobs=False).options.output.HasField("top_logprobs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinking", "kwargs"),
+    [
+        ({}, None, ""),
+        ({"reasoning_effort": "none"}, False, ""),
+        ({"enable_thinking": True}, True, ""),
+        ({"chat_template_kwargs": {"enable_thinking": False, "x": 1}}, False, '{"x":1}'),
+        ({"reasoning_effort": "low"}, None, '{"reasoning_effort":"low"}'),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
+            None,
+            '{"reasoning_effort":"high"}',
+        ),
+    ],
+)
+def test_thinking_is_passed_to_the_template(
+    fields: dict[str, Any], thinking: bool | None, kwargs: str
+) -> None:
+    """From three fields of the body."""
+    template = make_request(**fields).conversation.template
+
+    enabled = template.enable_thinking if template.HasField("enable_thinking") else None
+    assert (enabled, template.kwargs_json) == (thinking, kwargs)
+
+
+def test_reasoning_format_none_keeps_reasoning_in_the_content() -> None:
+    """Other formats separate it."""
+    assert make_request(reasoning_format="none").reasoning_format == (
+        chat_pb2.REASONING_FORMAT_INLINE
+    )
+    assert make_request(reasoning_format="auto").reasoning_format == (
+        chat_pb2.REASONING_FORMAT_SEPARATE
+    )
+
+
+def test_template_options_are_passed_on() -> None:
+    """The chat template and continuation."""
+    template = make_request(
+        chat_template="T", continue_final_message=True, add_generation_prompt=False
+    ).conversation.template
+
+    assert (template.template, template.continue_final_message) == ("T", True)
+
+
+def test_long_cache_hints_are_hashed() -> None:
+    """Equal keys have equal digests."""
+    short = make_request(prompt_cache_key="k", cache_salt="s", cache_prompt=False).options.cache
+    long = make_request(prompt_cache_key="k" * 500).options.cache
+
+    assert (short.affinity, short.salt, short.reuse) == ("k", "s", False)
+    assert len(long.affinity) == 64
+    assert long == make_request(prompt_cache_key="k" * 500).options.cache
+
+
+def test_adapters_are_passed_on_in_order() -> None:
+    """An absent scale stays unset."""
+    first, second = make_request(lora=[{"id": "a", "scale": 0.5}, {"id": "b"}]).options.adapters
+
+    assert (first.adapter, first.scale) == ("a", 0.5)
+    assert second.adapter == "b"
+    assert not second.HasField("scale")
+
+
+def test_speculation_is_passed_on() -> None:
+    """Unset fields stay unset."""
+    full = make_request(speculation={"enabled": False, "max_draft_tokens": 4}).options.speculation
+    partial = make_request(speculation={"max_draft_tokens": 4}).options.speculation
+
+    assert (full.enabled, full.max_draft_tokens) == (False, 4)
+    assert full.HasField("enabled")
+    assert not partial.HasField("enabled")
+    assert not make_request().options.HasField("speculation")
+
+
+@pytest.mark.parametrize(
+    ("speculation", "field"),
+    [
+        ({"max_draft_tokens": 33}, "speculation.max_draft_tokens"),
+        ({"enabled": "no"}, "speculation.enabled"),
+        ({"model": "m"}, "speculation.model"),
+    ],
+)
+def test_invalid_speculation_is_rejected(speculation: object, field: str) -> None:
+    """The error has the path of the field."""
+    with pytest.raises(DomainError) as caught:
+        make_request(speculation=speculation)
+
+    assert caught.value.metadata["field"] == field
