@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
 _GRAMMAR_PATIENCE_S = 0.005
+_PAUSE_RATIO = 0.35
+"""Seconds for the encoder in a second of decode calls. Calls with vectors count as its time."""
+_MAX_PAUSE_S = 0.05
 """How long a step waits for a grammar if it has no other work."""
 
 
@@ -116,6 +119,8 @@ class Engine:
             backend, copier, self._table, self._sequences, self._output_processor, clock
         )
         self._step_times = StepTimes()
+        self.is_encoding = False
+        self._encoder_pause_s = 0.0
         self._load_sent_at = float("-inf")
 
     @property
@@ -255,6 +260,15 @@ class Engine:
 
     # --- step loop --------------------------------------------------------------------------------
 
+    @property
+    def encoder_pause_s(self) -> float:
+        """How long to leave the cores to the encoder after this step; 0 if it does nothing.
+
+        Threads of a step wait for each other, so that an encoder that takes a core in the middle of
+        a step delays it by more than it gains.
+        """
+        return min(max(self._encoder_pause_s, 0.0), _MAX_PAUSE_S) if self.is_encoding else 0.0
+
     def step(self, *, patience_s: float = _GRAMMAR_PATIENCE_S) -> list[Event]:
         """Run one step, as `decode_calls` does, and return its events in order."""
         return [event for events in self.decode_calls(patience_s=patience_s) for event in events]
@@ -267,6 +281,7 @@ class Engine:
         between; a request submitted then is part of the prefill call. If all sequences wait for
         grammars, waits up to `patience_s` seconds.
         """
+        self._encoder_pause_s = 0.0
         self._expire()
         self._admission.admit(self._preparer.prepare)
         self._begin_guided(patience_s)
@@ -322,6 +337,7 @@ class Engine:
         was_one_call = self._executor.execute(plan)
         seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
         self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
+        self._encoder_pause_s += seconds * (_PAUSE_RATIO - plan.has_vectors)
         if was_one_call:
             self._update_cost_model(plan, seconds)
 
@@ -332,6 +348,9 @@ class Engine:
         """
         rows, drafted = plan.num_decoding, plan.rows[0].drafted
         if plan.prompt_tokens:
+            if plan.has_vectors:
+                self._step_time.observe_vectors(plan.prompt_tokens, seconds)
+                return
             self._step_time.observe_prefill(
                 num_decoding=rows, prompt_tokens=plan.prompt_tokens, seconds=seconds
             )

@@ -149,6 +149,12 @@ class Pause(NamedTuple):
     paused: bool
 
 
+class ShareCores(NamedTuple):
+    """Leave the cores to the encoder for a part of each step, or do so no longer."""
+
+    is_encoding: bool
+
+
 class Flush(NamedTuple):
     """Drop all cached prefixes. The result is `Flushed`."""
 
@@ -188,4 +194,6 @@ class DropCachedPrefixes(NamedTuple):
 SnapshotCommand = SaveSnapshot | RestoreSnapshot
 FileCommand = SnapshotCommand | DropCachedPrefixes
 AdapterCommand = LoadAdapter | UnloadAdapter
-Command = Submit | SubmitEmbedding | Cancel | Pause | Flush | FileCommand | AdapterCommand
+Command = (
+    Submit | SubmitEmbedding | Cancel | Pause | ShareCores | Flush | FileCommand | AdapterCommand
+)

@@ -177,6 +177,11 @@ class Plan:
     """Tokens of all other rows, including those forced by constraints."""
 
     @property
+    def has_vectors(self) -> bool:
+        """Whether its rows are vectors of pictures or sounds."""
+        return self.rows[0].span is not None
+
+    @property
     def has_holes(self) -> bool:
         """Whether there are slots without work between those of its sequences."""
         return self.work[-1].row.slot - self.work[0].row.slot >= len(self.work)

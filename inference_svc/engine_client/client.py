@@ -21,7 +21,7 @@ from inference_svc.engine.events import (
     Flushed,
     ModelLoad,
 )
-from inference_svc.engine.request import Command, Flush, SequenceRequest
+from inference_svc.engine.request import Command, Flush, SequenceRequest, ShareCores
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
@@ -276,6 +276,10 @@ class EngineClient:
             adapter.file.close()
             raise self._restarting()
         return await self.adapters.load(adapter)
+
+    def share_cores(self, is_encoding: bool) -> None:
+        """Tell the engine whether pictures or sounds are encoded on the cores that it uses."""
+        self._send(ShareCores(is_encoding))
 
     async def flush(self) -> int:
         """Drop all prefixes that are only cached for reuse; return their tokens.

@@ -23,6 +23,7 @@ from inference_svc.engine.request import (
     Pause,
     RestoreSnapshot,
     SaveSnapshot,
+    ShareCores,
     Submit,
     UnloadAdapter,
 )
@@ -136,6 +137,8 @@ class StepLoop:
             self._emit(events)
             self._apply_received()
             self._step += 1
+        if stepper.encoder_pause_s:
+            time.sleep(stepper.encoder_pause_s)
 
     def _emit(self, events: list[Event]) -> None:
         self._report_memory()
@@ -199,6 +202,8 @@ class StepLoop:
                 self._report_disk_cache()
             case Pause(sequence_id, paused):
                 engine.pause(sequence_id, paused=paused)
+            case ShareCores(is_encoding):
+                engine.is_encoding = is_encoding
             case Flush(job_id):
                 engine.flush(job_id)
             case UnloadAdapter():

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -94,6 +95,7 @@ class Encoder:
         self._sent_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._crashes: Counter[bytes] = Counter()
+        self.on_busy: Callable[[bool], None] = lambda _: None
 
     # --- lifecycle --------------------------------------------------------------------------------
 
@@ -184,6 +186,7 @@ class Encoder:
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._limits.timeout_s, self._process.kill)
         self._process.send(job.request)
+        self.on_busy(True)
 
     def _end_running(self) -> _Job | None:
         job, self._running = self._running, None
@@ -191,6 +194,7 @@ class Encoder:
             self._deadline.cancel()
         if job is not None:
             self._turns.charge(job.project, time.monotonic() - self._sent_at)
+            self.on_busy(False)
         return job
 
     def _fail_all(self, error: DomainError) -> None:

@@ -240,6 +240,8 @@ class ModelLifecycle:
                 on_change=lambda: self._on_engine_change(entry),
                 on_progress=lambda progress: self._on_progress(entry, progress),
             )
+            if entry.media is not None:
+                entry.media.encoder.on_busy = engine.share_cores
             await engine.start()
             entry.ready_at = datetime.now(UTC)
             resident.finish_loading(self._clock())

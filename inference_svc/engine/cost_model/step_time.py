@@ -124,6 +124,7 @@ class StepTimeModel:
         self._tokens = DecodeTimes(token_times or {}, limits.output_rows)
         # An upper bound: one-token rows of many slots are slower than a prompt of as many tokens.
         self._token_s = self._rows[limits.slots] / limits.slots
+        self._vector_s = 0.0
 
     def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
         """Update from a step without prompts, with `drafted` draft tokens in each row.
@@ -142,6 +143,18 @@ class StepTimeModel:
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
         average = self._token_s or token_s
         self._token_s = average + _NEWEST_SHARE * (token_s - average)
+
+    def observe_vectors(self, count: int, seconds: float) -> None:
+        """Update from a call of vectors."""
+        average = self._vector_s or seconds / count
+        self._vector_s = average + _NEWEST_SHARE * (seconds / count - average)
+
+    def vectors_within(self, seconds: float, *, num_decoding: int) -> int:
+        """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
+        of rows and at least one."""
+        vector_s = self._vector_s or self._token_s
+        blocks = int((seconds - self._rows[num_decoding]) / vector_s) // BLOCK
+        return max(blocks, 1) * BLOCK
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to compute `tokens` prompt tokens."""

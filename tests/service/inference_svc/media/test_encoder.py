@@ -197,6 +197,21 @@ async def test_a_full_queue_refuses(media_pair: Pairs, tmp_path: Path) -> None:
         assert len(await asyncio.gather(*waiting[:2])) == 2
 
 
+async def test_it_tells_when_it_needs_the_cores(media_pair: Pairs, tmp_path: Path) -> None:
+    """While a picture is encoded, and no longer if the process dies meanwhile."""
+    told: list[bool] = []
+    async with started(media_pair("janus_pro")) as encoder:
+        encoder.on_busy = told.append
+        with stopped(encoder):
+            (encoding,) = tasks(encoder, tmp_path, "a")
+            await asyncio.sleep(0)
+            assert told == [True]
+            os.kill(encoder.pid, signal.SIGKILL)
+        await encoding
+
+    assert told == [True, False, True, False]
+
+
 async def test_the_file_of_a_caller_who_left_is_deleted(media_pair: Pairs, tmp_path: Path) -> None:
     """Nobody would delete it later."""
     async with started(media_pair("janus_pro")) as encoder:

@@ -72,16 +72,16 @@ def test_a_chunk_is_cut_by_the_budget_of_prompts(picture: Chunk) -> None:
     ("policy", "step_s", "largest"),
     [
         (Policy.BALANCED, 0.01, 20),
-        (Policy.BALANCED, 0.09, 11),
-        (Policy.BALANCED, 0.2, 8),
-        (Policy.LATENCY_FIRST, 0.2, 8),
+        (Policy.BALANCED, 0.09, 8),
+        (Policy.BALANCED, 0.2, 4),
+        (Policy.LATENCY_FIRST, 0.2, 4),
         (Policy.THROUGHPUT_FIRST, 0.2, 20),
     ],
 )
 def test_pieces_of_a_chunk_keep_the_target_time_of_streams(
     picture: Chunk, policy: Policy, step_s: float, largest: int
 ) -> None:
-    """They have at least eight vectors; a policy without a target computes the chunk at once."""
+    """They have at least four vectors; a policy without a target computes the chunk at once."""
     times = {1: step_s, 3: step_s}
     bench = _bench(chunk_cap=64, policy=policy, measured=times, token_target_s=0.43)
     bench.submit(make_request(0, max_tokens=30))
@@ -91,6 +91,29 @@ def test_pieces_of_a_chunk_keep_the_target_time_of_streams(
 
     pieces = [len(batch.tokens) for batch in bench.backend.batches if batch.vectors is not None]
     assert (pieces[0], sum(pieces)) == (largest, 20)
+
+
+def test_an_encoder_gets_a_share_of_the_time_while_it_encodes(picture: Chunk) -> None:
+    """After each step, less if the step computed vectors, and nothing if it encodes nothing."""
+
+    def decode(batch: TokenBatch) -> int:
+        bench.clock.now += 0.1 if batch.vectors is None else 0.02
+        return 0
+
+    bench = EngineBench(FakeBackend(LIMITS, fails=decode), chunk_cap=8)
+    bench.submit(make_request(0, max_tokens=30))
+    bench.step()
+    assert bench.engine.encoder_pause_s == 0
+    bench.engine.is_encoding = True
+    bench.step()
+    assert bench.engine.encoder_pause_s == pytest.approx(0.035)
+    bench.submit(media_request(1, [[65], picture, [66]]))
+    pauses = []
+    for _ in range(2):
+        bench.step()
+        pauses.append(bench.engine.encoder_pause_s)
+
+    assert pauses == [pytest.approx(0.05), pytest.approx(0.022)]
 
 
 def test_non_causal_chunks_are_computed_whole_and_alone(tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ def test_steps_correct_the_estimate() -> None:
     assert cost.prefill_s(1) == pytest.approx(0.002, rel=0.05)
 
 
+def test_vectors_are_predicted_by_calls_of_vectors() -> None:
+    """At first as prompt tokens. They are computed in whole blocks of rows, one at least."""
+    cost = _cost({1: 0.01, 4: 0.04}, 4)
+    assert cost.vectors_within(0.12, num_decoding=2) == 8
+    assert cost.vectors_within(0.01, num_decoding=2) == 4
+    for _ in range(30):
+        cost.observe_vectors(8, 0.016)
+
+    assert cost.vectors_within(0.12, num_decoding=2) == 48
+
+
 def test_the_slowdown_of_longer_rows_is_the_measured_one() -> None:
     """Linear beyond the last measurement, at least 1, and 1 without measurements."""
     cost = _cost({1: 0.01, 2: 0.015}, 2, {1: 0.008, 4: 0.03})
