@@ -53,7 +53,7 @@ proto: dev ## Regenerate gen/ from protos/
 proto-check: dev ## Check that gen/ is what protos/ says
 	$(IN_VENV) tools/check_protos.sh
 
-docs: dev ## Regenerate docs/reference/errors.md and docs/reference/configuration.md from the code
+docs: dev ## Regenerate docs/reference/ from the code
 	$(BIN)/python -m tools.generate_docs
 
 docs-check: dev ## Check that the generated docs are what the code says

@@ -121,7 +121,13 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         )
         metrics = HttpMetrics(registry)
         checked = HostCheck(api, policy)
-        app = RequestMiddleware(checked, metrics, settings.max_requests, tracer=tracer)
+        app = RequestMiddleware(
+            checked,
+            metrics,
+            settings.max_requests,
+            tracer=tracer,
+            strict_parameters=settings.strict_parameters,
+        )
         yield Gateway(app, api, context.active_calls, registry, metrics, inference)
 
 

@@ -76,6 +76,9 @@ class GatewaySettings(ServiceSettings):
     request_timeout_s: Annotated[float, Field(gt=0)] = 3600.0
     """Deadline of a generation, including its time in the queue, and of a file transfer."""
 
+    strict_parameters: bool = False
+    """Refuse parameters that are otherwise ignored (400), unless the request has the header
+    X-Corral-Strict-Parameters: false."""
     body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 32 * MIB
     """Maximum size of a request body that is not a form, including pictures and files in base64. A
     larger body gets 413."""

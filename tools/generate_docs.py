@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import configuration_page, errors_page
+from tools import configuration_page, errors_page, parameters_page
 from tools.demo_model import card
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -12,6 +12,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration_page.render,
     "understand/demo-model.md": card.page,
     "reference/errors.md": errors_page.render,
+    "reference/parameters.md": parameters_page.render,
 }
 
 

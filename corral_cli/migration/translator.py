@@ -20,7 +20,7 @@ from dialects.openai.assistants.thread_requests import (
     thread_to_proto,
 )
 from dialects.openai.resources.vector_stores import create_file_request, create_store_request
-from dialects.shared.fields import drop_neutral, validate
+from dialects.shared.fields import validate
 
 Json = dict[str, Any]
 _ASSISTANT_FIELDS = (
@@ -125,7 +125,7 @@ class Translator:
             "attachments": [each for each in map(self._attachment, _attachments(exported)) if each],
             "metadata": exported.get("metadata") or {},
         }
-        return messages_to_proto([validate(MessageBody, drop_neutral(fields, {}))])[0]
+        return messages_to_proto([validate(MessageBody, fields)])[0]
 
     def _part(self, part: Json) -> Json | None:
         kind = part.get("type")

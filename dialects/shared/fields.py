@@ -1,12 +1,21 @@
 """Base of request bodies: strict Pydantic models, unions by JSON type, DomainErrors."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
 
+from dialects.shared.parameters import Policy, apply_policy, rule_schemas
 from svc_kit.errors import (
     DomainError,
     InvalidField,
@@ -16,7 +25,6 @@ from svc_kit.errors import (
     TooLong,
     TooShort,
     UnknownField,
-    UnsupportedField,
     UnsupportedValue,
 )
 
@@ -35,6 +43,17 @@ class WireModel(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, populate_by_name=False, protected_namespaces=()
     )
+    policy: ClassVar[Policy] = {}
+    """Its known parameters that are not implemented."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        written = handler(schema)
+        target = handler.resolve_ref_schema(written)
+        target["properties"] = target.get("properties", {}) | rule_schemas(cls)
+        return written
 
 
 def json_kind(value: object) -> str:
@@ -62,12 +81,14 @@ Body = TypeVar("Body", bound=WireModel)
 
 
 def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body:
-    """Validate a body, or the part of a body at path `at`.
+    """Validate a body, or the part of a body at path `at`. Nulls mean "not given".
 
-    Raises the DomainError of the first problem, with the field's path in the body.
+    Applies the model's policy. Raises the DomainError of the first problem, with the field's path
+    in the body.
     """
+    kept = apply_policy(model, fields, at)
     try:
-        return model.model_validate(fields)
+        return model.model_validate(kept)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     if at:
@@ -85,25 +106,6 @@ def check_type(fields: Mapping[str, Any], path: str, supported: Container[str]) 
     if kind not in supported:
         raise UnsupportedValue(field=f"{path}.type", value=kind)
     return kind
-
-
-def drop_neutral(
-    fields: Mapping[str, Any], unsupported: Mapping[str, Sequence[object]], at: str = ""
-) -> dict[str, Any]:
-    """Drop nulls, which mean "not given", and unsupported fields whose value has no effect.
-
-    `unsupported` maps a field to its values without effect; any other value raises
-    UnsupportedField. `at` is the path of `fields` in the body.
-    """
-    supported = {}
-    for name, value in fields.items():
-        if value is None:
-            continue
-        if name not in unsupported:
-            supported[name] = value
-        elif not any(_same(value, neutral) for neutral in unsupported[name]):
-            raise UnsupportedField(field=f"{at}.{name}" if at else name)
-    return supported
 
 
 def resolve_alias(body: WireModel, *names: str) -> Any:
@@ -137,10 +139,6 @@ def format_path(location: Sequence[int | str]) -> str:
         elif not step.startswith(TAG_PREFIX):
             path += f".{step}" if path else step
     return path
-
-
-def _same(value: object, neutral: object) -> bool:
-    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
 
 
 def _domain_error(problem: ErrorDetails) -> DomainError:

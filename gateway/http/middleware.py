@@ -8,7 +8,9 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dialects.shared.parameters import ParameterReport
 from gateway.http.errors import error_response
+from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
 from svc_kit.errors import DomainError, InternalError, QueueFull
 from svc_kit.logs import project_var, request_id_var, start_call_fields
@@ -52,6 +54,7 @@ class _ResponseObserver:
         self._send = send
         self._clock = clock
         self._request_id = request_id.encode()
+        self.report: ParameterReport | None = None
         self.started_at = clock()
         self.status = 0
         self.num_bytes = 0
@@ -73,6 +76,7 @@ class _ResponseObserver:
                 (b"openai-processing-ms", b"%d" % duration_ms),
                 (b"openai-version", API_VERSION),
                 *rate_limit_headers(self._scope),
+                *ignored_headers(self.report),
             ]
             message = {**message, "headers": headers}
         await self._send(message)
@@ -89,7 +93,10 @@ class RequestMiddleware:
         clock: Callable[[], float] = time.monotonic,
         request_ids: Callable[[], str] = new_request_id,
         tracer: Tracer | None = None,
+        *,
+        strict_parameters: bool = False,
     ) -> None:
+        self._strict_parameters = strict_parameters
         self._tracer = tracer or Tracer()
         self._app = app
         self._metrics = metrics
@@ -127,6 +134,7 @@ class RequestMiddleware:
             if self._num_running > self._max_requests and scope["path"] not in _PROBES:
                 depth, limit = self._num_running - 1, self._max_requests
                 raise QueueFull(bound="requests", depth=depth, limit=limit)
+            response.report = start_report(Headers(scope=scope), strict=self._strict_parameters)
             await self._app(scope, receive, response.send)
             return
         except DomainError as error:

@@ -105,6 +105,12 @@ class UnsupportedField(InvalidArgument):
     """Unsupported parameter: '{field}' is not supported by this server."""
 
     field: str
+    problem: str | None = None
+    """Why not, or what to do instead."""
+
+    def _describe(self) -> str:
+        text = super()._describe()
+        return text if self.problem is None else f"{text.removesuffix('.')}: {self.problem}."
 
 
 class MethodNotAllowed(InvalidArgument):

@@ -4,7 +4,7 @@ An update changes the fields that its body contains; null resets a field to its 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.control.v1 import assistant_pb2
 from corral.control.v1 import assistant_service_pb2 as service_pb
@@ -22,21 +22,22 @@ from dialects.openai.assistants.tools import (
     resources_to_proto,
     tools_to_proto,
 )
-from dialects.openai.chat.options import UNSUPPORTED, GenerationBody, generation_options
-from dialects.shared.fields import drop_neutral, validate
+from dialects.openai.chat.options import GenerationBody, generation_options
+from dialects.shared.fields import validate
+from dialects.shared.parameters import Policy, Refused
 
-ASSISTANT_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
-    "max_tokens": (),
-    "n": (1,),
-    "n_predict": (),
-    "stream": (False,),
-    "stream_options": (),
-}
-"""Fields of a single generation, and unsupported extensions, with their values without effect."""
+_LIMITED_BY_RUN: Final = "a run has 'max_completion_tokens'"
 
 
 class AssistantFields(GenerationBody):
     """The fields that an assistant shares with the runs that override them."""
+
+    policy: ClassVar[Policy] = {
+        "max_tokens": Refused(_LIMITED_BY_RUN),
+        "n": Refused("a run has one answer", (1,)),
+        "n_predict": Refused(_LIMITED_BY_RUN),
+        "stream_options": Refused("streams of runs always have token counts"),
+    }
 
     tools: Annotated[list[AssistantTool], Field(max_length=MAX_TOOLS)] | None = None
     response_format: AssistantFormat | None = Field(  # type: ignore[assignment]  # "auto", too
@@ -50,6 +51,8 @@ class AssistantFields(GenerationBody):
 
 class AssistantBody(AssistantFields):
     """A new assistant."""
+
+    policy: ClassVar[Policy] = {"stream": Refused("runs are streamed, not assistants", (False,))}
 
     model: str = Field(min_length=1, description="The model that answers.")
     name: Annotated[str, Field(max_length=256)] | None = None
@@ -113,7 +116,7 @@ def create_assistant_request(
     fields: Mapping[str, Any], request_id: str
 ) -> service_pb.CreateAssistantRequest:
     """Convert the body of a new assistant. Raises DomainErrors with the body's field names."""
-    body = validate(AssistantBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
+    body = validate(AssistantBody, fields)
     return service_pb.CreateAssistantRequest(
         assistant=_assistant(body, allow_new_stores=True),
         new_vector_stores=new_stores_to_proto(body.tool_resources),
@@ -125,7 +128,7 @@ def update_assistant_request(
     assistant_id: str, fields: Mapping[str, Any]
 ) -> service_pb.UpdateAssistantRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
-    body = validate(AssistantUpdateBody, drop_neutral(fields, ASSISTANT_UNSUPPORTED))
+    body = validate(AssistantUpdateBody, fields)
     changes = _assistant(body)
     changes.id, changes.etag = assistant_id, body.etag or ""
     paths = sorted({path for name in fields for path in _paths(name)})

@@ -9,7 +9,6 @@ from corral.inference.v1.generation_pb2 import GenerationOptions
 from pydantic import Field, Tag
 
 from dialects.openai.assistants.requests import (
-    ASSISTANT_UNSUPPORTED,
     AssistantFields,
     options_to_proto,
 )
@@ -32,16 +31,12 @@ from dialects.shared.fields import (
     BY_KIND,
     INT32_MAX,
     WireModel,
-    drop_neutral,
     parse_event_number,
     update_mask,
     validate,
 )
 from svc_kit.errors import MissingField, UnsupportedValue
 
-_UNSUPPORTED: Final = {
-    name: values for name, values in ASSISTANT_UNSUPPORTED.items() if name != "stream"
-}
 _DEFAULTS: Final = frozenset(("temperature", "top_p", "top_k", "min_p"))
 """Sampling fields for which OpenAI's default differs from the model's."""
 _INCLUDE_RESULTS: Final = "step_details.tool_calls[*].file_search.results[*].content"
@@ -114,17 +109,17 @@ class ToolOutputsBody(WireModel):
 
 def parse_run(fields: Mapping[str, Any]) -> RunBody:
     """Validate a body. Raises DomainErrors with the body's field names."""
-    return validate(RunBody, drop_neutral(fields, _UNSUPPORTED))
+    return validate(RunBody, fields)
 
 
 def parse_thread_and_run(fields: Mapping[str, Any]) -> ThreadAndRunBody:
     """Validate a body. Raises DomainErrors with the body's field names."""
-    return validate(ThreadAndRunBody, drop_neutral(fields, _UNSUPPORTED))
+    return validate(ThreadAndRunBody, fields)
 
 
 def parse_outputs(fields: Mapping[str, Any]) -> ToolOutputsBody:
     """Validate a body. Raises DomainErrors with the body's field names."""
-    return validate(ToolOutputsBody, drop_neutral(fields, {}))
+    return validate(ToolOutputsBody, fields)
 
 
 def create_run_request(thread_id: str, body: RunBody, request_id: str) -> pb.CreateRunRequest:
@@ -156,7 +151,7 @@ def update_run_request(
     thread_id: str, run_id: str, fields: Mapping[str, Any]
 ) -> pb.UpdateRunRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
-    body = validate(MetadataBody, drop_neutral(fields, {}))
+    body = validate(MetadataBody, fields)
     return pb.UpdateRunRequest(
         thread_id=thread_id,
         run_id=run_id,

@@ -14,7 +14,7 @@ from dialects.openai.assistants.tools import (
     resources_to_proto,
 )
 from dialects.openai.shared.pagination import PageQuery
-from dialects.shared.fields import BY_KIND, WireModel, drop_neutral, update_mask, validate
+from dialects.shared.fields import BY_KIND, WireModel, update_mask, validate
 from dialects.shared.media import scheme_of
 from svc_kit.errors import MissingField, UnsupportedValue
 
@@ -98,7 +98,7 @@ def create_thread_request(
     fields: Mapping[str, Any], request_id: str
 ) -> thread_service.CreateThreadRequest:
     """Convert the body of a new thread. Raises DomainErrors with the body's field names."""
-    body = validate(ThreadBody, drop_neutral(fields, {}))
+    body = validate(ThreadBody, fields)
     return thread_service.CreateThreadRequest(
         thread=thread_to_proto(body, allow_new_stores=True),
         new_vector_stores=new_stores_to_proto(body.tool_resources),
@@ -111,7 +111,7 @@ def update_thread_request(
     thread_id: str, fields: Mapping[str, Any]
 ) -> thread_service.UpdateThreadRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
-    body = validate(ThreadUpdateBody, drop_neutral(fields, {}))
+    body = validate(ThreadUpdateBody, fields)
     changes = thread_pb2.Thread(id=thread_id, etag=body.etag or "", metadata=body.metadata or {})
     if body.tool_resources is not None:
         changes.tool_resources.CopyFrom(resources_to_proto(body.tool_resources))
@@ -124,7 +124,7 @@ def create_message_request(
     thread_id: str, fields: Mapping[str, Any], request_id: str
 ) -> message_service.CreateMessageRequest:
     """Convert the body of a new message. Raises DomainErrors with the body's field names."""
-    body = validate(MessageBody, drop_neutral(fields, {}))
+    body = validate(MessageBody, fields)
     return message_service.CreateMessageRequest(
         thread_id=thread_id, message=_message(body, ""), request_id=request_id
     )
@@ -134,7 +134,7 @@ def update_message_request(
     thread_id: str, message_id: str, fields: Mapping[str, Any]
 ) -> message_service.UpdateMessageRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
-    body = validate(MetadataBody, drop_neutral(fields, {}))
+    body = validate(MetadataBody, fields)
     changes = message_pb2.Message(id=message_id, thread_id=thread_id, metadata=body.metadata or {})
     return message_service.UpdateMessageRequest(
         message=changes, update_mask=update_mask(fields, "metadata")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
@@ -15,36 +15,22 @@ from dialects.openai.chat.messages import (
     num_media_characters,
 )
 from dialects.openai.chat.options import (
-    UNSUPPORTED,
     GenerationBody,
     generation_options,
     output_limit,
 )
+from dialects.openai.chat.policy import NOT_TEXT
 from dialects.openai.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
 from dialects.shared.fields import (
     BY_KIND,
     Count,
     WireModel,
     agreed_value,
-    drop_neutral,
     validate,
 )
 from dialects.shared.json_body import json_text
+from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, InvalidType, UnsupportedValue
-
-CHAT_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
-    "audio": (),
-    "best_of": (1,),
-    "chat_format": (),
-    "echo": (False,),
-    "function_call": (),
-    "functions": ([],),
-    "moderation": (),
-    "prompt": (),
-    "suffix": ("",),
-    "web_search_options": (),
-}
-
 
 _INLINE_CHARACTERS: Final = 64 * 1024
 """Longer pictures and files take more than a millisecond to decode."""
@@ -76,6 +62,23 @@ class Prediction(WireModel):
 class ChatCompletionBody(GenerationBody):
     """A request for the next message of a conversation."""
 
+    policy: ClassVar[Policy] = {
+        "include_reasoning": Ignored("reasoning is sent beside the answer", (True,)),
+        "store": Ignored("chat completions are not stored; responses are", (False,)),
+        "verbosity": Ignored("models have no such setting", ("medium",)),
+        "audio": Refused(NOT_TEXT),
+        "best_of": Refused("it belongs to /v1/completions", (1,)),
+        "chat_format": Refused("use 'chat_template'"),
+        "documents": Refused("put them into messages"),
+        "echo": Refused("it belongs to /v1/completions", (False,)),
+        "function_call": Refused("use 'tool_choice'"),
+        "functions": Refused("use 'tools'", ([],)),
+        "moderation": Refused("there is no moderation"),
+        "prompt": Refused("it belongs to /v1/completions; use 'messages'"),
+        "suffix": Refused("it belongs to /v1/completions", ("",)),
+        "web_search_options": Refused("there is no search of the web"),
+    }
+
     messages: Annotated[list[Message], Field(min_length=1)] = Field(
         description="The conversation. If the last message is the assistant's, it is continued."
     )
@@ -95,7 +98,6 @@ class ChatCompletionBody(GenerationBody):
     modalities: list[Literal["text", "audio"]] | None = Field(
         None, description="Only text is supported."
     )
-    store: bool | None = Field(None, description="Only false is supported.")
 
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         Field(None, description="none disables thinking; others are passed to the chat template.")
@@ -117,14 +119,10 @@ class ChatCompletionBody(GenerationBody):
         None, description="False is supported only with continue_final_message."
     )
 
-    verbosity: str | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
-
 
 def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
-    return validate(ChatCompletionBody, drop_neutral(fields, CHAT_UNSUPPORTED))
+    return validate(ChatCompletionBody, fields)
 
 
 def chat_request(
@@ -159,8 +157,6 @@ async def convert_chat(
 
 
 def _check_supported(body: ChatCompletionBody) -> None:
-    if body.store:
-        raise UnsupportedValue(field="store", value="true")
     if body.modalities is not None and "audio" in body.modalities:
         raise UnsupportedValue(field="modalities", value="audio")
     if body.top_logprobs and not body.logprobs:

@@ -4,28 +4,24 @@ Control tokens in text prompts are parsed, since callers apply the chat template
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
 from dialects.openai.chat.options import (
-    UNSUPPORTED,
     GenerationBody,
     generation_options,
     output_limit,
 )
-from dialects.shared.fields import TokenId, drop_neutral, json_array_kind, validate
+from dialects.shared.fields import TokenId, json_array_kind, validate
+from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import InvalidField, TooLong
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 2048
 MAX_BEST_OF = 20
 MAX_PROMPT_TOKENS = 2**20
-COMPLETION_UNSUPPORTED: dict[str, tuple[object, ...]] = UNSUPPORTED | {
-    "messages": (),
-    "suffix": ("",),
-}
 Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
 Prompt = Annotated[
     Annotated[str, Tag("~string")]
@@ -38,6 +34,11 @@ Prompt = Annotated[
 
 class CompletionBody(GenerationBody):
     """A request to complete one or several prompts."""
+
+    policy: ClassVar[Policy] = {
+        "messages": Refused("it belongs to /v1/chat/completions; use 'prompt'"),
+        "suffix": Refused("the model's fill-in-the-middle tokens are not used", ("",)),
+    }
 
     prompt: Prompt = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
@@ -53,7 +54,7 @@ class CompletionBody(GenerationBody):
 
 def parse_completion(fields: Mapping[str, Any]) -> CompletionBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
-    body = validate(CompletionBody, drop_neutral(fields, COMPLETION_UNSUPPORTED))
+    body = validate(CompletionBody, fields)
     _check_supported(body)
     return body
 

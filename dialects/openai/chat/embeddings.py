@@ -3,32 +3,26 @@
 import base64
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.inference.v1 import inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
 from dialects.openai.chat.completion_request import Tokens, split_prompts
+from dialects.openai.chat.policy import LABELS
 from dialects.openai.shared.objects import Json
 from dialects.shared.fields import (
     BY_KIND,
     INT32_MAX,
     WireModel,
-    drop_neutral,
     json_array_kind,
     validate,
 )
+from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import TooShort
 
 MAX_INPUTS = 2048
-EMBEDDING_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "add_special_tokens": (True,),
-    "input_type": (),
-    "messages": (),
-    "truncate": (False, "none", "NONE"),
-    "truncate_prompt_tokens": (),
-}
-"""Known extensions of other servers, with their values without effect."""
+_NOT_TRUNCATED = "texts are not truncated"
 Text = Annotated[str, Field(min_length=1)]
 Input = Annotated[
     Annotated[str, Tag("~string")]
@@ -41,6 +35,15 @@ Input = Annotated[
 
 class EmbeddingBody(WireModel):
     """A request for the embeddings of texts."""
+
+    policy: ClassVar[Policy] = {
+        **LABELS,
+        "add_special_tokens": Refused("texts are tokenized as the model requires", (True,)),
+        "input_type": Refused("put the model's instruction before the text"),
+        "messages": Refused("use 'input'"),
+        "truncate": Refused(_NOT_TRUNCATED, (False, "none", "NONE")),
+        "truncate_prompt_tokens": Refused(_NOT_TRUNCATED),
+    }
 
     model: str = Field(description="The model's name, as GET /v1/models lists it.")
     input: Input = Field(
@@ -55,12 +58,11 @@ class EmbeddingBody(WireModel):
     normalize: bool | None = Field(
         None, description="Scale the vectors to length 1. Default: true. Extension of Corral."
     )
-    user: str | None = Field(None, description="Not used.")
 
 
 def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
-    body = validate(EmbeddingBody, drop_neutral(fields, EMBEDDING_UNSUPPORTED))
+    body = validate(EmbeddingBody, fields)
     if body.input == "":
         raise TooShort(field="input", length=0, minimum=1, unit="characters")
     return body
@@ -80,16 +82,6 @@ def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
 
 
 MAX_DOCUMENTS = 2048
-RERANK_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "max_chunks_per_doc": (),
-    "max_tokens_per_doc": (),
-    "rank_fields": (["text"],),
-    "raw_scores": (False,),
-    "truncate": (False,),
-    "truncate_prompt_tokens": (),
-    "truncation": (False,),
-}
-"""Known extensions of other servers, with their values without effect."""
 
 
 class DocumentObject(WireModel):
@@ -107,6 +99,17 @@ Document = Annotated[
 class RerankBody(WireModel):
     """A request to order documents by relevance to a query."""
 
+    policy: ClassVar[Policy] = {
+        **LABELS,
+        "max_chunks_per_doc": Refused(_NOT_TRUNCATED),
+        "max_tokens_per_doc": Refused(_NOT_TRUNCATED),
+        "rank_fields": Refused("documents have one text", (["text"],)),
+        "raw_scores": Refused("'score' is the raw score", (False,)),
+        "truncate": Refused(_NOT_TRUNCATED, (False,)),
+        "truncate_prompt_tokens": Refused(_NOT_TRUNCATED),
+        "truncation": Refused(_NOT_TRUNCATED, (False,)),
+    }
+
     model: str = Field(description="The model's name; it must be a reranker.")
     query: str = Field(min_length=1, description="The text to compare the documents with.")
     documents: list[Document] = Field(
@@ -118,12 +121,11 @@ class RerankBody(WireModel):
     return_documents: bool | None = Field(
         None, description="Return the documents with their scores. Default: false."
     )
-    user: str | None = Field(None, description="Not used.")
 
 
 def parse_rerank(fields: Mapping[str, Any]) -> RerankBody:
     """Validate a body. Raises DomainErrors with the body's field names."""
-    return validate(RerankBody, drop_neutral(fields, RERANK_UNSUPPORTED))
+    return validate(RerankBody, fields)
 
 
 def document_texts(body: RerankBody) -> list[str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.inference.v1 import chat_pb2
 from pydantic import Field, Tag
 
+from dialects.openai.chat.policy import CACHE_CONTROL
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.media import (
     FileReference,
@@ -17,6 +18,7 @@ from dialects.shared.media import (
     file_part,
     image_media,
 )
+from dialects.shared.parameters import Policy
 from svc_kit.errors import InvalidField, MissingField, UnsupportedField, UnsupportedValue
 
 StoredFiles = Mapping[str, StoredFile]
@@ -51,6 +53,8 @@ class File(WireModel):
 class ContentPart(WireModel):
     """A part of a message. The field named by `type` contains it."""
 
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
     type: Literal["text", "refusal", "image_url", "input_audio", "file"]
     text: str | None = None
     refusal: str | None = None
@@ -83,6 +87,8 @@ Content = Annotated[
 
 class Message(WireModel):
     """A message of the conversation."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
     content: Content | None = None

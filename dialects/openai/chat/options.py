@@ -4,15 +4,17 @@ An absent field has OpenAI's default, or the model's if OpenAI has none.
 """
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from corral.inference.v1 import generation_pb2
 from pydantic import AliasChoices, BeforeValidator, Field, Tag
 
 from dialects.openai.chat.output_format import ResponseFormat, StructuredOutputs, resolve_constraint
+from dialects.openai.chat.policy import GENERATION
 from dialects.openai.chat.sampling import SamplingFields, sampling_params
 from dialects.shared.fields import BY_KIND, Count, TokenId, WireModel, resolve_alias
-from svc_kit.errors import InvalidField, TooLong, UnsupportedValue
+from dialects.shared.parameters import Ignored, Policy, ignore_parameter
+from svc_kit.errors import TooLong
 
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
@@ -22,27 +24,6 @@ OpenAiStop = Annotated[
     | Annotated[list[str], Field(max_length=MAX_STOPS), Tag("~array")],
     BY_KIND,
 ]
-UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "add_special_tokens": (),
-    "bad_words": ([],),
-    "id_slot": (-1,),
-    "length_penalty": (1,),
-    "n_cache_reuse": (0,),
-    "n_indent": (0,),
-    "n_keep": (0, -1),
-    "n_probs": (0,),
-    "post_sampling_probs": (False,),
-    "prompt_logprobs": (),
-    "return_progress": (False,),
-    "return_token_ids": (False,),
-    "return_tokens": (False,),
-    "spaces_between_special_tokens": (True,),
-    "t_max_predict_ms": (0,),
-    "timings_per_token": (False,),
-    "truncate_prompt_tokens": (),
-    "use_beam_search": (False,),
-}
-"""Extensions of other servers that are not supported, with their values without effect."""
 
 
 class StreamOptions(WireModel):
@@ -51,7 +32,10 @@ class StreamOptions(WireModel):
     include_usage: bool | None = Field(
         None, description="Send a last chunk with the token counts before [DONE]."
     )
-    include_obfuscation: bool | None = Field(None, description="Only false is supported.")
+    policy: ClassVar[Policy] = {
+        "continuous_usage_stats": Ignored("token counts are sent at the end", (False,)),
+        "include_obfuscation": Ignored("streams are not padded", (False,)),
+    }
 
 
 class AdapterChoice(WireModel):
@@ -84,6 +68,8 @@ class Speculation(WireModel):
 
 class GenerationBody(SamplingFields):
     """Fields of every generation request except its prompt."""
+
+    policy: ClassVar[Policy] = GENERATION
 
     model: str = Field(description="The model's name, as GET /v1/models lists it.")
     n: Annotated[int, Field(ge=1, le=128)] | None = Field(
@@ -135,11 +121,6 @@ class GenerationBody(SamplingFields):
         Annotated[list[AdapterChoice], BeforeValidator(_wrap_name), Field(max_length=64)] | None
     ) = Field(None, description="LoRA adapters to apply together, each once, or the name of one.")
 
-    user: str | None = Field(None, description="Accepted and ignored.")
-    metadata: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
-    safety_identifier: str | None = Field(None, description="Accepted and ignored.")
-    service_tier: str | None = Field(None, description="Accepted and ignored.")
-
     @property
     def constraint_field(self) -> str:
         """The field that specifies the constraint, for error messages."""
@@ -160,7 +141,8 @@ def generation_options(
     `max_tokens` is the output limit of one answer; None means the rest of the context. Raises
     DomainErrors with OpenAI's field names.
     """
-    check_stream_options(body)
+    if body.stream_options is not None and not body.stream:
+        ignore_parameter("stream_options", "the answer is not streamed")
     options = generation_pb2.GenerationOptions(
         sampling=sampling_params(body),
         stopping=_stopping(body, max_tokens),
@@ -186,18 +168,6 @@ def output_limit(body: GenerationBody, *names: str) -> int | None:
     limit. Raises InvalidField if two names disagree."""
     limit: int | None = resolve_alias(body, *names)
     return None if limit is None or limit < 0 else limit
-
-
-def check_stream_options(body: GenerationBody) -> None:
-    """Raise InvalidField for options without a stream, UnsupportedValue for obfuscation."""
-    if body.stream_options is None:
-        return
-    if not body.stream:
-        raise InvalidField(
-            field="stream_options", problem="it is only allowed when 'stream' is true"
-        )
-    if body.stream_options.include_obfuscation:
-        raise UnsupportedValue(field="stream_options.include_obfuscation", value="true")
 
 
 def _stopping(body: GenerationBody, max_tokens: int | None) -> generation_pb2.StoppingParams:

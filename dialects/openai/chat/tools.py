@@ -1,18 +1,22 @@
 """Tools and tool choice of chat completions, converted to protos."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.inference.v1 import chat_pb2
 from pydantic import Field, Tag
 
+from dialects.openai.chat.policy import CACHE_CONTROL
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import json_text
+from dialects.shared.parameters import Policy
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 
 class FunctionDefinition(WireModel):
     """A function that the model may call."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
 
     name: str = Field(
         min_length=1, max_length=64, description="1 to 64 letters, digits, '_' or '-'."
@@ -24,6 +28,8 @@ class FunctionDefinition(WireModel):
 
 class ToolDefinition(WireModel):
     """A tool that the model may call. Only functions are supported."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
 
     type: Literal["function", "custom"]
     function: FunctionDefinition | None = None

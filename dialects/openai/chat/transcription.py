@@ -6,7 +6,7 @@ A model that reads audio is instructed to transcribe or translate it. It returns
 
 from collections.abc import Iterator, Mapping, Sequence
 from struct import unpack_from
-from typing import Annotated, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
@@ -15,17 +15,11 @@ from pydantic import Field
 from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.errors import error_body
 from dialects.openai.shared.objects import DONE, Json, sse_data
-from dialects.shared.fields import WireModel, drop_neutral, validate
+from dialects.shared.fields import WireModel, validate
+from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import DomainError, InvalidField, UnsupportedValue
 
 FILE_FIELD: Final = "file"
-_UNSUPPORTED: Final[Mapping[str, Sequence[object]]] = {
-    "chunking_strategy": ("auto",),
-    "include": (),
-    "known_speaker_names": (),
-    "known_speaker_references": (),
-    "timestamp_granularities": (),
-}
 _UNSUPPORTED_FORMATS: Final = ("srt", "vtt", "diarized_json")
 _BOOLEANS: Final = {"true": True, "false": False}
 _RIFF_HEADER: Final = 12
@@ -35,6 +29,13 @@ _CHUNK_HEADER: Final = 8
 class AudioFields(WireModel):
     """Fields of both forms, without the file."""
 
+    policy: ClassVar[Policy] = {
+        "chunking_strategy": Refused("the audio is read whole", ("auto",)),
+        "include": Refused("transcriptions have no log probabilities"),
+        "known_speaker_names": Refused("speakers are not told apart"),
+        "known_speaker_references": Refused("speakers are not told apart"),
+        "timestamp_granularities": Refused("models that read audio give no timestamps"),
+    }
     task: ClassVar[str]
     instruction: ClassVar[str]
     model: Annotated[str, Field(min_length=1)] = Field(description="A model that reads audio.")
@@ -82,8 +83,7 @@ def parse_translation(form: Mapping[str, str]) -> TranslationFields:
 
 
 def _parse(kind: type[FieldsT], form: Mapping[str, str]) -> FieldsT:
-    given = {name.removesuffix("[]"): text for name, text in form.items() if text}
-    fields = drop_neutral(given, _UNSUPPORTED)
+    fields: dict[str, Any] = {name.removesuffix("[]"): text for name, text in form.items() if text}
     if fields.get("response_format") in _UNSUPPORTED_FORMATS:
         raise UnsupportedValue(field="response_format", value=fields["response_format"])
     if "stream" in fields:

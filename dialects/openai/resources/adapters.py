@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dialects.openai.shared.objects import round_float32, state_name
 from dialects.openai.shared.pagination import ListQuery
-from dialects.shared.fields import WireModel, drop_neutral, parse_integer, validate
+from dialects.shared.fields import WireModel, parse_integer, validate
 from svc_kit.errors import InvalidField
 
 Scale = Annotated[float, Field(ge=-10, le=10)]
@@ -86,7 +86,7 @@ class _IndexedScales(WireModel):
 
 def header_from_json(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
     """The registration of a stored file. Raises DomainErrors with the body's field names."""
-    body = validate(AdapterBody, drop_neutral(fields, {}))
+    body = validate(AdapterBody, fields)
     return _header(body, request_id, file_id=body.file_id)
 
 
@@ -102,7 +102,7 @@ def header_from_form(form: Mapping[str, str], request_id: str) -> adapter_pb2.Ad
 
 def header_from_load(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
     """vLLM's request to load an adapter."""
-    body = validate(LoadLoraBody, drop_neutral(fields, {}))
+    body = validate(LoadLoraBody, fields)
     return adapter_pb2.AdapterHeader(
         name=body.lora_name,
         model=body.base_model_name or "",
@@ -114,7 +114,7 @@ def header_from_load(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.
 
 def header_from_path(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.AdapterHeader:
     """A registration at /admin/loras, which replaces an existing adapter of the same name."""
-    body = validate(NamedPathBody, drop_neutral(fields, {}))
+    body = validate(NamedPathBody, fields)
     return adapter_pb2.AdapterHeader(
         name=body.name, path=body.path, replace=True, request_id=request_id
     )
@@ -122,14 +122,14 @@ def header_from_path(fields: Mapping[str, Any], request_id: str) -> adapter_pb2.
 
 def parse_unload(fields: Mapping[str, Any]) -> str:
     """The name of the adapter that vLLM's request unloads."""
-    return validate(UnloadLoraBody, drop_neutral(fields, {})).lora_name
+    return validate(UnloadLoraBody, fields).lora_name
 
 
 def update_request(
     adapter: str, fields: Mapping[str, Any]
 ) -> adapter_service_pb2.UpdateAdapterRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
-    body = validate(AdapterUpdateBody, drop_neutral(fields, {}))
+    body = validate(AdapterUpdateBody, fields)
     return adapter_service_pb2.UpdateAdapterRequest(
         adapter=adapter,
         default_scale=body.default_scale,

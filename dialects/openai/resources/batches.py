@@ -10,7 +10,7 @@ from pydantic import Field
 from dialects.openai.resources.files import ExpiresAfter, ttl_duration
 from dialects.openai.shared.objects import optional_seconds, state_name, token_usage
 from dialects.openai.shared.pagination import MAX_PAGE, parse_page_query
-from dialects.shared.fields import WireModel, drop_neutral, parse_integer, validate
+from dialects.shared.fields import WireModel, parse_integer, validate
 from svc_kit.errors import InvalidField
 
 
@@ -42,7 +42,7 @@ def create_batch_request(
     fields: Mapping[str, Any], request_id: str
 ) -> batch_service_pb2.CreateBatchRequest:
     """Convert the body of a new batch. Raises DomainErrors with the body's field names."""
-    body = validate(BatchBody, drop_neutral(fields, {}))
+    body = validate(BatchBody, fields)
     return batch_service_pb2.CreateBatchRequest(
         input_file_id=body.input_file_id,
         endpoint=body.endpoint,

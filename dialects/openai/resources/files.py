@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dialects.openai.shared.objects import enum_name, optional_seconds, state_name
 from dialects.openai.shared.pagination import ListQuery, page_fields, parse_page_query
-from dialects.shared.fields import WireModel, drop_neutral, parse_integer, validate
+from dialects.shared.fields import WireModel, parse_integer, validate
 
 INT64_MAX = 2**63 - 1
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -84,7 +84,7 @@ def create_upload_request(
     fields: Mapping[str, Any], request_id: str
 ) -> upload_service_pb2.CreateUploadRequest:
     """Convert the body of a new upload. Raises DomainErrors with the body's field names."""
-    body = validate(UploadBody, drop_neutral(fields, {}))
+    body = validate(UploadBody, fields)
     return upload_service_pb2.CreateUploadRequest(
         filename=body.filename,
         purpose=_purpose(body.purpose),
@@ -99,7 +99,7 @@ def complete_upload_request(
     upload_id: str, fields: Mapping[str, Any]
 ) -> upload_service_pb2.CompleteUploadRequest:
     """Convert the body of a completion. Raises DomainErrors with the body's field names."""
-    body = validate(CompleteUploadBody, drop_neutral(fields, {}))
+    body = validate(CompleteUploadBody, fields)
     return upload_service_pb2.CompleteUploadRequest(
         upload_id=upload_id, part_ids=body.part_ids, md5=body.md5 or ""
     )

@@ -1,13 +1,14 @@
 """Search requests of vector stores: queries, filters, ranking options."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.control.v1 import vector_store_search_pb2, vector_store_service_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.resources.vector_stores import attribute_value
-from dialects.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from dialects.shared.fields import BY_KIND, WireModel, validate
+from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, InvalidType
 
 _MAX_DEPTH = 16
@@ -30,15 +31,17 @@ class HybridSearch(WireModel):
 class RankingOptions(WireModel):
     """How search results are ranked."""
 
-    ranker: Literal["auto", "none", "default-2024-11-15", "default_2024_08_21"] | None = Field(
-        None, description="Accepted and ignored: there is one ranker."
-    )
+    policy: ClassVar[Policy] = {"ranker": Ignored("there is one ranker", ("auto",))}
     score_threshold: Fraction | None = Field(None, description="The lowest score of a result.")
     hybrid_search: HybridSearch | None = Field(None, description="Weights of the two searches.")
 
 
 class VectorSearchBody(WireModel):
     """A search of a vector store."""
+
+    policy: ClassVar[Policy] = {
+        "rewrite_query": Refused("queries are searched as they are", (False,))
+    }
 
     query: Query = Field(description="A query, or up to 16 queries.")
     max_num_results: Annotated[int, Field(ge=1, le=50)] | None = Field(
@@ -69,7 +72,7 @@ def search_request(
     store_id: str, fields: Mapping[str, Any]
 ) -> vector_store_service_pb2.SearchVectorStoreRequest:
     """Convert a body. Raises DomainErrors with the body's field names."""
-    body = validate(VectorSearchBody, drop_neutral(fields, {"rewrite_query": (False,)}))
+    body = validate(VectorSearchBody, fields)
     return vector_store_service_pb2.SearchVectorStoreRequest(
         vector_store_id=store_id,
         queries=[body.query] if isinstance(body.query, str) else body.query,

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from dialects.openai.shared.objects import enum_name, optional_seconds, state_name
 from dialects.openai.shared.pagination import PageQuery, page_fields, parse_page_query
-from dialects.shared.fields import Count, WireModel, drop_neutral, update_mask, validate
+from dialects.shared.fields import Count, WireModel, update_mask, validate
 from svc_kit.errors import InvalidField, InvalidType
 
 Attributes = dict[str, Any]
@@ -104,7 +104,7 @@ def create_store_request(
     fields: Mapping[str, Any], request_id: str
 ) -> vector_store_service_pb2.CreateVectorStoreRequest:
     """Convert the body of a new store. Raises DomainErrors with the body's field names."""
-    body = validate(VectorStoreBody, drop_neutral(fields, {}))
+    body = validate(VectorStoreBody, fields)
     return vector_store_service_pb2.CreateVectorStoreRequest(
         name=body.name or "",
         description=body.description or "",
@@ -135,7 +135,7 @@ def create_file_request(
     store_id: str, fields: Mapping[str, Any], request_id: str
 ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest:
     """Convert the body of a new file. Raises DomainErrors with the body's field names."""
-    body = validate(VectorStoreFileBody, drop_neutral(fields, {}))
+    body = validate(VectorStoreFileBody, fields)
     return vector_store_file_service_pb2.CreateVectorStoreFileRequest(
         vector_store_id=store_id,
         file_id=body.file_id,
@@ -175,7 +175,7 @@ def create_file_batch_request(
     store_id: str, fields: Mapping[str, Any], request_id: str
 ) -> vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest:
     """Convert the body of a new file batch. Raises DomainErrors with the body's field names."""
-    body = validate(VectorStoreFileBatchBody, drop_neutral(fields, {}))
+    body = validate(VectorStoreFileBatchBody, fields)
     if body.files is not None and body.file_ids is not None:
         raise InvalidField(field="files", problem="it cannot be combined with 'file_ids'")
     return vector_store_file_service_pb2.CreateVectorStoreFileBatchRequest(

@@ -13,7 +13,6 @@ from dialects.openai.shared.objects import Json
 from dialects.openai.shared.pagination import ListQuery, parse_page_fields
 from dialects.shared.fields import (
     WireModel,
-    drop_neutral,
     parse_event_number,
     update_mask,
     validate,
@@ -43,7 +42,7 @@ def create_conversation_request(
     fields: Mapping[str, Any], request_id: str
 ) -> service_pb.CreateConversationRequest:
     """Convert the body of a new conversation. Raises DomainErrors with OpenAI's field names."""
-    body = validate(ConversationBody, drop_neutral(fields, {}))
+    body = validate(ConversationBody, fields)
     return service_pb.CreateConversationRequest(
         items=items_to_proto(body.items or (), "items"),
         metadata=body.metadata or {},
@@ -55,7 +54,7 @@ def update_conversation_request(
     conversation_id: str, fields: Mapping[str, Any]
 ) -> service_pb.UpdateConversationRequest:
     """Convert the body of an update. Raises DomainErrors with OpenAI's field names."""
-    body = validate(ConversationUpdateBody, drop_neutral(fields, {}))
+    body = validate(ConversationUpdateBody, fields)
     return service_pb.UpdateConversationRequest(
         conversation_id=conversation_id,
         metadata=body.metadata or {},
@@ -67,7 +66,7 @@ def create_items_request(
     conversation_id: str, fields: Mapping[str, Any], include: Sequence[str], request_id: str
 ) -> service_pb.CreateConversationItemsRequest:
     """Convert the body of new items. Raises DomainErrors with OpenAI's field names."""
-    body = validate(NewItemsBody, drop_neutral(fields, {}))
+    body = validate(NewItemsBody, fields)
     return service_pb.CreateConversationItemsRequest(
         conversation_id=conversation_id,
         items=items_to_proto(body.items, "items"),

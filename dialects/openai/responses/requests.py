@@ -1,7 +1,7 @@
 """Request bodies of responses, converted to protos."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as service_pb
@@ -9,11 +9,11 @@ from corral.inference.v1 import generation_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.chat.options import (
-    UNSUPPORTED,
     GenerationBody,
     generation_options,
     output_limit,
 )
+from dialects.openai.chat.policy import GENERATION
 from dialects.openai.responses.choices import (
     Choice,
     TextSettings,
@@ -22,18 +22,12 @@ from dialects.openai.responses.choices import (
 )
 from dialects.openai.responses.input_items import items_to_proto
 from dialects.openai.responses.tools import tools_to_proto
-from dialects.shared.fields import BY_KIND, WireModel, drop_neutral, validate
+from dialects.shared.fields import BY_KIND, WireModel, validate
+from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField
 
 MAX_TOOLS: Final = 128
-_UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = UNSUPPORTED | {
-    "logprobs": (),
-    "messages": (),
-    "moderation": (),
-    "n": (1,),
-    "prompt": (),
-    "response_format": (),
-}
+_NO_HOSTED_TOOLS: Final = Ignored("it configures tools that are not supported")
 _INCLUDES: Final[dict[str, response_pb2.ResponseInclude | None]] = {
     "message.output_text.logprobs": response_pb2.RESPONSE_INCLUDE_LOGPROBS,
     "file_search_call.results": response_pb2.RESPONSE_INCLUDE_FILE_SEARCH_RESULTS,
@@ -44,7 +38,7 @@ _INCLUDES: Final[dict[str, response_pb2.ResponseInclude | None]] = {
     "web_search_call.action.sources": None,
     "web_search_call.results": None,
 }
-"""Values of `include`. None: accepted and ignored, since the tool is not supported."""
+"""Values of `include`. None: ignored, since the tool is not supported."""
 Input = Annotated[
     Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
 ]
@@ -52,6 +46,11 @@ Input = Annotated[
 
 class Reasoning(WireModel):
     """Reasoning settings."""
+
+    policy: ClassVar[Policy] = {
+        "context": Ignored("the chat template decides which reasoning it reads", ("auto",)),
+        "mode": Ignored("models have no such setting"),
+    }
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         None, description="none disables thinking; others are passed to the chat template."
@@ -62,10 +61,6 @@ class Reasoning(WireModel):
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="The older name of summary."
     )
-    context: Literal["auto", "current_turn", "all_turns"] | None = Field(
-        None, description="Accepted and ignored."
-    )
-    mode: str | None = Field(None, description="Accepted and ignored.")
 
 
 class ConversationName(WireModel):
@@ -85,6 +80,18 @@ class ContextManagement(WireModel):
 
 class ResponseBody(GenerationBody):
     """A request for a response."""
+
+    policy: ClassVar[Policy] = {
+        "access_programs": _NO_HOSTED_TOOLS,
+        "image": _NO_HOSTED_TOOLS,
+        "personality": Ignored("models have no such setting"),
+        "logprobs": Refused("use 'include' with 'message.output_text.logprobs'"),
+        "messages": Refused("it belongs to /v1/chat/completions; use 'input'"),
+        "moderation": Refused("there is no moderation"),
+        "n": Refused("a response has one answer", (1,)),
+        "prompt": Refused("there are no stored prompts; use 'instructions'"),
+        "response_format": Refused("use 'text.format'"),
+    }
 
     model: str = Field("", description="The model's name. Default: the server's first model.")
     input: Input | None = Field(None, description="A text, or a list of items.")
@@ -116,11 +123,10 @@ class ResponseBody(GenerationBody):
     max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
-    access_programs: Any = Field(None, description="Accepted and ignored.")
-    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
-    personality: str | None = Field(None, description="Accepted and ignored.")
+    metadata: dict[str, Any] | None = Field(None, description="At most 16 pairs of strings.")
+    safety_identifier: str | None = Field(None, description="Stored with the response.")
+    service_tier: str | None = Field(None, description="Stored with the response; without effect.")
+    user: str | None = Field(None, description="Stored with the response.")
 
     @property
     def conversation_id(self) -> str:
@@ -132,20 +138,23 @@ class ResponseBody(GenerationBody):
 class CompactBody(WireModel):
     """A request to compact items."""
 
+    policy: ClassVar[Policy] = {
+        "image": _NO_HOSTED_TOOLS,
+        "prompt_cache_options": GENERATION["prompt_cache_options"],
+        "prompt_cache_retention": GENERATION["prompt_cache_retention"],
+        "service_tier": GENERATION["service_tier"],
+    }
+
     model: str = Field(description="The model's name.")
     input: Input | None = None
     previous_response_id: str | None = None
     instructions: str | None = None
     prompt_cache_key: str | None = None
-    prompt_cache_options: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
-    prompt_cache_retention: str | None = Field(None, description="Accepted and ignored.")
-    service_tier: str | None = Field(None, description="Accepted and ignored.")
-    image: dict[str, Any] | None = Field(None, description="Accepted and ignored.")
 
 
 def parse_response(fields: Mapping[str, Any]) -> ResponseBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
-    return validate(ResponseBody, drop_neutral(fields, _UNSUPPORTED))
+    return validate(ResponseBody, fields)
 
 
 def new_response(body: ResponseBody) -> response_pb2.NewResponse:
@@ -168,7 +177,7 @@ def new_response(body: ResponseBody) -> response_pb2.NewResponse:
 
 def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequest:
     """Convert the body of a compaction. Raises DomainErrors with OpenAI's field names."""
-    body = validate(CompactBody, drop_neutral(fields, {}))
+    body = validate(CompactBody, fields)
     if body.input is None and not body.previous_response_id:
         raise MissingField(field="input")
     return service_pb.CompactResponseRequest(
@@ -185,6 +194,8 @@ def parse_includes(names: Sequence[str]) -> list[response_pb2.ResponseInclude]:
     for index, name in enumerate(names):
         if name not in _INCLUDES:
             raise InvalidField(field=f"include[{index}]", problem=f"'{name[:80]}' is not known")
+        if _INCLUDES[name] is None:
+            ignore_parameter(f"include[{index}]", f"'{name}' belongs to an unsupported tool")
     return [value for name in names if (value := _INCLUDES[name]) is not None]
 
 
@@ -193,6 +204,10 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
     include = parse_includes(body.include or ())
     reasoning = body.reasoning or Reasoning()
     text = body.text or TextSettings()
+    if text.verbosity not in (None, "medium"):
+        ignore_parameter("text.verbosity", "models have no such setting")
+    if body.service_tier not in (None, "auto", "default"):
+        ignore_parameter("service_tier", "there is one tier")
     limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
     compaction = next(iter(body.context_management or ()), None)
     return response_pb2.ResponseSettings(

@@ -1,39 +1,36 @@
 """Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
+from dialects.openai.chat.policy import CACHE_CONTROL
 from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
-from dialects.shared.fields import BY_KIND, WireModel, check_type, drop_neutral, validate
+from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
+from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, MissingField
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 _ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
 _NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
-_FUNCTION_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
-    "async": (False,),
-    "defer_loading": (False,),
-    "output_schema": (),
-    "allowed_callers": ([], ["direct"]),
-}
-_MCP_NEUTRAL: Final[dict[str, tuple[object, ...]]] = {
-    "server_url": (),
-    "connector_id": (),
-    "authorization": (),
-    "headers": ({},),
-    "defer_loading": (False,),
-    "allowed_callers": ([], ["direct"]),
+_FUNCTION_POLICY: Final[Policy] = {
+    **CACHE_CONTROL,
+    "async": Refused("calls are answered in the order of the conversation", (False,)),
+    "defer_loading": Ignored("the model reads all tools", (False,)),
+    "output_schema": Ignored("outputs of functions are not checked"),
+    "allowed_callers": Refused("only the model calls tools", ([], ["direct"])),
 }
 
 
 class FunctionToolModel(WireModel):
     """A function of the client."""
+
+    policy: ClassVar[Policy] = _FUNCTION_POLICY
 
     type: Literal["function"]
     name: Name
@@ -52,6 +49,8 @@ class CustomFormat(WireModel):
 
 class CustomToolModel(WireModel):
     """A tool of the client that takes free text."""
+
+    policy: ClassVar[Policy] = _FUNCTION_POLICY
 
     type: Literal["custom"]
     name: Name
@@ -86,6 +85,15 @@ class Approvals(WireModel):
 
 class McpToolModel(WireModel):
     """The tools of an MCP server that the operator has configured."""
+
+    policy: ClassVar[Policy] = {
+        "server_url": Refused("the operator configures MCP servers"),
+        "connector_id": Refused("there are no connectors"),
+        "authorization": Refused("the operator configures MCP servers"),
+        "headers": Refused("the operator configures MCP servers", ({},)),
+        "defer_loading": Ignored("the model reads all tools", (False,)),
+        "allowed_callers": Refused("only the model calls tools", ([], ["direct"])),
+    }
 
     type: Literal["mcp"]
     server_label: Name
@@ -135,12 +143,12 @@ def _function(fields: Mapping[str, Any], path: str) -> tool_pb2.FunctionTool:
     if "function" in fields:
         problem = "unlike in chat completions, its fields belong to the tool itself"
         raise InvalidField(field=f"{path}.function", problem=problem)
-    model = validate(FunctionToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
+    model = validate(FunctionToolModel, fields, path)
     return function_to_proto(model)
 
 
 def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
-    model = validate(CustomToolModel, drop_neutral(fields, _FUNCTION_NEUTRAL, path), path)
+    model = validate(CustomToolModel, fields, path)
     tool = tool_pb2.CustomTool(name=model.name, description=model.description or "")
     if model.format is not None and model.format.type == "grammar":
         for name in ("syntax", "definition"):
@@ -152,12 +160,12 @@ def _custom(fields: Mapping[str, Any], path: str) -> tool_pb2.CustomTool:
 
 
 def _search(fields: Mapping[str, Any], path: str) -> tool_pb2.FileSearchTool:
-    model = validate(FileSearchToolModel, drop_neutral(fields, {}, path), path)
+    model = validate(FileSearchToolModel, fields, path)
     return search_to_proto(model, model.vector_store_ids)
 
 
 def _mcp(fields: Mapping[str, Any], path: str) -> tool_pb2.McpTool:
-    model = validate(McpToolModel, drop_neutral(fields, _MCP_NEUTRAL, path), path)
+    model = validate(McpToolModel, fields, path)
     allowed = model.allowed_tools
     names = allowed.tool_names if isinstance(allowed, ToolNames) else allowed
     tool = tool_pb2.McpTool(

@@ -5,6 +5,7 @@ import re
 from httpx import AsyncClient
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
+from dialects.shared.parameters import policy_of
 
 
 async def test_the_page_has_no_external_references(client: AsyncClient) -> None:
@@ -61,7 +62,9 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
     }  # fmt: skip
     schemas = document["components"]["schemas"]
     fields = schemas["ChatCompletionBody"]["properties"]
-    assert fields.keys() == ChatCompletionBody.model_fields.keys()
+    policy = policy_of(ChatCompletionBody)
+    assert fields.keys() == ChatCompletionBody.model_fields.keys() | policy.keys()
+    assert fields["user"]["description"].startswith("Ignored: ")
     chat = document["paths"]["/v1/chat/completions"]["post"]
     schema = chat["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/ChatCompletionBody"}

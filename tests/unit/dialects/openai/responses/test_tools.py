@@ -45,7 +45,7 @@ def test_calls_require_approval_by_default(
     ("tool", "field"),
     [
         ({"type": "mcp", "server_label": "shop", "server_url": "https://a"}, "server_url"),
-        ({"type": "function", "name": "f", "defer_loading": True}, "defer_loading"),
+        ({"type": "function", "name": "f", "async": True}, "async"),
     ],
 )
 def test_an_unsupported_field_of_a_tool_is_rejected(tool: dict[str, Any], field: str) -> None:

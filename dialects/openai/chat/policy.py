@@ -1,0 +1,63 @@
+"""Parameters of OpenAI, llama-server, vLLM and Ollama that no generation implements here.
+
+A parameter is refused if the answer would differ without it, else ignored.
+"""
+
+from typing import Final
+
+from dialects.shared.parameters import Ignored, Policy, Refused
+
+_OPERATOR: Final = Ignored("the operator decides it")
+_NO_OUTPUT: Final = "the additional output does not exist here"
+_CACHE: Final = Ignored("every prefix is cached, as long as there is memory")
+NOT_TEXT: Final = "generations have text only"
+
+CACHE_CONTROL: Final[Policy] = {"cache_control": _CACHE}
+"""A mark of Anthropic's API, which clients also put into parts, messages and tools of others."""
+
+LABELS: Final[Policy] = {
+    name: Ignored("it is a label of the caller's, and is not stored")
+    for name in ("client_metadata", "metadata", "request_id", "safety_identifier", "user")
+}
+
+GENERATION: Final[Policy] = {
+    **CACHE_CONTROL,
+    **LABELS,
+    "guided_decoding_backend": _OPERATOR,
+    "id_slot": _OPERATOR,
+    "keep_alive": _OPERATOR,
+    "main_gpu": _OPERATOR,
+    "n_cache_reuse": _OPERATOR,
+    "n_keep": _OPERATOR,
+    "num_batch": _OPERATOR,
+    "num_ctx": _OPERATOR,
+    "num_gpu": _OPERATOR,
+    "num_keep": _OPERATOR,
+    "num_thread": _OPERATOR,
+    "priority": Ignored("the priority belongs to the API key"),
+    "prompt_cache_options": _CACHE,
+    "prompt_cache_retention": _CACHE,
+    "return_progress": Ignored(_NO_OUTPUT, (False,)),
+    "return_tokens": Ignored(_NO_OUTPUT, (False,)),
+    "service_tier": Ignored("there is one tier", ("auto", "default")),
+    "timings_per_token": Ignored("timings are sent at the end", (False,)),
+    "use_mlock": _OPERATOR,
+    "use_mmap": _OPERATOR,
+    "verbose": Ignored(_NO_OUTPUT, (False,)),
+    "add_special_tokens": Refused("prompts are tokenized as the model's template requires"),
+    "bad_words": Refused("use 'logit_bias'", ([],)),
+    "length_penalty": Refused("there is no beam search", (1,)),
+    "n_indent": Refused("use 'grammar'", (0,)),
+    "n_probs": Refused("use 'logprobs'", (0,)),
+    "num_predict": Refused("use 'max_tokens'"),
+    "options": Refused(
+        "options of Ollama are parameters of their own here, such as 'top_k'", ({},)
+    ),
+    "post_sampling_probs": Refused("use 'logprobs'", (False,)),
+    "prompt_logprobs": Refused("prompts have no log probabilities"),
+    "return_token_ids": Refused("use the gRPC API for token ids", (False,)),
+    "spaces_between_special_tokens": Refused("text is what the tokens say", (True,)),
+    "t_max_predict_ms": Refused("use 'max_tokens', or cancel the request", (0,)),
+    "truncate_prompt_tokens": Refused("prompts are not truncated"),
+    "use_beam_search": Refused("there is no beam search", (False,)),
+}

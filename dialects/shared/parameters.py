@@ -1,0 +1,208 @@
+"""What becomes of parameters that a request model does not implement.
+
+`policy` of a `WireModel` lists them. Ignored ones are recorded in the report of the request, from
+which the gateway writes a header; a strict request refuses them. Refused ones are an error.
+Subclasses inherit the policy: a field that they declare replaces its rule, and a rule replaces an
+inherited field. `tools/parameters_page.py` and the OpenAPI document are written from it.
+"""
+
+import functools
+import inspect
+import operator
+import re
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import AliasChoices, BaseModel
+
+from svc_kit.errors import UnsupportedField
+
+UNKNOWN: Final = "*"
+"""The name of the rule for parameters that are neither fields nor in the policy. Without it they
+are refused as unknown."""
+_ITEMS: Final = "[]"
+_POSITION: Final = re.compile(r"\[\d+\]")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ignored:
+    """A parameter that is accepted without effect."""
+
+    reason: str
+    """Why nothing is lost, as the end of "'user' is ignored: ..."."""
+    neutral: tuple[object, ...] = ()
+    """Values that ask for what is done anyway, and so are not reported."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused:
+    """A parameter that would change the answer if it was ignored."""
+
+    reason: str
+    """What to do instead, or why it is not supported."""
+    neutral: tuple[object, ...] = ()
+    """Values that ask for what is done anyway, and so are accepted."""
+
+
+Rule = Ignored | Refused
+Policy = dict[str, Rule]
+
+
+class ParameterReport:
+    """The parameters of one request that were ignored."""
+
+    def __init__(self, *, strict: bool = False) -> None:
+        """`strict`: refuse them instead."""
+        self.strict = strict
+        self._names: dict[str, None] = {}
+
+    def add(self, field: str, reason: str) -> None:
+        """Record an ignored parameter. Raises UnsupportedField in a strict request."""
+        if self.strict:
+            problem = f"it has no effect, and the request is strict: {reason}"
+            raise UnsupportedField(field=field, problem=problem)
+        self._names[field] = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, each once. Positions in lists are left out, as in `tools[].strict`."""
+        return tuple(dict.fromkeys(_POSITION.sub(_ITEMS, name) for name in self._names))
+
+
+parameter_report: Final[ContextVar[ParameterReport | None]] = ContextVar(
+    "parameter_report", default=None
+)
+"""The report of the running request; None where nobody reads it, as in a batch."""
+
+
+def ignore_parameter(field: str, reason: str) -> None:
+    """Record that a parameter has no effect. Raises UnsupportedField in a strict request."""
+    if (report := parameter_report.get()) is not None:
+        report.add(field, reason)
+
+
+def apply_policy(model: type[BaseModel], fields: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """The fields of a body that its model validates: without nulls and ignored parameters.
+
+    `at` is the path of `fields` in the body. Raises UnsupportedField.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    kept = _apply(model, given, at)
+    for steps, part in _nested_models(model):
+        kept = _descend(kept, steps, part, at)
+    return kept
+
+
+@functools.cache
+def policy_of(model: type[BaseModel]) -> Policy:
+    """The policy of a model, with the inherited rules."""
+    rules: dict[str, Rule] = {}
+    for base in reversed(model.__mro__):
+        for name in inspect.get_annotations(base):
+            rules.pop(name, None)
+        rules |= vars(base).get("policy", {})
+    return rules
+
+
+def policies(model: type[BaseModel]) -> dict[str, Rule]:
+    """The rules of a model and of the models in its fields, by path, as in `tools[].strict`."""
+    rules = dict(policy_of(model))
+    for steps, part in _nested_models(model):
+        path = ".".join(steps).replace(f".{_ITEMS}", _ITEMS)
+        rules |= {f"{path}.{name}": rule for name, rule in policy_of(part).items()}
+    return rules
+
+
+@functools.cache
+def known_names(model: type[BaseModel]) -> frozenset[str]:
+    """The names of a model's fields in a body."""
+    names: set[str] = set()
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias or name
+        choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
+        names.update(choice for choice in choices if isinstance(choice, str))
+    return frozenset(names)
+
+
+def rule_schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """The JSON Schemas of the parameters in a model's policy. Refused ones allow only the values
+    that are accepted."""
+    schemas: dict[str, dict[str, Any]] = {}
+    for name, rule in policy_of(model).items():
+        if isinstance(rule, Ignored):
+            schemas[name] = {"description": f"Ignored: {rule.reason}."}
+        else:
+            allowed = [None, *rule.neutral]
+            schemas[name] = {"description": f"Not supported: {rule.reason}.", "enum": allowed}
+    schemas.pop(UNKNOWN, None)
+    return schemas
+
+
+def _apply(model: type[BaseModel], fields: dict[str, Any], at: str) -> dict[str, Any]:
+    """Remove the fields that a model's policy names. Returns `fields` itself if there is none."""
+    policy = policy_of(model)
+    others = policy.get(UNKNOWN)
+    known = known_names(model) if others else fields.keys()
+    dropped = {
+        name: rule
+        for name in fields
+        if (rule := policy.get(name) or (None if name in known else others)) is not None
+    }
+    for name, rule in dropped.items():
+        value = fields[name]
+        if value is None or any(_same(value, neutral) for neutral in rule.neutral):
+            continue
+        path = f"{at}.{name}" if at else name
+        if isinstance(rule, Refused):
+            raise UnsupportedField(field=path, problem=rule.reason)
+        ignore_parameter(path, rule.reason)
+    return {name: fields[name] for name in fields if name not in dropped} if dropped else fields
+
+
+def _descend(value: Any, steps: tuple[str, ...], model: type[BaseModel], path: str) -> Any:
+    """Apply a nested model's policy to the objects at `steps` of a value; copies what changes."""
+    if not steps:
+        return _apply(model, value, path) if isinstance(value, dict) else value
+    step, rest = steps[0], steps[1:]
+    if step == _ITEMS:
+        if not isinstance(value, list):
+            return value
+        items = [
+            _descend(each, rest, model, f"{path}[{index}]") for index, each in enumerate(value)
+        ]
+        return value if all(map(operator.is_, items, value)) else items
+    if not isinstance(value, dict) or step not in value:
+        return value
+    part = _descend(value[step], rest, model, f"{path}.{step}" if path else step)
+    return value if part is value[step] else {**value, step: part}
+
+
+@functools.cache
+def _nested_models(model: type[BaseModel]) -> tuple[tuple[tuple[str, ...], type[BaseModel]], ...]:
+    """The models with a policy in the fields of a model, with the steps that lead to them."""
+    return tuple(
+        (steps, part)
+        for name, field in model.model_fields.items()
+        for steps, part in _models_in(field.annotation, (field.alias or name,))
+        if policy_of(part)
+    )
+
+
+def _models_in(
+    annotation: object, steps: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], type[BaseModel]]]:
+    """The models in a type, and in their fields. Models do not contain themselves."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield steps, annotation
+        for name, field in annotation.model_fields.items():
+            yield from _models_in(field.annotation, (*steps, field.alias or name))
+        return
+    inner = (*steps, _ITEMS) if get_origin(annotation) is list else steps
+    for argument in get_args(annotation):
+        yield from _models_in(argument, inner)
+
+
+def _same(value: object, neutral: object) -> bool:
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -1,0 +1,111 @@
+"""Ignored parameters are named in a header; strict requests refuse them."""
+
+from typing import Any
+
+import httpx
+import pytest
+from httpx import AsyncClient
+
+from dialects.openai.chat.chat_request import ChatCompletionBody
+from dialects.openai.chat.completion_request import CompletionBody
+from dialects.openai.chat.embeddings import EmbeddingBody, RerankBody
+from dialects.shared.fields import WireModel
+from dialects.shared.parameters import Ignored, policies
+from tests.support.fake_inference import FakeInference
+from tests.support.loopback_gateway import run_gateway
+
+CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
+ROUTES: dict[str, tuple[type[WireModel], dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatCompletionBody, CHAT),
+    "/v1/completions": (CompletionBody, {"model": "fake", "prompt": "a"}),
+    "/v1/embeddings": (EmbeddingBody, {"model": "fake", "input": "a"}),
+    "/v1/rerank": (RerankBody, {"model": "fake", "query": "a", "documents": ["b"]}),
+}
+STRICT = {"x-corral-strict-parameters": "true"}
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, str]:
+    """The status, param and code of an error."""
+    error = answer.json()["error"]
+    return answer.status_code, error["param"], error["code"]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_every_parameter_of_the_policy_is_named(
+    path: str, client: AsyncClient, subtests: pytest.Subtests
+) -> None:
+    """In the header if it is ignored, in an error if it is refused or the request is strict."""
+    model, body = ROUTES[path]
+    for name, rule in policies(model).items():
+        with subtests.test(name=name):
+            if "." in name or "[" in name:
+                continue  # those of nested objects have tests of their own
+            fields = body | {name: "a value"}
+            answer = await client.post(path, json=fields)
+            refused = await client.post(path, json=fields, headers=STRICT)
+
+            assert error_of(refused) == (400, name, "unsupported_parameter")
+            assert rule.reason in refused.json()["error"]["message"]
+            if isinstance(rule, Ignored):
+                assert answer.status_code == 200
+                assert answer.headers["x-corral-ignored"] == name
+            else:
+                assert answer.json() == refused.json()
+
+
+async def test_parameters_of_nested_objects_are_named(client: AsyncClient) -> None:
+    """Once, without positions, also on a stream."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    part = {"type": "text", "text": "hi", **mark}
+    function = {"name": "f", **mark}
+    body = {
+        "model": "fake",
+        "messages": [{"role": "user", "content": [part, part], **mark}],
+        "tools": [{"type": "function", "function": function, **mark}],
+        "stream": True,
+        "stream_options": {"include_obfuscation": True, "include_usage": True},
+    }
+    answer = await client.post("/v1/chat/completions", json=body)
+
+    assert answer.status_code == 200
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert sorted(answer.headers["x-corral-ignored"].split(", ")) == [
+        "messages[].cache_control",
+        "messages[].content[].cache_control",
+        "stream_options.include_obfuscation",
+        "tools[].cache_control",
+        "tools[].function.cache_control",
+    ]
+
+
+async def test_options_of_a_stream_without_a_stream_are_ignored(client: AsyncClient) -> None:
+    """Proxies leave them in the body."""
+    body = CHAT | {"stream_options": {"include_usage": True}}
+    answer = await client.post("/v1/chat/completions", json=body)
+
+    assert (answer.status_code, answer.headers["x-corral-ignored"]) == (200, "stream_options")
+
+
+async def test_a_request_without_ignored_parameters_has_no_header(client: AsyncClient) -> None:
+    """Also if it is strict."""
+    answer = await client.post("/v1/chat/completions", json=CHAT | {"user": None}, headers=STRICT)
+
+    assert answer.status_code == 200
+    assert "x-corral-ignored" not in answer.headers
+
+
+async def test_the_header_overrides_the_setting(fake: FakeInference) -> None:
+    """A value that is neither true nor false is an error."""
+    body = CHAT | {"user": "u"}
+    async with run_gateway(fake, strict_parameters=True) as gateway, gateway.client() as client:
+        strict = await client.post("/v1/chat/completions", json=body)
+        lenient = await client.post(
+            "/v1/chat/completions", json=body, headers={"x-corral-strict-parameters": "false"}
+        )
+        invalid = await client.post(
+            "/v1/chat/completions", json=body, headers={"x-corral-strict-parameters": "yes"}
+        )
+
+    assert error_of(strict) == (400, "user", "unsupported_parameter")
+    assert (lenient.status_code, lenient.headers["x-corral-ignored"]) == (200, "user")
+    assert error_of(invalid) == (400, "x-corral-strict-parameters", "invalid_value")
