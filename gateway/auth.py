@@ -23,7 +23,7 @@ class Caller:
 
     principal: Principal
     authorization: str | None = field(repr=False)
-    """The Authorization header, if any."""
+    """The Authorization header, or one made of x-api-key; None: neither was sent."""
     label: str = ""
     """The client's request id, for logs only."""
 
@@ -39,7 +39,7 @@ class Authentication:
 
         Raises ApiKeyMissing, the errors of the authenticator, or ScopeMissing.
         """
-        authorization = request.headers.get("authorization")
+        authorization = _authorization(request)
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
@@ -53,6 +53,14 @@ class Authentication:
             authorization=authorization,
             label=label.decode(errors="ignore"),
         )
+
+
+def _authorization(request: HTTPConnection) -> str | None:
+    """Clients of Anthropic's API send the key in x-api-key; Authorization comes first."""
+    headers = request.headers
+    if (authorization := headers.get("authorization")) or "x-api-key" not in headers:
+        return authorization
+    return f"Bearer {headers['x-api-key']}"
 
 
 class Credentials:

@@ -2,6 +2,7 @@
 of other services for the caller, and parts of the request.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
-from dialects.openai.chat.objects import random_suffix
 from dialects.openai.envelope import Envelope
-from dialects.openai.errors import ParamNames
+from dialects.openai.errors import ParamNames, with_openai_names
+from dialects.shared.errors import Rename
+from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_array, parse_object
 from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
@@ -22,6 +24,7 @@ from gateway.config import GatewaySettings
 from gateway.http.json_body import read_body
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
+    PING,
     CallResponse,
     Collector,
     EventStream,
@@ -34,6 +37,13 @@ from gateway.stored_files import StoredFileReader
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id
+
+Names = ParamNames | Rename
+"""The names of fields in errors: OpenAI's of an endpoint, or another dialect's function."""
+
+
+def _rename(names: Names) -> Rename:
+    return names if callable(names) else functools.partial(with_openai_names, params=names)
 
 
 @dataclass(frozen=True)
@@ -86,32 +96,36 @@ class AppContext:
         )
 
     def stream_response(
-        self, start: Callable[[], Calls[Any]], frames: Frames, params: ParamNames
+        self,
+        start: Callable[[], Calls[Any]],
+        frames: Frames,
+        names: Names,
+        ping: bytes = PING,
     ) -> CallResponse:
-        """Respond with server-sent events."""
-        stream = EventStream(frames, params, self.settings.ping_interval_s)
-        return self.call_response(start, stream, params)
+        """Respond with server-sent events. `ping` is sent while there are none."""
+        stream = EventStream(frames, _rename(names), self.settings.ping_interval_s, ping)
+        return self.call_response(start, stream, names)
 
     def object_response(
-        self, start: Callable[[], Calls[Any]], collector: Collector, params: ParamNames
+        self, start: Callable[[], Calls[Any]], collector: Collector, names: Names
     ) -> CallResponse:
         """Respond with one object."""
-        return self.call_response(start, SingleObject(collector), params)
+        return self.call_response(start, SingleObject(collector), names)
 
     def reply_response(
         self,
         start: Callable[[], Calls[Any]],
         write: Callable[[Any], Mapping[str, Any]],
-        params: ParamNames,
+        names: Names,
     ) -> CallResponse:
         """Respond with the reply of a unary call, converted by `write`."""
-        return self.call_response(start, UnaryObject(write), params)
+        return self.call_response(start, UnaryObject(write), names)
 
     def call_response(
-        self, start: Callable[[], Calls[Any]], writer: ResponseWriter, params: ParamNames
+        self, start: Callable[[], Calls[Any]], writer: ResponseWriter, names: Names
     ) -> CallResponse:
         """Respond with the events of calls in another format."""
-        return CallResponse(start, writer, self.active_calls, params)
+        return CallResponse(start, writer, self.active_calls, _rename(names))
 
 
 IDEMPOTENCY_KEY = "idempotency-key"

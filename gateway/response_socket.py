@@ -16,7 +16,6 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from dialects.openai.chat.objects import random_suffix
 from dialects.openai.errors import RESPONSE_PARAMS, with_openai_names
 from dialects.openai.responses.events import event_object
 from dialects.openai.responses.requests import new_response
@@ -27,6 +26,7 @@ from dialects.openai.responses.socket_frames import (
     parse_create_frame,
     parse_stream_id,
 )
+from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_object
 from gateway.context import AppContext
 from gateway.http.middleware import new_request_id

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from dialects.openai.errors import ParamNames, with_openai_names
+from dialects.shared.errors import Rename
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
@@ -64,13 +64,16 @@ class ResponseWriter(Protocol):
 class EventStream:
     """A response of server-sent events.
 
-    A comment is sent after `ping_interval_s` seconds without events, so that proxies do not close
-    the connection.
+    `ping`, a comment or an event, is sent after `ping_interval_s` seconds without events, so that
+    proxies do not close the connection.
     """
 
-    def __init__(self, frames: Frames, params: ParamNames, ping_interval_s: float) -> None:
+    def __init__(
+        self, frames: Frames, rename: Rename, ping_interval_s: float, ping: bytes = PING
+    ) -> None:
         self._frames = frames
-        self._params = params
+        self._rename = rename
+        self._ping_frame = ping
         self._ping_interval_s = ping_interval_s
         self._is_idle = True
         self._sends_ids = False
@@ -84,7 +87,7 @@ class EventStream:
         except CallerCancelled:
             mark_disconnected(scope)
         except DomainError as error:
-            await send(_body_chunk(self._frames.failure(with_openai_names(error, self._params))))
+            await send(_body_chunk(self._frames.failure(self._rename(error))))
         finally:
             pings.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -102,7 +105,7 @@ class EventStream:
         while True:
             await asyncio.sleep(self._ping_interval_s)
             if self._is_idle:
-                await send(_body_chunk(PING_AFTER_ID if self._sends_ids else PING))
+                await send(_body_chunk(PING_AFTER_ID if self._sends_ids else self._ping_frame))
             self._is_idle = True
 
 
@@ -140,7 +143,7 @@ class CallResponse(Response):
         start: Callable[[], Calls[Any]],
         writer: ResponseWriter,
         active_calls: ActiveCalls,
-        params: ParamNames,
+        rename: Rename,
     ) -> None:
         super().__init__()
         self.resources: AsyncExitStack | None = None
@@ -148,7 +151,7 @@ class CallResponse(Response):
         self._start = start
         self._writer = writer
         self._active_calls = active_calls
-        self._params = params
+        self._rename = rename
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the calls. Raises their DomainError if they fail before the first byte is sent."""
@@ -167,7 +170,7 @@ class CallResponse(Response):
                 set_rate_limits(scope, calls.first)
                 await self._writer.send_all(calls, scope, receive, send)
         except DomainError as error:
-            raise with_openai_names(error, self._params) from error.__cause__
+            raise self._rename(error) from error.__cause__
         finally:
             watcher.cancel()
 

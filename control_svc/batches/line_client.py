@@ -32,11 +32,11 @@ from dialects.openai.chat.objects import (
     TextCompletion,
     chat_params,
     completion_params,
-    random_suffix,
     render_echoes,
 )
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
+from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import check_depth
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority

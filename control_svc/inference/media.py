@@ -15,7 +15,7 @@ from control_svc.inference.turns import (
     TurnMessage,
     TurnPart,
 )
-from dialects.openai.errors import with_field
+from dialects.shared.errors import with_field
 from dialects.shared.media import (
     FileReference,
     StoredFile,

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from svc_kit.errors import KINDS, DomainError, MissingField, TooShort
+from dialects.shared.errors import field_steps, with_field
+from svc_kit.errors import DomainError, MissingField, TooShort
 from svc_kit.errors.status import openai_error
 
 ParamNames = Mapping[str, str]
@@ -83,21 +84,6 @@ VECTOR_STORE_PARAMS: ParamNames = _STORED | {
 
 ASSISTANT_PARAMS: ParamNames = _COMMON | _STORED
 
-_WRAPPERS = frozenset(
-    (
-        "new_response",
-        "settings",
-        "options",
-        "sampling",
-        "stopping",
-        "output",
-        "cache",
-        "scheduling",
-        "conversation",
-        "template",
-    )
-)
-"""Proto messages whose fields are top-level fields of a body."""
 _PROMPT = re.compile(r"prompt(?=\[|$)")
 _PREFIXED = ("dry", "mirostat", "adaptive")
 _PARTS = re.compile(r"^(messages\[\d+\]\.)parts\b")
@@ -140,21 +126,6 @@ def with_prompt_number(error: DomainError, number: int) -> DomainError:
     return with_field(error, field)
 
 
-def with_field(error: DomainError, field: str) -> DomainError:
-    """The same error with another field."""
-    if field == error.field:
-        return error
-    metadata = error.metadata | {"field": field}
-    if type(error) in KINDS:  # a reason of another release
-        return type(error).with_reason(
-            reason=error.reason,
-            message=error.message,
-            metadata=metadata,
-            retry_after=error.retry_after,
-        )
-    return type(error).from_metadata(metadata, error.retry_after)
-
-
 @contextmanager
 def openai_names(params: ParamNames) -> Iterator[None]:
     """Replace proto field names in errors that the block raises by the caller's names."""
@@ -177,9 +148,7 @@ def prompt_names(number: int, count: int) -> Iterator[None]:
 
 def openai_name(field: str, params: ParamNames) -> str:
     """The caller's name of a proto field, given with or without its enclosing messages."""
-    steps = field.split(".")
-    while len(steps) > 1 and steps[0] in _WRAPPERS:
-        steps.pop(0)
+    steps = field_steps(field)
     if len(steps) > 1 and steps[0] in _PREFIXED:
         return f"{steps[0]}_{steps[1]}"
     if steps[0] == "constraint":

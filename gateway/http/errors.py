@@ -1,15 +1,18 @@
-"""Errors as HTTP responses in OpenAI's envelope."""
+"""Errors as HTTP responses, in the envelope of the dialect that the request belongs to."""
 
 import math
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
-from dialects.openai.errors import error_body
+from dialects.anthropic import errors as anthropic
+from dialects.openai import errors as openai
+from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.rate_limits import refusal_headers
 from svc_kit.errors import (
     BudgetExceeded,
@@ -21,9 +24,28 @@ from svc_kit.errors import (
     RouteNotFound,
 )
 from svc_kit.errors.status import http_status, is_retryable
+from svc_kit.logs import current_request_id
 
 _RETRIED_BY_CLIENTS = (408, 409, 429, 501)
 """Statuses that OpenAI's clients retry by default, even if the error is permanent."""
+
+
+class ErrorFormat(NamedTuple):
+    """How a dialect writes errors."""
+
+    body: Callable[[DomainError, str], Mapping[str, object]]
+    """Converts an error and the request's id to the JSON of the response."""
+    routes: str = ""
+    """The routes that the error of an unknown one names; empty: none."""
+
+
+_FORMATS: Final = {
+    Dialect.OPENAI: ErrorFormat(lambda error, _: openai.error_body(error)),
+    Dialect.ANTHROPIC: ErrorFormat(
+        anthropic.error_body,
+        routes="POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models",
+    ),
+}
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -31,17 +53,21 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def error_response(error: DomainError) -> Response:
-    """The response for an error, with Retry-After if it can be retried."""
+def error_response(error: DomainError, scope: Scope | None = None) -> Response:
+    """The response for an error, with Retry-After if it can be retried.
+
+    `scope` is the request, whose dialect decides about the form; None: OpenAI's.
+    """
     status = http_status(error)
-    response = json_response(error_body(error), status)
+    dialect = Dialect.OPENAI if scope is None else dialect_of(scope)
+    response = json_response(_FORMATS[dialect].body(error, current_request_id()), status)
     if status in (429, 503) and error.retry_after is not None:
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
         response.headers["retry-after-ms"] = str(round(error.retry_after * 1000))
     if status in _RETRIED_BY_CLIENTS and not is_retryable(error):
         response.headers["x-should-retry"] = "false"
     if isinstance(error, RateLimited | BudgetExceeded):
-        response.raw_headers += refusal_headers(error)
+        response.raw_headers += refusal_headers(error, dialect)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):
@@ -51,20 +77,21 @@ def error_response(error: DomainError) -> Response:
     return response
 
 
-async def _domain_error(_request: Request, error: DomainError) -> Response:
-    return error_response(error)
+async def _domain_error(request: Request, error: DomainError) -> Response:
+    return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     """Convert errors of the router."""
-    method, path = request.method, request.url.path
+    method, path, scope = request.method, request.url.path, request.scope
     if error.status_code == 404:
-        return error_response(RouteNotFound(method=method, path=path))
+        routes = _FORMATS[dialect_of(scope)].routes
+        return error_response(RouteNotFound(method=method, path=path, routes=routes), scope)
     if error.status_code == 405:
-        response = error_response(MethodNotAllowed(method=method, path=path))
+        response = error_response(MethodNotAllowed(method=method, path=path), scope)
         response.headers.update(error.headers or {})
         return response
-    return error_response(InvalidField(field="request", problem=error.detail))
+    return error_response(InvalidField(field="request", problem=error.detail), scope)
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Coroutine[Any, Any, Response]]] = {

@@ -73,6 +73,7 @@ class _ResponseObserver:
             headers = [
                 *message.get("headers", ()),
                 (b"x-request-id", self._request_id),
+                (b"request-id", self._request_id),  # Anthropic's name
                 (b"openai-processing-ms", b"%d" % duration_ms),
                 (b"openai-version", API_VERSION),
                 *rate_limit_headers(self._scope),
@@ -143,7 +144,7 @@ class RequestMiddleware:
             _log.exception("a request failed")
             failure = InternalError(request_id=request_id_var.get())
         if not response.status:
-            await error_response(failure)(scope, receive, response.send)
+            await error_response(failure, scope)(scope, receive, response.send)
 
     def _report(self, scope: Scope, response: _ResponseObserver, span: Span) -> None:
         route = getattr(scope.get("route"), "path", UNMATCHED)

@@ -1,15 +1,19 @@
-"""Headers that tell callers what their limits have left: OpenAI's, and those of the IETF draft.
+"""Headers that tell callers what their limits have left: OpenAI's or Anthropic's, and those of the
+IETF draft.
 
-`x-ratelimit-*` is about the limit of requests, and of tokens, with the least left. `RateLimit` and
-`RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11) name all enforced limits.
+`x-ratelimit-*` and `anthropic-ratelimit-*` are about the limit of requests, and of tokens, with the
+least left. `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11) name all
+enforced limits.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 from starlette.types import Scope
 
+from gateway.http.dialect import Dialect, dialect_of
 from svc_kit.errors import BudgetExceeded, RateLimited
 
 _RATE_LIMITS: Final = "corral.rate_limits"
@@ -32,10 +36,13 @@ def set_rate_limits(scope: Scope, message: object) -> None:
 
 def rate_limit_headers(scope: Scope) -> Headers:
     """The headers of a response; none if no limit applies to it."""
-    return _headers(scope.get(_RATE_LIMITS, ()))
+    statuses = scope.get(_RATE_LIMITS, ())
+    return _headers(statuses, dialect_of(scope)) if statuses else []
 
 
-def refusal_headers(error: RateLimited | BudgetExceeded) -> Headers:
+def refusal_headers(
+    error: RateLimited | BudgetExceeded, dialect: Dialect = Dialect.OPENAI
+) -> Headers:
     """The headers of a refusal."""
     units = {name: unit for unit, name in _UNITS.items()}
     units["concurrent_requests"] = RateLimitStatus.UNIT_CONCURRENT_REQUESTS
@@ -48,17 +55,16 @@ def refusal_headers(error: RateLimited | BudgetExceeded) -> Headers:
     status.reset.FromSeconds(error.reset_s)
     if error.window_s:
         status.window.FromSeconds(error.window_s)
-    return _headers([status])
+    return _headers([status], dialect)
 
 
-def _headers(statuses: Sequence[RateLimitStatus]) -> Headers:
-    if not statuses:
-        return []
+def _headers(statuses: Sequence[RateLimitStatus], dialect: Dialect) -> Headers:
+    write = _anthropic if dialect is Dialect.ANTHROPIC else _openai
     headers: Headers = []
     for unit, name in _UNITS.items():
         of_unit = [status for status in statuses if status.unit == unit]
         if of_unit:
-            headers += _openai(min(of_unit, key=lambda each: each.remaining / each.amount), name)
+            headers += write(min(of_unit, key=lambda each: each.remaining / each.amount), name)
     policies = ", ".join(map(_policy, statuses))
     limits = ", ".join(map(_limit, statuses))
     return [*headers, (b"ratelimit-policy", policies.encode()), (b"ratelimit", limits.encode())]
@@ -72,6 +78,19 @@ def _openai(status: RateLimitStatus, unit: str) -> Headers:
     }
     return [
         (f"x-ratelimit-{name}-{unit}".encode(), value.encode()) for name, value in values.items()
+    ]
+
+
+def _anthropic(status: RateLimitStatus, unit: str) -> Headers:
+    reset = datetime.now(UTC) + status.reset.ToTimedelta()
+    values = {
+        "limit": str(status.amount),
+        "remaining": str(status.remaining),
+        "reset": reset.isoformat(timespec="seconds").replace("+00:00", "Z"),
+    }
+    return [
+        (f"anthropic-ratelimit-{unit}-{name}".encode(), value.encode())
+        for name, value in values.items()
     ]
 
 

@@ -125,6 +125,12 @@ class RouteNotFound(NotFound):
 
     method: str
     path: str
+    routes: str = ""
+    """Routes of the same API, for the message."""
+
+    def _describe(self) -> str:
+        known = f". This API has: {self.routes}" if self.routes else ""
+        return super()._describe() + known
 
 
 class RequestIdReused(AlreadyExists):

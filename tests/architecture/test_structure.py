@@ -35,6 +35,7 @@ PARTS_OF_A_SLICE: Final = frozenset(
         "backend",
         "context",
         "embeddings",
+        "errors",
         "events",
         "model",
         "objects",

@@ -1,6 +1,5 @@
 """Completions, usage and models as OpenAI's objects."""
 
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -296,11 +295,6 @@ def model_list(models: Iterable[model_pb2.Model]) -> dict[str, object]:
 
 CHAT_ID = "chatcmpl-"
 COMPLETION_ID = "cmpl-"
-
-
-def random_suffix() -> str:
-    """The random part of an object id."""
-    return secrets.token_hex(16)
 
 
 def chat_params(body: ChatCompletionBody) -> ParamNames:

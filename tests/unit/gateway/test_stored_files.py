@@ -117,7 +117,7 @@ async def test_what_a_response_needs_is_released_at_its_end(calls: Refused) -> N
     async def send(_message: object) -> None:
         raise CallerCancelled
 
-    response = CallResponse(lambda: calls, Writer(), ActiveCalls(), {})
+    response = CallResponse(lambda: calls, Writer(), ActiveCalls(), lambda error: error)
     response.resources = AsyncExitStack()
     response.resources.callback(events.append, "released")
     try:

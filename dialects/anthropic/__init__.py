@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: requests to protos, and protos to its objects, events and errors."""

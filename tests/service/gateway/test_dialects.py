@@ -1,0 +1,62 @@
+"""Errors have the form of the API that a request belongs to."""
+
+from collections.abc import Mapping
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from svc_kit.auth.keys import hash_key
+from svc_kit.settings.groups import KeySettings
+from tests.support.loopback_gateway import run_gateway
+
+VERSION = {"anthropic-version": "2023-06-01"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [("POST", "/v1/messages/nothing", {}), ("GET", "/v1/nothing", VERSION)],
+)
+async def test_unknown_routes_of_anthropic_name_those_that_are_there(
+    client: httpx.AsyncClient, method: str, path: str, headers: Mapping[str, str]
+) -> None:
+    """The header decides where the path does not."""
+    answer = await client.request(method, path, headers=headers)
+
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["type"] == "not_found_error"
+    assert error["message"].startswith(f"Invalid URL ({method} {path}). This API has: ")
+    assert answer.json()["request_id"] == answer.headers["request-id"]
+
+
+async def test_other_routes_answer_in_the_form_of_openai(client: httpx.AsyncClient) -> None:
+    """Also those whose path only begins alike."""
+    answer = await client.get("/v1/messages2")
+
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "route_not_found"
+
+
+async def test_a_key_may_be_sent_in_x_api_key() -> None:
+    """Authorization comes first; a wrong key is refused in the dialect's form."""
+    keys = (KeySettings(name="app", sha256=SecretStr(hash_key("secret"))),)
+    async with run_gateway(keys=keys) as gateway, gateway.client() as client:
+        right = await client.get("/v1/models/fake", headers={"x-api-key": "secret"})
+        both = await client.get(
+            "/v1/models/fake", headers={"x-api-key": "other", "authorization": "Bearer secret"}
+        )
+        wrong = await client.get("/v1/models/fake", headers={"x-api-key": "other", **VERSION})
+        none = await client.get("/v1/models/fake", headers=VERSION)
+
+    assert [each.status_code for each in (right, both, wrong, none)] == [200, 200, 401, 401]
+    assert [each.json()["error"]["type"] for each in (wrong, none)] == ["authentication_error"] * 2
+
+
+async def test_every_answer_has_the_id_of_its_request_under_both_names(
+    client: httpx.AsyncClient,
+) -> None:
+    """OpenAI's and Anthropic's SDK read different headers."""
+    answer = await client.get("/v1/models")
+
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
