@@ -210,7 +210,7 @@ class GenerationOptions:
 NO_OPTIONS: Final = GenerationOptions()
 _INTERNAL: Final = {
     "": ("num_choices", "resume", "label"),
-    "output.": ("token_ids", "prompt_logprobs"),
+    "output.": ("token_ids", "prompt_logprobs", "prompt_token_ids"),
     "cache.": ("keep_for",),
 }
 """Options that clients may not set, by path prefix."""

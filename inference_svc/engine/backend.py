@@ -5,7 +5,8 @@ The engine guarantees to a backend:
 - rows are in ascending slot order, and the positions of a slot are consecutive;
 - `trim` is never called between building a batch and its `decode`;
 - `save`, `restore` and `copy` are called in an order that `kv_cache.copies.CacheCopier` allows;
-- `sample` is called only with rows of the last `decode`, at most once per row;
+- `score` and `sample` are called only with rows of the last `decode`, `sample` at most once per
+  row;
 - `use_adapters` receives only loaded adapters, and only unused adapters are unloaded;
 - all methods are called from the step thread.
 """
@@ -73,6 +74,15 @@ class SampleTask(NamedTuple):
     mask: TokenMask | None = None
 
 
+class ScoreTask(NamedTuple):
+    """A request for the log probabilities of a prompt's token, and of the `num_top` best ones, in
+    one row of logits."""
+
+    row: int
+    token: int
+    num_top: int
+
+
 class Source(NamedTuple):
     """What the encoder reads for the sequence of a slot."""
 
@@ -132,6 +142,9 @@ class Backend(Protocol):
 
     def sample(self, tasks: Sequence[SampleTask]) -> Sequence[SampledToken | SampleFailure]:
         """Sample a token for each task, in order."""
+
+    def score(self, tasks: Sequence[ScoreTask]) -> Sequence[ChosenLogprob]:
+        """The log probabilities for each task, in order, with ranks. Rows are not changed."""
 
     def new_sampler(self, request: SequenceRequest) -> Sampler:
         """Create the sampler of a sequence, with the prompt already accepted."""

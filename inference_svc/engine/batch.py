@@ -17,8 +17,8 @@ class Row(NamedTuple):
     """Consecutive tokens of one slot, the first in cell `start`.
 
     If `output`, there are logits for the last token. The last `drafted` tokens are a draft: there
-    are logits for each of them, and for the token before. With a `span` the tokens stand for
-    vectors of this chunk.
+    are logits for each of them, and for the token before. If `scored`, there are logits for all
+    tokens. With a `span` the tokens stand for vectors of this chunk.
     """
 
     slot: int
@@ -27,10 +27,13 @@ class Row(NamedTuple):
     output: bool
     drafted: int = 0
     span: MediaSpan | None = None
+    scored: bool = False
 
     @property
     def num_outputs(self) -> int:
         """The number of tokens with logits."""
+        if self.scored:
+            return len(self.tokens)
         return 1 + self.drafted if self.output else 0
 
     @property
@@ -117,7 +120,7 @@ class TokenBatch:
             np.array([row.tokens[0] for row in rows], np.int32),
             np.array([row.start for row in rows], np.int32),
             np.array([row.slot for row in rows], np.int32),
-            np.array([row.output for row in rows], np.int8),
+            np.array([row.output or row.scored for row in rows], np.int8),
         )
 
 

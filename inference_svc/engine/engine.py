@@ -344,8 +344,11 @@ class Engine:
     def _update_cost_model(self, plan: Plan, seconds: float) -> None:
         """Update the cost model with the duration of a decode call.
 
-        Prefills are separate, since a row without output takes less time.
+        Prefills are separate, since a row without output takes less time; those with all logits
+        take more and are not counted.
         """
+        if plan.rows[0].scored:
+            return
         rows, drafted = plan.num_decoding, plan.rows[0].drafted
         if plan.prompt_tokens:
             if plan.has_vectors:

@@ -48,10 +48,25 @@ class Logprob(NamedTuple):
 
 
 class ChosenLogprob(NamedTuple):
-    """The sampled token and the most probable ones, best first."""
+    """The sampled token or the token of a prompt, and the most probable ones, best first.
+
+    `rank` is the rank of a prompt's token, from 1; 0 for a sampled one.
+    """
 
     chosen: Logprob
     top: tuple[Logprob, ...]
+    rank: int = 0
+
+
+class PromptToken(NamedTuple):
+    """A token of a prompt; `piece` are its bytes.
+
+    `logprob` is None for the first token, a vector, and the token after a vector.
+    """
+
+    token: int
+    piece: bytes
+    logprob: ChosenLogprob | None
 
 
 class Started(NamedTuple):
@@ -82,6 +97,13 @@ class Moved(NamedTuple):
 
     sequence_id: int
     slot: int
+
+
+class PromptTokens(NamedTuple):
+    """The next tokens of a prompt in order, if their log probabilities were requested."""
+
+    sequence_id: int
+    tokens: tuple[PromptToken, ...]
 
 
 class Delta(NamedTuple):
@@ -232,6 +254,7 @@ Event = (
     | Preempted
     | Resumed
     | Moved
+    | PromptTokens
     | Delta
     | Finished
     | Failed

@@ -5,7 +5,7 @@ other sequences are not affected.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.backend import Backend, DecodeError, SampleTask
@@ -15,6 +15,7 @@ from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
 from inference_svc.engine.media import Vectors, VectorsUnreadable, read_vectors
 from inference_svc.engine.output_processor import OutputProcessor
+from inference_svc.engine.prompt_scorer import PromptScorer
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot, SlotTable
@@ -38,6 +39,7 @@ class Executor:
         clock: Callable[[], float],
     ) -> None:
         self.prompt_tokens = 0
+        self._scorer = PromptScorer(backend, sequences)
         self._sources = SourceEncoder(backend, sequences.running)
         self._backend = backend
         self._limits = backend.limits
@@ -76,7 +78,9 @@ class Executor:
                 sequence.slot.tokens.extend(row.certain)
             if not sequence.is_decoding:
                 self.prompt_tokens += len(row.tokens)
-        self._sample(work, rows)
+        first_outputs = _first_outputs(rows)
+        self._scorer.score(work, first_outputs)
+        self._sample(work, first_outputs)
         for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
             self._backend.trim(slot.index, len(slot.tokens))
         return True
@@ -154,8 +158,7 @@ class Executor:
 
     # --- sampling ---------------------------------------------------------------------------------
 
-    def _sample(self, work: SequenceOf[Work], rows: SequenceOf[Row]) -> None:
-        first_output = _first_outputs(rows)
+    def _sample(self, work: SequenceOf[Work], first_outputs: Mapping[int, int]) -> None:
         chosen: list[Work] = []
         tasks: list[SampleTask] = []
         for item in work:
@@ -166,7 +169,8 @@ class Executor:
                 sequence.first_token_at = self._clock()
                 self._output_processor.finish(sequence, FinishReason.LENGTH)
                 continue
-            task = self._task(sequence, first_output[row.slot])
+            before = len(row.tokens) - 1 if row.scored else 0
+            task = self._task(sequence, first_outputs[row.slot] + before)
             if task is not None:
                 chosen.append(item)
                 tasks.append(task)

@@ -85,6 +85,10 @@ class SequenceRequest:
     the sequence ends; with `keep_for` it may be archived for that object. Slots are shared fairly
     between the values of `project`.
 
+    With `prompt_logprobs` the log probability of each prompt token is computed, with those of this
+    many alternatives. Since cached cells have no logits, the prompt then does not start from a
+    cached prefix.
+
     A draft has up to `max_draft` tokens, 0 for none; `predicted` is the caller's predicted output.
     A `deterministic` sequence is computed alone (`Planner.solo_plan`), and must neither `reuse` a
     prefix nor draft. `request_id` is that of the RPC, for errors.
@@ -105,6 +109,7 @@ class SequenceRequest:
     ignore_eos: bool = False
     include_stop: bool = False
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     special_tokens: bool = False
     visible_tokens: frozenset[int] = frozenset()
     priority: int = 2
@@ -128,6 +133,11 @@ class SequenceRequest:
     def num_prompt_tokens(self) -> int:
         """Tokens that count as the prompt: those of the source, if there is one."""
         return len(self.source) or len(self.prompt)
+
+    @property
+    def may_start_cached(self) -> bool:
+        """Whether its prompt may start from a cached prefix."""
+        return self.reuse and self.prompt_logprobs is None
 
 
 class Submit(NamedTuple):

@@ -40,6 +40,8 @@ class Sequence:
         self.tokens: array[int] = request.prompt + request.resumed
         # The index of the token after the last chunk of vectors; 0 without any.
         self.media_end = request.media[-1].end if request.media else 0
+        # Prompt tokens whose log probabilities have been sent; all if none are wanted.
+        self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
         self.detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
@@ -102,10 +104,30 @@ class Sequence:
         """The chunk to which the next token to compute belongs, None in text, and how many tokens
         of this chunk or text a step may compute now: a row never has tokens and vectors."""
         count, computed = self.num_computable, self.num_computed
-        if computed >= self.media_end:
-            return None, count
-        span, end = part_at(self.request.media, computed)
+        span, end = None, None
+        if computed < self.media_end:
+            span, end = part_at(self.request.media, computed)
+        if span is None and not self.is_scored:
+            count = min(count, self._num_before_scored)
         return span, count if end is None else min(count, end - computed)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether log probabilities of all prompt tokens have been sent."""
+        return self.num_scored == len(self.request.prompt)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether the logits of the next token to compute are those of a prompt token whose log
+        probability is not known yet."""
+        return not self.is_scored and self.num_computed >= self.num_scored - 1
+
+    @property
+    def _num_before_scored(self) -> int:
+        """The tokens before the next change of `is_scoring`: cells that were lost after their
+        logits had been used are computed again without logits."""
+        end = len(self.request.prompt) if self.is_scoring else self.num_scored - 1
+        return end - self.num_computed
 
     def whole_prefix(self, count: int) -> int:
         """The largest number of tokens up to `count` that does not end inside a chunk."""

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, Started
+from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, PromptTokens, Started
 from svc_kit.errors import DomainError, SlowReader
 
-SequenceEvent = Started | Delta | Finished
+SequenceEvent = Started | PromptTokens | Delta | Finished
 
 
 class ReaderLimits(NamedTuple):
@@ -60,7 +60,7 @@ class OutputStream:
         """Whether its sequences are paused because the reader is slow."""
         return self._pause_timer is not None
 
-    def deliver(self, event: Started | Delta | Finished | Failed | Cancelled) -> None:
+    def deliver(self, event: SequenceEvent | Failed | Cancelled) -> None:
         """Queue an engine event for the reader."""
         if self._error is not None:
             return

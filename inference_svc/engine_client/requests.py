@@ -13,6 +13,7 @@ from inference_svc.engine.events import (
     Finished,
     Moved,
     Preempted,
+    PromptTokens,
     Resumed,
     Started,
 )
@@ -23,7 +24,9 @@ from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
 from svc_kit.tracing.span import Span, current_span
 
-SequenceEvent = Started | Preempted | Resumed | Moved | Delta | Finished | Failed | Cancelled
+SequenceEvent = (
+    Started | Preempted | Resumed | Moved | PromptTokens | Delta | Finished | Failed | Cancelled
+)
 
 
 @dataclass(slots=True)
@@ -129,6 +132,8 @@ class RequestTracker:
                 live.slot = event.slot
             case Started():
                 live.slot = event.slot
+                live.stream.deliver(event)
+            case PromptTokens():
                 live.stream.deliver(event)
             case Delta():
                 live.num_output += len(event.tokens)

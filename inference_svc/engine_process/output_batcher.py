@@ -21,6 +21,7 @@ from inference_svc.engine.events import (
     ModelLoad,
     Moved,
     Preempted,
+    PromptTokens,
     Resumed,
     Started,
 )
@@ -83,7 +84,7 @@ class OutputBatcher:
         urgent, flush_all = set(), False
         for event in output:
             match event:
-                case ModelLoad() | DiskCacheLoad():
+                case ModelLoad() | DiskCacheLoad() | PromptTokens():
                     pass
                 case Delta(sequence_id):
                     if sequence_id in self._awaiting_first_token:
@@ -158,7 +159,10 @@ class OutputBatcher:
         delayed: list[Event] = []
         for output in self._pending:
             for event in output if isinstance(output, list) else ():
-                waits = isinstance(event, Delta) and event.sequence_id not in self._urgent
+                waits = (
+                    isinstance(event, Delta | PromptTokens)
+                    and event.sequence_id not in self._urgent
+                )
                 (delayed if waits else batch).append(event)
         self._pending = [delayed] if delayed else []
         self._urgent.clear()

@@ -16,10 +16,12 @@ from inference_svc.engine.backend import (
     SampledToken,
     SampleFailure,
     SampleTask,
+    ScoreTask,
     Source,
 )
 from inference_svc.engine.batch import NativeLimits, Row, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
+from inference_svc.engine.events import ChosenLogprob
 from inference_svc.engine.kv_cache.copies import CellRefCounts
 from inference_svc.engine.media import Vectors
 from inference_svc.engine.request import AdapterStack, SequenceRequest
@@ -256,6 +258,13 @@ class LlamaBackend:
         """Sample a token for each task."""
         # Rows are fetched before other threads start: llama.cpp reorders rows on each access.
         return self._row_sampler.sample(tasks, [self._row(task.row) for task in tasks])
+
+    def score(self, tasks: Sequence[ScoreTask]) -> list[ChosenLogprob]:
+        """Compute the log probabilities for each task."""
+        rows = [self._row(task.row) for task in tasks]
+        return self._row_sampler.score(
+            tasks, rows, lambda token: self.vocabulary.piece(token, special=True)
+        )
 
     def _row(self, output: int) -> Logits:
         pointer = llama_cpp.llama_get_logits_ith(self._context, self._output_rows[output])

@@ -92,7 +92,7 @@ class GridPositions:
 
     def add(self, batch: TokenBatch) -> None:
         """Record the pictures of a batch that was computed."""
-        for slot, start, tokens, _, _, span in batch.vector_rows:
+        for slot, start, tokens, _, _, span, _ in batch.vector_rows:
             if span is None or span.grid is None:
                 continue
             chunks, position = self._chunks[slot], self.position(slot, span.start)

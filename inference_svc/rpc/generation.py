@@ -174,7 +174,10 @@ class GenerationService:
         except BaseException:
             admission.release()
             raise
-        return AcceptedRequest(requests, stream, position, key, admission)
+        sends_ids = options.output.prompt_token_ids
+        return AcceptedRequest(
+            requests, stream, position, key, admission, prompt_token_ids=sends_ids
+        )
 
     def _resolve(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """Resolve the model name again. Raises `ModelNotFound` if it now names another model than

@@ -136,6 +136,7 @@ def to_requests(
         special_tokens=options.output.special_tokens,
         adapters=target.adapters,
         top_logprobs=_top_logprobs(options.output),
+        prompt_logprobs=_prompt_logprobs(options.output),
         request_id=caller.request_id,
         stop=tuple(stopping.stop),
         stop_tokens=frozenset(stopping.stop_token_ids),
@@ -145,8 +146,13 @@ def to_requests(
     )
     _check_stopping(stopping, target)
     resumed = _resumed(options, num_choices, sampling, target, len(tokens))
+    others = replace(template, prompt_logprobs=None)  # the prompt's are sent once
     return [
-        replace(template, choice=choice, **resumed.get(choice, _Resumed())._asdict())
+        replace(
+            others if choice else template,
+            choice=choice,
+            **resumed.get(choice, _Resumed())._asdict(),
+        )
         for choice in range(num_choices)
     ]
 
@@ -167,12 +173,13 @@ def _check_prompt(prompt: Prompt, target: Target) -> None:
 
 def _check_encoder_decoder(options: generation.GenerationOptions) -> None:
     """Raise `FeatureUnsupported` for what depends on the prompt alone: the state of a decoder also
-    depends on the source, and the encoder computes all sources together."""
+    depends on the source, the encoder computes all sources together and has no logits."""
     features = {
         "cache.keep": options.cache.keep,
         "cache.keep_for": bool(options.cache.keep_for),
         "resume.snapshot_id": any(choice.snapshot_id for choice in options.resume),
         "deterministic": options.deterministic,
+        "prompt_logprobs": options.output.HasField("prompt_logprobs"),
     }
     for name, is_wanted in features.items():
         if is_wanted:
@@ -220,12 +227,17 @@ def _max_draft(options: generation.GenerationOptions) -> int:
 
 
 def _top_logprobs(output: generation.OutputOptions) -> int | None:
-    if output.HasField("prompt_logprobs"):  # prompts are computed without logits
-        raise FeatureUnsupported(feature="prompt_logprobs")
     if not output.HasField("top_logprobs"):
         return None
     check_range("top_logprobs", output.top_logprobs, 0, MAX_LOGPROBS)
     return output.top_logprobs
+
+
+def _prompt_logprobs(output: generation.OutputOptions) -> int | None:
+    if not output.HasField("prompt_logprobs"):
+        return None
+    check_range("prompt_logprobs", output.prompt_logprobs, 0, MAX_LOGPROBS)
+    return output.prompt_logprobs
 
 
 def resolve_priority(request: generation.Priority, principal: Principal) -> int:

@@ -42,7 +42,8 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
     """A submitted request: its choices, its stream, and the values of the first event. The vectors
-    of its pictures and sounds are kept until `media` is released."""
+    of its pictures and sounds are kept until `media` is released. `prompt_token_ids`: send the
+    tokens of the prompt."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
@@ -50,6 +51,7 @@ class AcceptedRequest:
     usage_key: UsageKey
     admission: Admission
     media: MediaLease = NO_MEDIA
+    prompt_token_ids: bool = False
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -62,6 +64,7 @@ class AcceptedRequest:
             model=self.usage_key.model,
             max_tokens=first.max_tokens,
             rate_limits=self.admission.statuses(),
+            prompt_token_ids=(first.source or first.prompt) if self.prompt_token_ids else (),
         )
 
 
@@ -314,6 +317,10 @@ def _responses(
     if isinstance(event, events.Delta):
         usage.add(choice, len(event.tokens))
         yield turn.delta(event)
+    elif isinstance(event, events.PromptTokens):
+        yield turn.response_type(
+            prompt_tokens=pb.PromptTokens(tokens=map(_prompt_token, event.tokens))
+        )
     elif isinstance(event, events.Finished):
         if (rest := turn.finish()) is not None:
             yield rest
@@ -342,6 +349,15 @@ def _finished(choice: int, event: events.Finished, reason: pb.FinishReason) -> p
 
 def _chosen(logprob: events.ChosenLogprob) -> pb.ChosenLogprob:
     return pb.ChosenLogprob(chosen=_logprob(logprob.chosen), top=map(_logprob, logprob.top))
+
+
+def _prompt_token(token: events.PromptToken) -> pb.PromptToken:
+    message = pb.PromptToken(token_id=token.token, token=token.piece)
+    if token.logprob is not None:
+        message.logprob = max(token.logprob.chosen.logprob, -9999.0)
+        message.rank = token.logprob.rank
+        message.top.extend(map(_logprob, token.logprob.top))
+    return message
 
 
 def _logprob(logprob: events.Logprob) -> pb.TokenLogprob:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from inference_svc.engine.batch import TokenBatch
-from tests.support.sequences import EngineBench
+from inference_svc.engine.events import Started
+from tests.support.sequences import EngineBench, expected_prompt_tokens
 
 Plan = dict[str, Any]
 
@@ -62,6 +63,19 @@ def run_plans(
             break
     assert not bench.engine.has_sequences
     assert bench.failures() == {}
+
+
+def check_prompt_tokens(
+    bench: EngineBench, plans: Sequence[Plan], prompt_of: Callable[[int], Sequence[int]]
+) -> None:
+    """Check that each prompt token of the `scored` sequences was sent once with its own log
+    probability; those of cancelled ones up to some token, and none if resumed tokens ended it."""
+    started = {event.sequence_id for event in bench.events if isinstance(event, Started)}
+    for i, plan in enumerate(plans):
+        tokens = bench.prompt_tokens(i)
+        is_scored = plan["scored"] and i in started
+        expected = expected_prompt_tokens(prompt_of(i)) if is_scored else []
+        assert tokens == (expected if plan["cancel_after"] is None else expected[: len(tokens)])
 
 
 def check_tokens(

@@ -21,6 +21,7 @@ from inference_svc.engine.backend import (
     SampledToken,
     SampleFailure,
     SampleTask,
+    ScoreTask,
     Source,
 )
 from inference_svc.engine.batch import NativeLimits, TokenBatch
@@ -69,6 +70,12 @@ def next_token(
     if int.from_bytes(digest[:2], "little") % end_after == 0:
         return END_TOKEN
     return 97 + digest[2] % 26
+
+
+def token_score(before: Sequence[int], token: int) -> tuple[int, float]:
+    """The rank and log probability of a token after others in the fake model."""
+    digest = hashlib.blake2b(f"{list(before)}|{token}".encode(), digest_size=4).digest()
+    return 1 + digest[0], -int.from_bytes(digest, "little") / 2**32
 
 
 @dataclass(slots=True)
@@ -319,6 +326,15 @@ class FakeBackend:
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """Return `next_token` for each task; the seed `FAILING_SEED` fails."""
         return [self._choose(task) for task in tasks]
+
+    def score(self, tasks: Sequence[ScoreTask]) -> list[ChosenLogprob]:
+        """Log probabilities and ranks that depend on the tokens before and on the token."""
+        return [self._score(task) for task in tasks]
+
+    def _score(self, task: ScoreTask) -> ChosenLogprob:
+        rank, value = token_score(self._rows[task.row], task.token)
+        logprob = Logprob(task.token, self.piece(task.token, special=True), value)
+        return ChosenLogprob(logprob, (logprob,) * task.num_top, rank)
 
     def _choose(self, task: SampleTask) -> SampledToken | SampleFailure:
         if not isinstance(task.sampler, FakeSampler):

@@ -7,13 +7,23 @@ from typing import Any, TypeVar
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
+from inference_svc.engine.events import (
+    ChosenLogprob,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Logprob,
+    PromptToken,
+    PromptTokens,
+    Started,
+)
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token
+from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token, token_score
 
-EventT = TypeVar("EventT", Delta, Started, Finished)
+EventT = TypeVar("EventT", PromptTokens, Delta, Started, Finished)
 
 
 def make_request(
@@ -44,6 +54,19 @@ def expected_tokens(
         if tokens[-1] == END_TOKEN:
             break
     return tokens[len(prompt) :]
+
+
+def expected_prompt_tokens(prompt: Sequence[int]) -> list[PromptToken]:
+    """The tokens of a prompt as the fake model scores them, without alternatives."""
+    tokens = []
+    for i, token in enumerate(prompt):
+        piece = bytes([token]) if token >= 0 else b""
+        score = None
+        if i and min(token, prompt[i - 1]) >= 0:
+            rank, value = token_score(prompt[:i], token)
+            score = ChosenLogprob(Logprob(token, piece, value), (), rank)
+        tokens.append(PromptToken(token, piece, score))
+    return tokens
 
 
 class ManualClock:
@@ -129,6 +152,11 @@ class EngineBench:
     def tokens(self, sequence_id: int) -> list[int]:
         """All emitted tokens of a sequence."""
         return [token for delta in self.deltas(sequence_id) for token in delta.tokens]
+
+    def prompt_tokens(self, sequence_id: int) -> list[PromptToken]:
+        """The prompt tokens that were sent with log probabilities."""
+        events = self._of_sequence(PromptTokens, sequence_id)
+        return [token for event in events for token in event.tokens]
 
     def deltas(self, sequence_id: int) -> list[Delta]:
         """All deltas of a sequence."""

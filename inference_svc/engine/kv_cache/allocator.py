@@ -68,7 +68,7 @@ class SlotAllocator:
             )
         request, tokens = sequence.request, sequence.tokens
         limit = len(tokens) - 1
-        if not request.reuse or limit < MIN_REUSED_TOKENS:
+        if not request.may_start_cached or limit < MIN_REUSED_TOKENS:
             return NO_PREFIX
         best = NO_PREFIX
         for slot in self._table.slots:

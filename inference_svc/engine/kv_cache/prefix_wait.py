@@ -62,7 +62,9 @@ class PrefixWaiters:
         `num_cached` tokens of the prompt are cached already.
         """
         self._following.pop(sequence.request.sequence_id, None)
-        if not self._is_enabled or not sequence.request.reuse or sequence.saved_prefix is not None:
+        if not self._is_enabled or sequence.saved_prefix is not None:
+            return False
+        if not sequence.request.may_start_cached:
             return False
         leader, shared = self._leader(sequence, running)
         if leader is None or shared - num_cached < MIN_REUSED_TOKENS:

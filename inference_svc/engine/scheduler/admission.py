@@ -118,7 +118,7 @@ class Admission:
         sequence.has_started, sequence.started_at = True, now
         cached = min(prefix.tokens, len(request.prompt))
         self.cached_tokens += cached
-        self.num_misses += request.reuse and prefix.source is CacheSource.NONE
+        self.num_misses += request.may_start_cached and prefix.source is CacheSource.NONE
         queue_s = now - sequence.arrived_at
         self._sequences.events.append(
             Started(request.sequence_id, slot.index, cached, prefix.source, queue_s)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Final
 
 from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.cost_model.step_time import StepTimeModel
@@ -22,6 +23,13 @@ from inference_svc.engine.scheduler.policy import (
 )
 from inference_svc.engine.sequence import Plan, Sequence, Work
 from inference_svc.engine.slots import Slot
+
+_SCORED_COST: Final = 2
+"""A prompt token with logits counts as this many without, since the output layer and the softmax
+are computed too."""
+_MIN_SCORED: Final = 8
+"""Prompt tokens with logits of a step beside decoding sequences, even if these then miss their
+target time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +73,25 @@ def plan_prefill(
     step_time: StepTimeModel,
     now: float,
 ) -> tuple[Plan, ...]:
-    """Plan a call for the prompts that this step completes, one for all others, one for vectors,
-    and one for each non-causal chunk.
+    """Plan a call for the prompts that this step completes, one for all others, one for those that
+    need all logits, one for vectors, and one for each non-causal chunk.
 
     Prompts without a chunk are left out. The rows of the second call have equal lengths, so they
     divide a micro-batch evenly. All sequences have a slot. `num_decoding` sequences wait until the
     prefill is done. `now` is a time of the engine's clock.
     """
     parts = [sequence.next_part for sequence in sequences]
-    prompts = [
-        _pending_prompt(sequence, count, now)
-        for sequence, (_, count) in zip(sequences, parts, strict=True)
-    ]
     spans = [span for span, _ in parts]
+    scored = _scored_within(limits, step_time, num_decoding)
+    prompts = [
+        _pending_prompt(
+            sequence, min(count, scored) if _needs_logits(sequence, span) else count, now
+        )
+        for sequence, (span, count) in zip(sequences, parts, strict=True)
+    ]
     chunks = _chunks(prompts, spans, num_decoding, limits, step_time)
+    logits = [i for i, span in enumerate(spans) if _needs_logits(sequences[i], span)]
+    _shorten(logits, prompts, chunks, scored)
     _choose_whole(spans, chunks)
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk, span))
@@ -89,11 +102,27 @@ def plan_prefill(
     return tuple(_prefill_plan(list(group)) for _, group in calls)
 
 
-def _call_of(item: Work) -> tuple[bool, bool, int]:
+def _call_of(item: Work) -> tuple[bool, bool, bool, int]:
     """The call of a prompt's row, in the order of the calls."""
-    slot, span = item.row.slot, item.row.span
+    row, span = item.row, item.row.span
     is_alone = span is not None and not span.is_causal
-    return not item.row.output, span is not None, slot if is_alone else -1
+    completes = row.output and not row.scored
+    return not completes, row.scored, span is not None, row.slot if is_alone else -1
+
+
+def _needs_logits(sequence: Sequence, span: MediaSpan | None) -> bool:
+    return sequence.is_scoring and span is None
+
+
+def _scored_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int:
+    """The prompt tokens with logits of a step: at most the rows of logits of a decode call, and
+    few enough that decoding sequences wait no longer than for the target time."""
+    fitting = None
+    if num_decoding and limits.policy is not Policy.THROUGHPUT_FIRST:
+        fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+    if fitting is None:
+        return limits.native.output_rows
+    return min(limits.native.output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
 
 
 def _choose_whole(spans: SequenceOf[MediaSpan | None], chunks: list[int]) -> None:
@@ -147,27 +176,25 @@ def _chunks(
     steps = 1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1)
     chunks = priority_chunks(prompts, budget, steps=steps)
     if fitting is not None and limits.policy is not Policy.THROUGHPUT_FIRST:
+        # Decoding sequences wait for pictures and sounds no longer than for the target time, also
+        # under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more steps add
+        # little to that.
+        causal = [i for i, span in enumerate(spans) if span is not None and span.is_causal]
         vectors = step_time.vectors_within(limits.token_target_s, num_decoding=num_decoding)
-        _shorten_causal(spans, prompts, chunks, vectors)
+        _shorten(causal, prompts, chunks, vectors)
     return chunks
 
 
-def _shorten_causal(
-    spans: SequenceOf[MediaSpan | None],
+def _shorten(
+    chosen: Iterable[int],
     prompts: SequenceOf[PendingPrompt],
     chunks: list[int],
     available: int,
 ) -> None:
-    """Limit the tokens of causal chunks together, highest priority first.
-
-    Decoding sequences wait for pictures and sounds no longer than for the target time, also under
-    `Policy.BALANCED`: a chunk has waited for its encoding, so a few more steps add little to that.
-    """
-    for i in sorted(range(len(chunks)), key=lambda i: -prompts[i].effective_priority):
-        span = spans[i]
-        if span is not None and span.is_causal:
-            chunks[i] = min(chunks[i], available)
-            available -= chunks[i]
+    """Limit the tokens of the chosen chunks together, highest priority first."""
+    for i in sorted(chosen, key=lambda i: (-prompts[i].effective_priority, -prompts[i].ratio)):
+        chunks[i] = min(chunks[i], available)
+        available -= chunks[i]
 
 
 def _pending_prompt(sequence: Sequence, count: int, now: float) -> PendingPrompt:
@@ -181,7 +208,7 @@ def _row(sequence: Sequence, count: int, span: MediaSpan | None = None) -> Row:
         raise ValueError(f"sequence {sequence.request.sequence_id} has no slot")
     tokens = sequence.tokens[start : start + count]
     output = start + count == len(sequence.tokens)
-    return Row(slot.index, start, tokens, output, span=span)
+    return Row(slot.index, start, tokens, output, span=span, scored=_needs_logits(sequence, span))
 
 
 def _fillers(

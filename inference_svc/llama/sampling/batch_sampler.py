@@ -1,13 +1,16 @@
-"""Samples all rows of a step; slow rows are distributed over threads."""
+"""Samples and scores all rows of a step; slow rows are distributed over threads."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
-from inference_svc.engine.backend import SampledToken, SampleFailure, SampleTask
+import numpy as np
+
+from inference_svc.engine.backend import SampledToken, SampleFailure, SampleTask, ScoreTask
+from inference_svc.engine.events import ChosenLogprob
 from inference_svc.llama.sampling.candidates import Candidates, Logits
-from inference_svc.llama.sampling.chain import SamplerChain
+from inference_svc.llama.sampling.chain import SamplerChain, token_logprobs
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,30 @@ class RowSampler:
         except Exception as error:  # the settings of one request must not fail the others
             log.exception("sampling failed")
             return SampleFailure(repr(error))
+        finally:
+            self._scratch.put(scratch)
+
+    def score(
+        self, tasks: Sequence[ScoreTask], rows: Sequence[Logits], piece: Callable[[int], bytes]
+    ) -> list[ChosenLogprob]:
+        """Compute the log probabilities of each task from its row, on all threads."""
+        count = self._scratch.qsize()
+        parts = [list(zip(tasks, rows, strict=True))[i::count] for i in range(count)]
+        others = [self._pool.submit(self._score, part, piece) for part in parts[1:]]
+        results = [self._score(parts[0], piece), *(future.result() for future in others)]
+        return [results[i % count][i // count] for i in range(len(tasks))]
+
+    def _score(
+        self, part: Sequence[tuple[ScoreTask, Logits]], piece: Callable[[int], bytes]
+    ) -> list[ChosenLogprob]:
+        scratch = self._scratch.get()
+        try:
+            return [
+                token_logprobs(row, task.token, task.num_top, piece, scratch.weights)._replace(
+                    rank=1 + int(np.count_nonzero(row > row[task.token]))
+                )
+                for task, row in part
+            ]
         finally:
             self._scratch.put(scratch)
 

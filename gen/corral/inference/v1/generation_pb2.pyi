@@ -92,16 +92,18 @@ class StoppingParams(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop: _Optional[bool] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("token_ids", "top_logprobs", "prompt_logprobs", "special_tokens")
+    __slots__ = ("token_ids", "top_logprobs", "prompt_logprobs", "special_tokens", "prompt_token_ids")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bool
     top_logprobs: int
     prompt_logprobs: int
     special_tokens: bool
-    def __init__(self, token_ids: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., special_tokens: _Optional[bool] = ...) -> None: ...
+    prompt_token_ids: bool
+    def __init__(self, token_ids: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., special_tokens: _Optional[bool] = ..., prompt_token_ids: _Optional[bool] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("json_schema", "json_object", "regex", "lark", "gbnf", "choices")
@@ -168,7 +170,7 @@ class ResumedChoice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits")
+    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +178,7 @@ class Accepted(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     queue_position: int
@@ -183,7 +186,8 @@ class Accepted(_message.Message):
     model: str
     max_tokens: int
     rate_limits: _containers.RepeatedCompositeFieldContainer[RateLimitStatus]
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ...) -> None: ...
+    prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RateLimitStatus(_message.Message):
     __slots__ = ("name", "unit", "amount", "remaining", "reset", "window")
@@ -236,6 +240,26 @@ class ChosenLogprob(_message.Message):
     chosen: TokenLogprob
     top: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     def __init__(self, chosen: _Optional[_Union[TokenLogprob, _Mapping]] = ..., top: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class PromptTokens(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[PromptToken]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[PromptToken, _Mapping]]] = ...) -> None: ...
+
+class PromptToken(_message.Message):
+    __slots__ = ("token_id", "token", "logprob", "rank", "top")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    token_id: int
+    token: bytes
+    logprob: float
+    rank: int
+    top: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, token_id: _Optional[int] = ..., token: _Optional[bytes] = ..., logprob: _Optional[float] = ..., rank: _Optional[int] = ..., top: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class ChoiceFinished(_message.Message):
     __slots__ = ("index", "reason", "stop_text", "stop_token_id", "completion_tokens")

@@ -32,20 +32,22 @@ class GenerateRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., add_special: _Optional[bool] = ..., parse_special: _Optional[bool] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("sequence_number", "accepted", "started", "delta", "finished", "done")
+    __slots__ = ("sequence_number", "accepted", "started", "delta", "finished", "done", "prompt_tokens")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     accepted: _generation_pb2.Accepted
     started: _generation_pb2.Started
     delta: TextDelta
     finished: _generation_pb2.ChoiceFinished
     done: _generation_pb2.Done
-    def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[TextDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ...) -> None: ...
+    prompt_tokens: _generation_pb2.PromptTokens
+    def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[TextDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ..., prompt_tokens: _Optional[_Union[_generation_pb2.PromptTokens, _Mapping]] = ...) -> None: ...
 
 class TextDelta(_message.Message):
     __slots__ = ("index", "text", "token_ids", "logprobs", "num_tokens")
@@ -86,20 +88,22 @@ class ChatRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., conversation: _Optional[_Union[Conversation, _Mapping]] = ..., reasoning_format: _Optional[_Union[_chat_pb2.ReasoningFormat, str]] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ...) -> None: ...
 
 class ChatResponse(_message.Message):
-    __slots__ = ("sequence_number", "accepted", "started", "delta", "finished", "done")
+    __slots__ = ("sequence_number", "accepted", "started", "delta", "finished", "done", "prompt_tokens")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
     accepted: _generation_pb2.Accepted
     started: _generation_pb2.Started
     delta: ChatDelta
     finished: _generation_pb2.ChoiceFinished
     done: _generation_pb2.Done
-    def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[ChatDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ...) -> None: ...
+    prompt_tokens: _generation_pb2.PromptTokens
+    def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[ChatDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ..., prompt_tokens: _Optional[_Union[_generation_pb2.PromptTokens, _Mapping]] = ...) -> None: ...
 
 class ChatDelta(_message.Message):
     __slots__ = ("index", "content", "reasoning", "tool_calls", "token_ids", "logprobs", "num_tokens")

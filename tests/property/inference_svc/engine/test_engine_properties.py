@@ -12,7 +12,12 @@ from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.scheduler.policy import PendingPrompt, fair_chunks
-from tests.support.engine_plans import check_tokens, fail_joint_batches, run_plans
+from tests.support.engine_plans import (
+    check_prompt_tokens,
+    check_tokens,
+    fail_joint_batches,
+    run_plans,
+)
 from tests.support.examples import examples
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
@@ -34,6 +39,7 @@ _arrivals = st.fixed_dictionaries(
         "pause_after": st.one_of(st.none(), st.integers(0, 5)),
         "resume": st.integers(0, 3),
         "deterministic": st.booleans(),
+        "scored": st.sampled_from([False, False, True]),
     }
 )
 
@@ -51,6 +57,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
             resumed=array("i", resumed),
             reuse=not plan["deterministic"],
             deterministic=plan["deterministic"],
+            prompt_logprobs=0 if plan["scored"] else None,
         )
     )
 
@@ -76,7 +83,8 @@ def test_sequences_do_not_affect_each_other(
     stream_s: float,
     cells: int | None,
 ) -> None:
-    """Every sequence emits the tokens that it emits alone, or a prefix if it was cancelled."""
+    """Every sequence emits the tokens that it emits alone, or a prefix if it was cancelled, and so
+    are the log probabilities of prompt tokens."""
     fails = fail_joint_batches(failing if can_trim else (), code)
     limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE, cells=cells)
     backend = FakeBackend(limits, end_after=20, can_trim=can_trim, fails=fails)
@@ -95,6 +103,7 @@ def test_sequences_do_not_affect_each_other(
         return tokens[plan["resume"] :]
 
     check_tokens(bench, plans, expected)
+    check_prompt_tokens(bench, plans, lambda i: plans[i]["prompt"])
 
 
 _PROMPTS = st.lists(

@@ -13,7 +13,12 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Started
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.media import MediaSpan, part_at, whole_prefix
-from tests.support.engine_plans import check_tokens, fail_joint_batches, run_plans
+from tests.support.engine_plans import (
+    check_prompt_tokens,
+    check_tokens,
+    fail_joint_batches,
+    run_plans,
+)
 from tests.support.examples import examples
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.media_prompts import Chunk, Part, media_request, write_fake_chunk
@@ -51,6 +56,7 @@ _arrivals = st.fixed_dictionaries(
         "max_tokens": st.integers(1, 8),
         "priority": st.sampled_from([1, 1, 2, 3]),
         "deterministic": st.sampled_from([False, False, False, True]),
+        "scored": st.sampled_from([False, False, True]),
         "at": st.integers(0, 20),
         "cancel_after": st.one_of(st.none(), st.none(), st.integers(0, 12)),
         "pause_after": st.one_of(st.none(), st.none(), st.integers(0, 5)),
@@ -104,6 +110,7 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
             deterministic=plan["deterministic"],
             reuse=not plan["deterministic"],
             ignore_eos=True,
+            prompt_logprobs=0 if plan["scored"] else None,
         )
         for i, plan in enumerate(plans)
     }
@@ -114,6 +121,7 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
         plans,
         lambda i, plan: expected_tokens(requests[i].prompt, plan["max_tokens"], end_after=NEVER),
     )
+    check_prompt_tokens(bench, plans, lambda i: requests[i].prompt)
     for event in bench.events:
         if isinstance(event, Started):
             media = requests[event.sequence_id].media
