@@ -32,6 +32,7 @@ from svc_kit.errors import (
     InvalidField,
     MissingField,
     OutOfRange,
+    TooLong,
 )
 from svc_kit.rpc.message_mapper import MessageMapper
 
@@ -40,6 +41,8 @@ MAX_STOP_TEXTS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
 MAX_LOGPROBS = 20
+MAX_PROMPT_LOGPROBS = 2**18
+"""Log probabilities of a prompt, with alternatives: 262,144 tokens without, 12,483 with 20."""
 MAX_LABEL_BYTES = 256
 MAX_REQUESTED_DRAFT = 32
 MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
@@ -136,7 +139,7 @@ def to_requests(
         special_tokens=options.output.special_tokens,
         adapters=target.adapters,
         top_logprobs=_top_logprobs(options.output),
-        prompt_logprobs=_prompt_logprobs(options.output),
+        prompt_logprobs=_prompt_logprobs(options.output, len(tokens)),
         request_id=caller.request_id,
         stop=tuple(stopping.stop),
         stop_tokens=frozenset(stopping.stop_token_ids),
@@ -233,10 +236,17 @@ def _top_logprobs(output: generation.OutputOptions) -> int | None:
     return output.top_logprobs
 
 
-def _prompt_logprobs(output: generation.OutputOptions) -> int | None:
+def _prompt_logprobs(output: generation.OutputOptions, num_tokens: int) -> int | None:
     if not output.HasField("prompt_logprobs"):
         return None
     check_range("prompt_logprobs", output.prompt_logprobs, 0, MAX_LOGPROBS)
+    if (count := num_tokens * (1 + output.prompt_logprobs)) > MAX_PROMPT_LOGPROBS:
+        raise TooLong(
+            field="prompt_logprobs",
+            length=count,
+            limit=MAX_PROMPT_LOGPROBS,
+            unit="log probabilities",
+        )
     return output.prompt_logprobs
 
 

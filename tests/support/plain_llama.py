@@ -14,6 +14,7 @@ from inference_svc.llama import library
 from tests.support.media_prompts import Chunk, Part
 
 _CELLS = 1024
+Logprobs = npt.NDArray[np.float32]
 
 
 class PlainMedia(NamedTuple):
@@ -69,6 +70,19 @@ class PlainLlama:
             self._decode_tokens(output[-1:])
             output.append(self._best())
         return output
+
+    def logprobs(self, tokens: Sequence[int]) -> Logprobs:
+        """The log probabilities of all tokens after each of these: shape (tokens, vocabulary).
+
+        The tokens are computed one by one, after removing all cells.
+        """
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self._context), True)
+        self._position, rows = 0, []
+        for token in tokens:
+            self._decode_tokens([token])
+            logits = self._logits().astype(np.float64)
+            rows.append(logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()))
+        return np.array(rows, np.float32)
 
     def generate_from_media(
         self, start: Sequence[int], media: PlainMedia, end: Sequence[int], count: int
@@ -126,7 +140,10 @@ class PlainLlama:
             raise RuntimeError(f"llama_decode returned {code}")
 
     def _best(self) -> int:
+        return int(self._logits().argmax())
+
+    def _logits(self) -> Logprobs:
         row = llama_cpp.llama_get_logits_ith(self._context, -1)
         address = ctypes.addressof(row.contents)
         buffer = (ctypes.c_float * self._num_tokens).from_address(address)
-        return int(np.frombuffer(buffer, np.float32).argmax())
+        return np.frombuffer(buffer, np.float32)

@@ -15,8 +15,8 @@ from dialects.openai.chat.messages import (
     num_media_characters,
 )
 from dialects.openai.chat.options import (
-    GenerationBody,
-    generation_options,
+    CompletionFields,
+    completion_options,
     output_limit,
 )
 from dialects.openai.chat.policy import NOT_TEXT
@@ -59,7 +59,7 @@ class Prediction(WireModel):
         return "".join(part.text for part in self.content)
 
 
-class ChatCompletionBody(GenerationBody):
+class ChatCompletionBody(CompletionFields):
     """A request for the next message of a conversation."""
 
     policy: ClassVar[Policy] = {
@@ -134,7 +134,7 @@ def chat_request(
     """
     _check_supported(body)
     limit = output_limit(body, "max_completion_tokens", "max_tokens", "n_predict")
-    options = generation_options(body, limit)
+    options = completion_options(body, limit)
     if body.prediction is not None:
         options.speculation.prediction = body.prediction.text
     if body.logprobs:

@@ -4,7 +4,7 @@ Called for every token, so the constant parts of a chunk are encoded once per st
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import orjson
@@ -13,13 +13,15 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody
 from dialects.openai.chat.logprobs import chat_logprobs, completion_logprobs, num_characters
-from dialects.openai.chat.objects import FINISH_REASONS, usage_and_timings
-from dialects.openai.chat.options import GenerationBody
+from dialects.openai.chat.objects import FINISH_REASONS, prompt_fields, usage_and_timings
+from dialects.openai.chat.options import CompletionFields
+from dialects.openai.chat.prompt_tokens import PromptTokens
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import error_body
 from dialects.openai.shared.objects import DONE, sse_data
 from svc_kit.errors import DomainError
 
+_END = b"}\n\n"
 _ROLE = b'{"role":"assistant","content":"","refusal":null}'
 _FINISH = {reason: orjson.dumps(name) for reason, name in FINISH_REASONS.items()}
 
@@ -32,8 +34,10 @@ class _Chunks(ABC):
     """The field of a choice that has its output."""
     _no_output: ClassVar[bytes]
 
-    def __init__(self, envelope: Envelope, body: GenerationBody, *, logprobs: bool) -> None:
+    def __init__(self, envelope: Envelope, body: CompletionFields, *, logprobs: bool) -> None:
         self._envelope = envelope
+        self._options = body
+        self._prompts: dict[int, PromptTokens] = {}
         self._num_choices = body.n or 1
         self._logprobs = logprobs
         self._include_usage = body.wants_usage
@@ -44,17 +48,21 @@ class _Chunks(ABC):
         """The chunks of one event of a call, usually one."""
         event, first_index = message.WhichOneof("event"), call * self._num_choices
         if event == "delta":
-            return self._delta(message.delta, first_index + message.delta.index)
+            frames = self._delta(message.delta, first_index + message.delta.index)
+            return [*self._prompt_frames(call), *frames] if self._prompts else frames
         if event == "finished":
             finished = message.finished
             reason = _FINISH[finished.reason]
             index = first_index + finished.index
-            return (self._chunk(index, self._no_output, finish_reason=reason),)
+            chunk = self._chunk(index, self._no_output, finish_reason=reason)
+            return [*self._prompt_frames(call), chunk]
         if event == "accepted":
             self._start(message.accepted.model)
+            self._prompts[call] = PromptTokens(message.accepted.prompt_token_ids)
             value = self._first_output(call)
-            indexes = range(first_index, first_index + self._num_choices) if value else ()
-            return [self._chunk(index, value) for index in indexes]
+            return [self._chunk(index, value) for index in self._indexes(call) if value]
+        if event == "prompt_tokens":
+            self._prompts[call].tokens.extend(message.prompt_tokens.tokens)
         if event == "done":
             self._done.append(message.done)
         return ()
@@ -71,6 +79,28 @@ class _Chunks(ABC):
         """The last frame of a failed stream."""
         return sse_data(orjson.dumps(error_body(error)))
 
+    def _indexes(self, call: int) -> range:
+        """The choices of a call."""
+        return range(call * self._num_choices, (call + 1) * self._num_choices)
+
+    def _prompt_frames(self, call: int) -> Sequence[bytes]:
+        """The chunks before the first output of a call: what was requested of its prompt."""
+        prompt = self._prompts.pop(call, None)
+        if prompt is None or not self._sends_prompt:
+            return ()
+        return self._prompt_chunks(call, prompt, prompt_fields(self._options, prompt))
+
+    @property
+    def _sends_prompt(self) -> bool:
+        options = self._options
+        return options.prompt_logprobs is not None or bool(options.return_token_ids)
+
+    @abstractmethod
+    def _prompt_chunks(
+        self, call: int, prompt: PromptTokens, fields: Mapping[str, object]
+    ) -> Sequence[bytes]:
+        """The chunks of a prompt; `fields` are vLLM's."""
+
     @abstractmethod
     def _first_output(self, call: int) -> bytes:
         """The output of each choice of a call before its first delta; empty for none."""
@@ -86,12 +116,21 @@ class _Chunks(ABC):
         self._tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
 
     def _chunk(
-        self, index: int, output: bytes, logprobs: bytes = b"null", finish_reason: bytes = b"null"
+        self,
+        index: int,
+        output: bytes,
+        logprobs: bytes = b"null",
+        finish_reason: bytes = b"null",
+        more: bytes = b"",
     ) -> bytes:
-        """A chunk with one choice."""
+        """A chunk with one choice; `more` are further fields of the choice, after a comma."""
         head = b'%b%d,"%b":' % (self._head, index, self._field)
-        end = b',"logprobs":%b,"finish_reason":%b%b' % (logprobs, finish_reason, self._tail)
-        return head + output + end
+        end = b',"logprobs":%b,"finish_reason":%b%b' % (logprobs, finish_reason, more)
+        return head + output + end + self._tail
+
+    def _ids(self, token_ids: Sequence[int]) -> bytes:
+        """The ids of the tokens of a delta as a further field of its choice, if requested."""
+        return _more({"token_ids": list(token_ids)}) if self._options.return_token_ids else b""
 
 
 class ChatChunks(_Chunks):
@@ -115,14 +154,22 @@ class ChatChunks(_Chunks):
             values.append(b'{"content":%b}' % orjson.dumps(delta.content))
         if delta.tool_calls:
             values.extend(value for call in delta.tool_calls for value in _tool_call(call))
-        if not self._logprobs or not delta.logprobs:
+        ids, logprobs = self._ids(delta.token_ids), b"null"
+        if not ids and not (self._logprobs and delta.logprobs):
             return [self._chunk(index, value) for value in values]
         first, *others = values or [b'{"content":""}']
-        logprobs = orjson.dumps({"content": chat_logprobs(delta.logprobs), "refusal": None})
+        if self._logprobs and delta.logprobs:
+            logprobs = orjson.dumps({"content": chat_logprobs(delta.logprobs), "refusal": None})
         return [
-            self._chunk(index, first, logprobs),
+            self._chunk(index, first, logprobs, more=ids),
             *(self._chunk(index, value) for value in others),
         ]
+
+    def _prompt_chunks(
+        self, call: int, prompt: PromptTokens, fields: Mapping[str, object]
+    ) -> Sequence[bytes]:
+        chunk = self._chunk(0, self._no_output)
+        return (chunk.removesuffix(_END) + _more(fields) + _END,)
 
 
 class CompletionChunks(_Chunks):
@@ -140,22 +187,45 @@ class CompletionChunks(_Chunks):
         self, envelope: Envelope, body: CompletionBody, echoes: Sequence[str] = ()
     ) -> None:
         super().__init__(envelope, body, logprobs=body.logprobs is not None)
+        self._body = body
         self._echoes = echoes
         self._offsets: dict[int, int] = {}
 
     def _first_output(self, call: int) -> bytes:
-        return orjson.dumps(self._echoes[call]) if self._echoes else b""
+        has_echo = self._echoes and not self._body.echoes_logprobs
+        return orjson.dumps(self._echoes[call]) if has_echo else b""
+
+    @property
+    def _sends_prompt(self) -> bool:
+        return self._body.echoes_logprobs or super()._sends_prompt
+
+    def _prompt_chunks(
+        self, call: int, prompt: PromptTokens, fields: Mapping[str, object]
+    ) -> Sequence[bytes]:
+        text, logprobs = self._no_output, b"null"
+        if self._body.echoes_logprobs:
+            echo = self._echoes[call]
+            text = orjson.dumps(echo)
+            logprobs = orjson.dumps(prompt.echo(echo, self._body.logprobs or 0))
+        more = _more(fields)
+        return [self._chunk(index, text, logprobs, more=more) for index in self._indexes(call)]
 
     def _delta(self, delta: inference_service_pb2.TextDelta, index: int) -> Sequence[bytes]:
-        text = delta.text
+        text, ids = delta.text, self._ids(delta.token_ids)
         if self._logprobs and delta.logprobs:
-            offset = self._offsets.get(index, 0)
+            echo = self._echoes[index // self._num_choices] if self._echoes else ""
+            offset = self._offsets.get(index, len(echo))
             logprobs = orjson.dumps(completion_logprobs(delta.logprobs, offset))
             self._offsets[index] = offset + sum(
                 num_characters(token.chosen.token) for token in delta.logprobs
             )
-            return (self._chunk(index, orjson.dumps(text), logprobs),)
-        return (self._chunk(index, orjson.dumps(text)),) if text else ()
+            return (self._chunk(index, orjson.dumps(text), logprobs, more=ids),)
+        return (self._chunk(index, orjson.dumps(text), more=ids),) if text or ids else ()
+
+
+def _more(fields: Mapping[str, object]) -> bytes:
+    """Further fields of an object, after a comma."""
+    return b"," + orjson.dumps(fields)[1:-1] if fields else b""
 
 
 def _tool_call(call: chat_pb2.ToolCallDelta) -> list[bytes]:

@@ -10,8 +10,8 @@ from corral.inference.v1 import generation_pb2, inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
 from dialects.openai.chat.options import (
-    GenerationBody,
-    generation_options,
+    CompletionFields,
+    completion_options,
     output_limit,
 )
 from dialects.shared.fields import TokenId, json_array_kind, validate
@@ -32,7 +32,7 @@ Prompt = Annotated[
 ]
 
 
-class CompletionBody(GenerationBody):
+class CompletionBody(CompletionFields):
     """A request to complete one or several prompts."""
 
     policy: ClassVar[Policy] = {
@@ -46,10 +46,17 @@ class CompletionBody(GenerationBody):
     best_of: Annotated[int, Field(ge=1, le=MAX_BEST_OF)] | None = Field(
         None, description="Generate this many answers and return the n most probable. Default: n."
     )
-    echo: bool | None = Field(None, description="Return the prompt before the answer.")
+    echo: bool | None = Field(
+        None, description="Return the prompt before the answer, with its log probabilities too."
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="Return the log probability of each token and of this many alternatives."
     )
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        """Whether the log probabilities begin with those of the prompt."""
+        return bool(self.echo) and self.logprobs is not None
 
 
 def parse_completion(fields: Mapping[str, Any]) -> CompletionBody:
@@ -71,7 +78,7 @@ def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.Generate
     limit = output_limit(body, "max_tokens", "n_predict")
     if body.max_tokens is None and body.n_predict is None:
         limit = DEFAULT_MAX_TOKENS
-    options = generation_options(body, limit)
+    options = completion_options(body, limit)
     n = body.n or 1
     best_of = body.best_of or n
     if best_of > n:
@@ -79,6 +86,8 @@ def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.Generate
         options.output.top_logprobs = 0
     if body.logprobs is not None:
         options.output.top_logprobs = body.logprobs
+        if body.echo:
+            options.output.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
     return [_request(body.model, prompt, options) for prompt in split_prompts(body.prompt)]
 
 
@@ -97,9 +106,6 @@ def _request(
 
 def _check_supported(body: CompletionBody) -> None:
     n, best_of = body.n or 1, body.best_of
-    if body.echo and body.logprobs is not None:
-        problem = "it cannot be combined with 'logprobs' on this server"
-        raise InvalidField(field="echo", problem=problem)
     if best_of is not None and best_of < n:
         raise InvalidField(field="best_of", problem="it must not be less than 'n'")
     if best_of is not None and best_of > n and body.stream:

@@ -10,11 +10,12 @@ MIN_LOGPROB = -9999.0
 
 
 class CompletionLogprobs(TypedDict):
-    """The log probabilities of a completion. Each list has one entry per token."""
+    """The log probabilities of a completion. Each list has one entry per token; the first token of
+    a prompt has none."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -35,10 +36,10 @@ def completion_logprobs(
         offsets.append(offset)
         offset += num_characters(token.chosen.token)
     return {
-        "tokens": [_name(token.chosen.token) for token in tokens],
+        "tokens": [token_name(token.chosen.token) for token in tokens],
         "token_logprobs": [clamp_logprob(token.chosen.logprob) for token in tokens],
         "top_logprobs": [
-            {_name(other.token): clamp_logprob(other.logprob) for other in token.top}
+            {token_name(other.token): clamp_logprob(other.logprob) for other in token.top}
             for token in tokens
         ],
         "text_offset": offsets,
@@ -63,7 +64,7 @@ def _entry(token: generation_pb2.TokenLogprob) -> dict[str, object]:
     }
 
 
-def _name(token: bytes) -> str:
+def token_name(token: bytes) -> str:
     """The token as text. Invalid UTF-8 gets OpenAI's `bytes:` notation, so that keys differ."""
     try:
         return token.decode()

@@ -8,8 +8,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody, split_prompts
-from dialects.openai.chat.logprobs import chat_logprobs, completion_logprobs
+from dialects.openai.chat.logprobs import (
+    CompletionLogprobs,
+    chat_logprobs,
+    completion_logprobs,
+)
 from dialects.openai.chat.messages import picture_names
+from dialects.openai.chat.options import CompletionFields
+from dialects.openai.chat.prompt_tokens import PromptTokens, check_collected, joined_logprobs
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from dialects.openai.shared.objects import state_name
@@ -48,12 +54,14 @@ class _ChatChoice:
     reasoning: list[str] = field(default_factory=list)
     tool_calls: dict[int, _ToolCall] = field(default_factory=dict)
     logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
     def add(self, delta: inference_service_pb2.ChatDelta) -> None:
         self.content.append(delta.content)
         self.reasoning.append(delta.reasoning)
         self.logprobs.extend(delta.logprobs)
+        self.token_ids.extend(delta.token_ids)
         for call_delta in delta.tool_calls:
             call = self.tool_calls.setdefault(call_delta.index, _ToolCall())
             call.id = call.id or call_delta.id
@@ -88,7 +96,8 @@ class ChatCompletion:
 
     def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
         self._envelope = envelope
-        self._logprobs = bool(body.logprobs)
+        self._body = body
+        self._prompt = PromptTokens()
         self._choices = [_ChatChoice() for _ in range(body.n or 1)]
         self._done: list[generation_pb2.Done] = []
 
@@ -97,8 +106,11 @@ class ChatCompletion:
         match message.WhichOneof("event"):
             case "delta":
                 self._choices[message.delta.index].add(message.delta)
+            case "prompt_tokens":
+                self._prompt.tokens.extend(message.prompt_tokens.tokens)
             case "accepted":
                 self._envelope = self._envelope.with_model(message.accepted.model)
+                self._prompt.ids = message.accepted.prompt_token_ids
             case "finished":
                 finished = message.finished
                 self._choices[finished.index].finish_reason = FINISH_REASONS[finished.reason]
@@ -114,14 +126,16 @@ class ChatCompletion:
                     "message": choice.message(),
                     "logprobs": self._choice_logprobs(choice),
                     "finish_reason": choice.finish_reason,
+                    **answer_ids(self._body, choice.token_ids),
                 }
                 for index, choice in enumerate(self._choices)
             ],
+            **prompt_fields(self._body, self._prompt),
             **usage_and_timings(self._done),
         }
 
     def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
-        if not self._logprobs:
+        if not self._body.logprobs:
             return None
         return {"content": chat_logprobs(choice.logprobs), "refusal": None}
 
@@ -132,6 +146,7 @@ class _TextChoice:
 
     text: list[str] = field(default_factory=list)
     logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
 
     def mean_logprob(self) -> float:
@@ -152,53 +167,87 @@ class TextCompletion:
         self, envelope: Envelope, body: CompletionBody, echoes: Sequence[str] = ()
     ) -> None:
         self._envelope = envelope
+        self._body = body
         self._n = body.n or 1
-        self._logprobs = body.logprobs is not None
         num_prompts, best_of = len(split_prompts(body.prompt)), body.best_of or self._n
         self._echoes = list(echoes) or [""] * num_prompts
+        self._prompts = [PromptTokens() for _ in range(num_prompts)]
         self._choices = [[_TextChoice() for _ in range(best_of)] for _ in range(num_prompts)]
         self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.GenerateResponse, prompt: int = 0) -> None:
-        """Add one event of the call for a prompt."""
+        """Add one event of the call for a prompt. Raises TooLong if the prompts have too many
+        log probabilities."""
         match message.WhichOneof("event"):
             case "delta":
                 choice = self._choices[prompt][message.delta.index]
                 choice.text.append(message.delta.text)
                 choice.logprobs.extend(message.delta.logprobs)
+                choice.token_ids.extend(message.delta.token_ids)
+            case "prompt_tokens":
+                self._prompts[prompt].tokens.extend(message.prompt_tokens.tokens)
             case "accepted":
                 self._envelope = self._envelope.with_model(message.accepted.model)
+                self._prompts[prompt].ids = message.accepted.prompt_token_ids
             case "finished":
                 finished = message.finished
                 choice = self._choices[prompt][finished.index]
                 choice.finish_reason = FINISH_REASONS[finished.reason]
+                check_collected(self._prompts)
             case "done":
                 self._done.append(message.done)
 
     def as_object(self) -> dict[str, object]:
         """The text_completion."""
         best = [
-            (echo, choice)
-            for echo, choices in zip(self._echoes, self._choices, strict=True)
+            self._choice_fields(number, choice)
+            for number, choices in enumerate(self._choices)
             for choice in self._select_best(choices)
         ]
         return self._envelope.fields("text_completion") | {
-            "choices": [
-                {
-                    "text": echo + "".join(choice.text),
-                    "index": index,
-                    "logprobs": completion_logprobs(choice.logprobs, 0) if self._logprobs else None,
-                    "finish_reason": choice.finish_reason,
-                }
-                for index, (echo, choice) in enumerate(best)
-            ],
+            "choices": [{"index": index} | fields for index, fields in enumerate(best)],
             **usage_and_timings(self._done),
         }
+
+    def _choice_fields(self, number: int, choice: _TextChoice) -> dict[str, object]:
+        echo, prompt = self._echoes[number], self._prompts[number]
+        return {
+            "text": echo + "".join(choice.text),
+            "logprobs": self._choice_logprobs(echo, prompt, choice),
+            "finish_reason": choice.finish_reason,
+            **prompt_fields(self._body, prompt),
+            **answer_ids(self._body, choice.token_ids),
+        }
+
+    def _choice_logprobs(
+        self, echo: str, prompt: PromptTokens, choice: _TextChoice
+    ) -> CompletionLogprobs | None:
+        if self._body.logprobs is None:
+            return None
+        answer = completion_logprobs(choice.logprobs, len(echo))
+        if not self._body.echoes_logprobs:
+            return answer
+        return joined_logprobs(prompt.echo(echo, self._body.logprobs), answer)
 
     def _select_best(self, choices: list[_TextChoice]) -> list[_TextChoice]:
         if self._n == len(choices):
             return choices
         return sorted(choices, key=_TextChoice.mean_logprob, reverse=True)[: self._n]
+
+
+def prompt_fields(body: CompletionFields, prompt: PromptTokens) -> dict[str, object]:
+    """What a body requests of its prompt, in vLLM's fields."""
+    fields: dict[str, object] = {}
+    if body.prompt_logprobs is not None:
+        fields["prompt_logprobs"] = prompt.logprobs(body.prompt_logprobs)
+    if body.return_token_ids:
+        fields["prompt_token_ids"] = list(prompt.ids)
+    return fields
+
+
+def answer_ids(body: CompletionFields, token_ids: Sequence[int]) -> dict[str, object]:
+    """The ids of the tokens of an answer, if a body requests them."""
+    return {"token_ids": list(token_ids)} if body.return_token_ids else {}
 
 
 def usage_and_timings(done: Sequence[generation_pb2.Done]) -> dict[str, object]:

@@ -133,6 +133,31 @@ class GenerationBody(SamplingFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+class CompletionFields(GenerationBody):
+    """Fields that only chat and text completions have."""
+
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None,
+        description="Return the log probability of each prompt token and of this many "
+        "alternatives, as vLLM does. The prompt is computed without cached prefixes.",
+    )
+    return_token_ids: bool | None = Field(
+        None, description="Return the ids of the tokens of prompt and answer, as vLLM does."
+    )
+
+
+def completion_options(
+    body: CompletionFields, max_tokens: int | None
+) -> generation_pb2.GenerationOptions:
+    """As `generation_options`, with what is returned of the prompt."""
+    options = generation_options(body, max_tokens)
+    if body.prompt_logprobs is not None:
+        options.output.prompt_logprobs = body.prompt_logprobs
+    if body.return_token_ids:
+        options.output.token_ids = options.output.prompt_token_ids = True
+    return options
+
+
 def generation_options(
     body: GenerationBody, max_tokens: int | None
 ) -> generation_pb2.GenerationOptions:

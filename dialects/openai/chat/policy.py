@@ -54,8 +54,8 @@ GENERATION: Final[Policy] = {
         "options of Ollama are parameters of their own here, such as 'top_k'", ({},)
     ),
     "post_sampling_probs": Refused("use 'logprobs'", (False,)),
-    "prompt_logprobs": Refused("prompts have no log probabilities"),
-    "return_token_ids": Refused("use the gRPC API for token ids", (False,)),
+    "prompt_logprobs": Refused("only chat and text completions have it"),
+    "return_token_ids": Refused("only chat and text completions have it", (False,)),
     "spaces_between_special_tokens": Refused("text is what the tokens say", (True,)),
     "t_max_predict_ms": Refused("use 'max_tokens', or cancel the request", (0,)),
     "truncate_prompt_tokens": Refused("prompts are not truncated"),

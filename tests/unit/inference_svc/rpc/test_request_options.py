@@ -18,7 +18,13 @@ from inference_svc.engine.request import (
 )
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.rpc.prefix_policy import NO_GROUPS, PrefixGroups
-from inference_svc.rpc.request_options import Caller, Prompt, Target, to_requests
+from inference_svc.rpc.request_options import (
+    MAX_PROMPT_LOGPROBS,
+    Caller,
+    Prompt,
+    Target,
+    to_requests,
+)
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -370,3 +376,24 @@ def test_a_draft_length_outside_its_range_is_rejected(length: int) -> None:
         _convert(_options(speculation=pb.SpeculationOptions(max_draft_tokens=length)))
 
     assert caught.value.metadata["field"] == "speculation.max_draft_tokens"
+
+
+def test_log_probabilities_of_a_prompt_are_computed_once() -> None:
+    """For the first choice, which reuses no prefix but leaves one; the others may."""
+    output = pb.OutputOptions(prompt_logprobs=2)
+    requests = _convert(_options(output=output, num_choices=2))
+
+    assert [request.prompt_logprobs for request in requests] == [2, None]
+    assert [request.may_start_cached for request in requests] == [False, True]
+    assert [request.reuse for request in requests] == [True, True]
+
+
+@pytest.mark.parametrize(("number", "error"), [(21, OutOfRange), (-1, OutOfRange), (20, TooLong)])
+def test_log_probabilities_of_a_prompt_are_limited(number: int, error: type[DomainError]) -> None:
+    """Both the alternatives of a token, and all of a prompt together."""
+    target = replace(TARGET, slot_tokens=2 * MAX_PROMPT_LOGPROBS)
+    tokens = (1,) * (MAX_PROMPT_LOGPROBS // 21 + 1)
+    output = pb.OutputOptions(prompt_logprobs=number)
+
+    with pytest.raises(error, match="prompt_logprobs"):
+        to_requests(_options(output=output), Prompt(tokens, "prompt"), target, CALLER)

@@ -57,7 +57,8 @@ def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
         ({"prompt": "a", "nonsense": 1}, "nonsense", "unknown_parameter"),
         ({"prompt": "a", "logprobs": True}, "logprobs", "invalid_type"),
         ({"prompt": "a", "logprobs": 21}, "logprobs", "integer_above_max_value"),
-        ({"prompt": "a", "echo": True, "logprobs": 1}, "echo", "invalid_value"),
+        ({"prompt": "a", "prompt_logprobs": 21}, "prompt_logprobs", "integer_above_max_value"),
+        ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", "integer_below_min_value"),
         ({"prompt": "a", "n": 2, "best_of": 1}, "best_of", "invalid_value"),
         ({"prompt": "a", "best_of": 21}, "best_of", "integer_above_max_value"),
         ({"prompt": "a", "best_of": 2, "stream": True}, "best_of", "invalid_value"),
@@ -112,6 +113,26 @@ def test_best_of_equal_to_n_has_no_effect() -> None:
 
     assert request.options.num_choices == 2
     assert not request.options.output.HasField("top_logprobs")
+
+
+@pytest.mark.parametrize(
+    ("fields", "requested"),
+    [
+        ({"echo": True}, None),
+        ({"logprobs": 2}, None),
+        ({"echo": True, "logprobs": 2}, 2),
+        ({"prompt_logprobs": 0}, 0),
+        ({"echo": True, "logprobs": 2, "prompt_logprobs": 3}, 3),
+        ({"echo": True, "logprobs": 2, "prompt_logprobs": 1}, 2),
+    ],
+)
+def test_an_echo_with_logprobs_requests_those_of_the_prompt(
+    fields: dict[str, Any], requested: int | None
+) -> None:
+    """The larger number of alternatives is requested."""
+    output = make_requests(prompt="a", **fields)[0].options.output
+
+    assert (output.prompt_logprobs if output.HasField("prompt_logprobs") else None) == requested
 
 
 def test_logprobs_is_the_number_of_alternatives() -> None:
