@@ -59,8 +59,8 @@ class EngineSettings(SettingsGroup):
     every core."""
     draft_tokens: int = Field(16, ge=0, le=256)
     """Maximum draft tokens of a step for all sequences together, predicted from the text so far and
-    then verified; memory for their logits is reserved. 0 disables drafts. As many prompt tokens, and
-    one a slot, get their log probabilities in a step."""
+    then verified; memory for their logits is reserved. 0 disables drafts. The log probabilities of
+    as many prompt tokens, and of one a slot, are computed in a step."""
     threads: int | None = Field(None, ge=1, le=1024)
     """Compute threads. Unset: measured at warm-up."""
     gpu_layers: int = Field(-1, ge=-1)
