@@ -5,8 +5,7 @@ The engine guarantees to a backend:
 - rows are in ascending slot order, and the positions of a slot are consecutive;
 - `trim` is never called between building a batch and its `decode`;
 - `save`, `restore` and `copy` are called in an order that `kv_cache.copies.CacheCopier` allows;
-- `score` and `sample` are called only with rows of the last `decode`, `sample` at most once per
-  row;
+- `score` and `sample` get rows of the last `decode`, `sample` each row at most once;
 - `use_adapters` receives only loaded adapters, and only unused adapters are unloaded;
 - all methods are called from the step thread.
 """
