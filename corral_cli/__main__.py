@@ -1,6 +1,7 @@
 """The `corral` command: all subcommands in one group, failures printed as one line."""
 
 import errno
+import json
 import platform
 import sys
 from importlib.metadata import version as installed_version
@@ -21,6 +22,7 @@ from corral_cli.keys import keys
 from corral_cli.limits import limits
 from corral_cli.migration.commands import export_group, import_group, threads
 from corral_cli.models import models
+from corral_cli.output import object_option
 from corral_cli.projects import projects
 from corral_cli.serve import serve
 from corral_cli.top.load_watch import top
@@ -73,11 +75,14 @@ def cli(context: click.Context, no_color: str) -> None:
 
 
 @cli.command("version")
-def version() -> None:
+@object_option
+def version(as_json: bool) -> None:
     """Print the versions to include in a bug report."""
     names = ("corral", "llama-cpp-python", "grpcio", "protobuf")
-    versions = [f"{name} {installed_version(name)}" for name in names]
-    click.echo("\n".join([*versions, f"Python {platform.python_version()}", platform.platform()]))
+    versions = {name: installed_version(name) for name in names}
+    versions |= {"Python": platform.python_version(), "platform": platform.platform()}
+    lines = (f"{name} {version}" for name, version in versions.items())
+    click.echo(json.dumps(versions, indent=2) if as_json else "\n".join(lines))
 
 
 for command in (

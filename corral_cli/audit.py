@@ -9,22 +9,24 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import DAYS, control_options
+from corral_cli.output import json_option, print_list
 
 
 @click.command("audit")
 @click.option("--key", "actor", default="", help="Only acts of this key, by its id. Default: all.")
 @click.option("--object", "object_id", default="", help="Only acts on this object, by its id.")
 @click.option("--days", type=DAYS, default=30, show_default=True)
+@json_option
 @control_options
-def audit(control: Connection, actor: str, object_id: str, days: int) -> None:
+def audit(control: Connection, actor: str, object_id: str, days: int, as_json: bool) -> None:
     """List what operators did: when, who, from where, and what. Newest first."""
     start = Timestamp()
     start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
     request = pb.ListAuditEventsRequest(actor=actor, target=object_id, start_time=start)
-    for event in control.list_all(
+    events = control.list_all(
         lambda channel: AuditServiceStub(channel).ListAuditEvents, request, "events"
-    ):
-        click.echo(describe(event))
+    )
+    print_list(events, as_json, lambda listed: map(describe, listed))
 
 
 def describe(event: pb.AuditEvent) -> str:

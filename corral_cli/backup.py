@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from corral_cli.output import object_option
 from corral_cli.serve import load
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -46,12 +47,9 @@ def installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_settings
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
 @click.command("check")
 @click.option("--quick", is_flag=True, help="Read one byte of each file instead of all.")
-@as_json
+@object_option
 @installation_options
 def check(settings: "ControlSettings", *, quick: bool, as_json: bool) -> None:
     """Check the database and the stored files, also while services run; change nothing.
@@ -85,7 +83,7 @@ def _lines(report: "Report") -> list[str]:
 @click.command("backup")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--keep", type=click.IntRange(min=1), help="Then remove all but the newest N.")
-@as_json
+@object_option
 @installation_options
 def backup(settings: "ControlSettings", *, folder: Path, keep: int | None, as_json: bool) -> None:
     """Add a backup of the database and the stored files to FOLDER, while services run.
@@ -108,7 +106,7 @@ def backup(settings: "ControlSettings", *, folder: Path, keep: int | None, as_js
 @click.option("--backup", "backup_id", help="The id of a backup. Default: the newest in FOLDER.")
 @click.option("--list", "list_ids", is_flag=True, help="Only list the backups, oldest first.")
 @click.option("--verify", "verify_only", is_flag=True, help="Only read it and compare all digests.")
-@as_json
+@object_option
 @installation_options
 def restore(
     settings: "ControlSettings",

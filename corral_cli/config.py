@@ -1,9 +1,13 @@
 """`corral config check`: prints the effective settings, or every problem with them."""
 
+import json
+import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import click
 
+from corral_cli.output import object_option
 from corral_cli.serve import SERVICES, load
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import settings_toml
@@ -17,7 +21,8 @@ def config() -> None:
 @config.command("check")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
 @click.option("--service", "services", type=click.Choice(SERVICES), multiple=True)
-def check(config: Path | None, services: tuple[str, ...]) -> None:
+@object_option
+def check(config: Path | None, services: tuple[str, ...], as_json: bool) -> None:
     """Print the effective settings with secrets hidden. If they have problems, print all of them
     and exit with code 1."""
     tables, problems = [], []
@@ -28,4 +33,9 @@ def check(config: Path | None, services: tuple[str, ...]) -> None:
             problems.append(str(error))
     if problems:
         raise StartupError("\n".join(problems))
-    click.echo("\n".join(tables), nl=False)
+    text = "\n".join(tables)
+    click.echo(_to_json(text) if as_json else text, nl=as_json)
+
+
+def _to_json(toml: str) -> str:
+    return json.dumps(tomllib.loads(toml), indent=2, default=datetime.isoformat)

@@ -17,9 +17,14 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option `--json`; the command receives it as `as_json`."""
+    """Add the option `--json` to a listing; the command receives it as `as_json`."""
     text = "Print JSON, with the fields of the gRPC API."
     return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
+def object_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option `--json` to a command that prints one object; it receives `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
 
 
 def as_object(message: Message) -> dict[str, Any]:

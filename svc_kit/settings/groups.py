@@ -347,11 +347,15 @@ def _toml_lines(group: BaseModel, table: str) -> Iterator[str]:
             yield from _toml_lines(value, f"{table}.{name}")
 
 
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
 def _toml_value(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = {name: getattr(value, name) for name in type(value).model_fields}
     if isinstance(value, Mapping):
-        pairs = [f"{name} = {_toml_value(v)}" for name, v in value.items()]
+        pairs = [f"{_toml_key(name)} = {_toml_value(v)}" for name, v in value.items()]
         return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, set | frozenset):
         value = sorted(value)

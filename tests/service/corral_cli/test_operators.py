@@ -132,6 +132,8 @@ def test_the_audit_log_lists_acts(served: Served) -> None:
     assert of_key == lines[0] + "\n"
     assert lines[0].split("    ")[1:3] in (["service", "127.0.0.1"], ["service", "::1"])
     assert served.output("audit", "--key", "key_none") == ""
+    [event] = json.loads(served.output("audit", "--object", key_id, "--json"))
+    assert (event["method"], event["target"]) == ("KeyService/CreateKey", key_id)
 
 
 def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:

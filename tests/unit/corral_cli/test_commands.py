@@ -1,10 +1,12 @@
 """Subcommands that need no server, and checks before a server is started."""
 
+import json
 import os
 import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,12 @@ from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from svc_kit.auth.keys import SettingsKeys, hash_key
 from svc_kit.settings.groups import load_settings
+
+PRINT_DATA = {
+    *("audit", "backup", "check", "config check", "doctor"),
+    *("jobs dead", "restore", "top", "usage", "version"),
+}
+"""The commands that print data, beside those named `list` and `show`."""
 
 
 def test_every_subcommand_has_a_help_text() -> None:
@@ -40,14 +48,14 @@ def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Comman
 
 
 def test_every_listing_can_be_read_by_a_program() -> None:
-    """`--json` prints the fields of the gRPC API."""
+    """Also a command that prints one object: `--json` is everywhere."""
     listings = {
         words: command
         for words, command in commands(cli)
-        if words.split()[-1] in {"list", "show", "dead", "usage", "doctor"}
+        if words in PRINT_DATA or words.split()[-1] in {"list", "show"}
     }
 
-    assert len(listings) >= 8
+    assert listings.keys() >= PRINT_DATA
     for words, command in listings.items():
         assert "--json" in [name for option in command.params for name in option.opts], words
 
@@ -119,6 +127,8 @@ def test_version_prints_the_versions_for_a_bug_report() -> None:
     assert [line.split()[0] for line in output.splitlines()[:5]] == [
         *("corral", "llama-cpp-python", "grpcio", "protobuf", "Python")
     ]
+    as_object = json.loads(CliRunner().invoke(cli, ["version", "--json"]).output)
+    assert [" ".join(pair) for pair in as_object.items()] == output.splitlines()
 
 
 def test_a_full_disk_is_reported_as_one_line() -> None:
@@ -237,6 +247,8 @@ def test_config_check_prints_the_effective_settings(tmp_path: Path) -> None:
     assert 'listen = "127.0.0.1:9999"' in result.output
     assert "[inference]" in result.output
     assert digest not in result.output
+    as_object = CliRunner().invoke(cli, ["config", "check", "--json", "--config", str(config)])
+    assert json.loads(as_object.output) == tomllib.loads(result.output)
 
 
 def test_config_check_reports_every_problem_at_once(

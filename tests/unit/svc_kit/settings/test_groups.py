@@ -1,6 +1,7 @@
 """Settings: sources, precedence, and error messages."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -43,6 +44,7 @@ class SampleSettings(ServiceSettings):
     management: ListenAddress | None = "127.0.0.1:2"
     label: str = "a"
     models: tuple[str, ...] = ("bundled",)
+    prices: Mapping[str, float] = Field({})
     kiln: KilnSettings = KilnSettings()
     server: ServerSettings = ServerSettings()
     tls: TlsSettings | None = None
@@ -233,7 +235,8 @@ def test_description_is_toml_without_secrets() -> None:
 
 def test_a_description_without_secrets_loads_again(tmp_path: Path) -> None:
     """It gives the same settings."""
-    settings = load(None, None, kiln__slots=9, models=['say "hi"'])
+    prices = {"qwen2.5": 1.5, "acme/llama:8b": 2.0, "plain": 0.0}
+    settings = load(None, None, kiln__slots=9, models=['say "hi"'], prices=prices)
 
     assert load(write_config(tmp_path, settings_toml(settings))) == settings
 
