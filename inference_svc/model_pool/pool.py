@@ -119,7 +119,8 @@ class ModelPool:
             remedy = "Ask for fewer slots or a shorter context, or let models load on demand"
             raise StartupError(f"{error.message} {remedy}") from error
         for entry, limits in zip(models, plan, strict=True):
-            failure = await self._lifecycle.load(entry, limits)
+            # If the start is cancelled, `close` ends the load; its result would hide that.
+            failure = await asyncio.shield(self._lifecycle.load(entry, limits))
             if failure is not None:
                 raise StartupError(entry.resident.problem or failure.message)
 

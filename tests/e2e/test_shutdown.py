@@ -97,6 +97,19 @@ async def test_a_stopped_service_drains_over_grpc(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_a_service_that_is_stopped_while_its_model_loads_ends_quietly(tmp_path: Path) -> None:
+    """With exit code 0, and without an error in the log. It loads when its port is open."""
+    listening = {"listen": "127.0.0.1:0"}
+    with start(tmp_path, "serve", "inference", inference=listening) as program:
+        program.wait_for_line("^serving gRPC on ", service="inference")
+        program.signal(signal.SIGTERM)
+        code = program.wait()
+        log = [line.fields for line in program.stderr]
+
+    assert code == 0
+    assert [line for line in log if line.get("level") in ("error", "critical")] == []
+
+
 async def test_calls_are_accepted_during_the_drain_delay(tmp_path: Path) -> None:
     """While health is NOT_SERVING already, so that load balancers have time to notice."""
     with run_inference(tmp_path, {"server.drain_delay_s": 4}) as service:
@@ -132,7 +145,6 @@ async def test_a_second_ctrl_c_stops_immediately(tmp_path: Path) -> None:
     assert stopping == [f"corral: {name}" for name in names]
 
 
-@pytest.mark.timeout(100)
 async def test_a_service_that_keeps_dying_ends_the_supervisor(tmp_path: Path) -> None:
     """After five restarts, each after twice the delay; with exit code 1 and nothing left."""
     delays = []
