@@ -9,10 +9,18 @@ import pytest
 
 from tests.support.examples import examples
 from tests.support.media_models import MediaPair, write_pair
+from tests.support.processes import LIMIT_S
 
 # No deadline, since the duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("corral", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("corral")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests with real processes the time that these need on a busy machine."""
+    for item in items:
+        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 @pytest.fixture(autouse=True)

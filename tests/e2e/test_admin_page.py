@@ -16,7 +16,7 @@ from tests.e2e.conftest import PIRATE_FILE
 from tests.e2e.test_buf_curl import messages
 from tests.support.services import MODEL, Corral, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/operate/admin.md"
 BUF = Path(sys.executable).with_name("buf")

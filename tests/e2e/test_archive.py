@@ -71,7 +71,6 @@ NOTHING = (0, generation.CACHE_SOURCE_UNSPECIFIED)
 FROM_DISK = (TURN + 1, generation.CACHE_SOURCE_DISK)
 
 
-@pytest.mark.timeout(90)  # two servers in sequence, and a killed engine
 async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
     """After eviction, a kill of its engine and a restart only the new turn is computed; another
     project reuses nothing. The load has the counts; prefixes can be dropped without a model."""
@@ -103,7 +102,6 @@ async def test_a_thread_resumes_from_disk(cache_folder: CacheFolder) -> None:
     assert (dropped, cache_folder.files) == (1, [])
 
 
-@pytest.mark.timeout(90)  # two servers in sequence
 async def test_a_picture_resumes_from_disk(cache_folder: CacheFolder) -> None:
     """After a restart its turn is not computed again, and the answer is the same; another picture
     in its place reuses nothing."""

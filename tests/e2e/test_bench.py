@@ -26,7 +26,7 @@ from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
 from bench.stage import Stage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=2048, threads=1)
 
 

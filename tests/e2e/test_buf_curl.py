@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import PATIENCE_S
 from tests.support.rpc import CAPITAL, PARIS
 from tests.support.services import Corral
 
@@ -30,7 +31,7 @@ def buf_curl(
         [*command, f"http://{target or up.target}/{path}"],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=PATIENCE_S,
     )
 
 

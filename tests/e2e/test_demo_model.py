@@ -42,7 +42,6 @@ async def ask(client: openai.AsyncOpenAI, *messages: str, system: str = "", **fi
     return answer
 
 
-@pytest.mark.timeout(180)
 async def test_the_evaluation_reaches_the_recorded_scores(up: Corral) -> None:
     """With a tolerance of one item per skill."""
     questions = [item for skill in EXAMINATION for item in items(skill, ITEMS)]

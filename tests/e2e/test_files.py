@@ -223,7 +223,6 @@ async def test_an_idempotency_key_prevents_duplicates(http: httpx.AsyncClient) -
     assert other.headers["x-should-retry"] == "false"
 
 
-@pytest.mark.timeout(120)
 async def test_inference_continues_without_the_control_service(tmp_path: Path) -> None:
     """Another Corral has locked the data folder: chats work, files are 503 until it is released."""
     folder = tmp_path / "data" / "control"
@@ -244,7 +243,6 @@ async def test_inference_continues_without_the_control_service(tmp_path: Path) -
     assert files == []
 
 
-@pytest.mark.timeout(120)
 async def test_a_killed_control_service_leaves_complete_files_only(tmp_path: Path) -> None:
     """SIGKILL during an upload: the client gets an error, stored files are there after the restart,
     and the incomplete file is not."""

@@ -10,7 +10,7 @@ from tests.support.mcp_server import LABEL, Shop, run_shop
 from tests.support.sdk_batches import CONTROL, kill_process
 from tests.support.services import MODEL, Corral, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 TOOL_WITHOUT_APPROVAL: Any = {"type": "mcp", "server_label": LABEL, "require_approval": "never"}
 NAMED: Any = {"type": "mcp", "server_label": LABEL}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.minilm import load_minilm, minilm_path
 from tests.support.services import Corral, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.e2e
 
 MODEL = "minilm"
 # Cosine similarities in the documentation of sentence-transformers for this model.

@@ -18,7 +18,7 @@ from tests.support.rpc import CAPITAL
 from tests.support.sdk_releases import RELEASES, run_program
 from tests.support.services import MODEL, Corral
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 NUMBER = r'[0-9]{3}-[0-9]{4}|say "[a-c]{1,3}"'
 WEATHER: Any = {

@@ -17,7 +17,6 @@ from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(120),
     # The SDK deprecates the Assistants API.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]

@@ -21,7 +21,7 @@ from tests.support.processes import Program
 from tests.support.response_client import ResponseClient, output_text
 from tests.support.services import MODEL, Corral, start
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 NUM_TOKENS = 600
 OWNER = "SELECT lease_owner FROM jobs WHERE kind = 'response' AND lease_owner IS NOT NULL"

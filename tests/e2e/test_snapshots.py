@@ -72,7 +72,6 @@ async def restore(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotRespon
     )
 
 
-@pytest.mark.timeout(90)  # three servers in sequence
 async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     """With other slots and the same tokens. Damaged and foreign snapshots are refused."""
     with run_inference(tmp_path, {"engine.slots": 2}) as service:

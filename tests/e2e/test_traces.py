@@ -13,7 +13,7 @@ from tests.support.mcp_server import LABEL, run_shop
 from tests.support.otlp import Collector, ReceivedSpan, run_collector
 from tests.support.services import MODEL, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 PARENT: Final = "00f067aa0ba902b7"
 CHAT, BACKGROUND, BATCH, UNSAMPLED, REFUSED = (f"{number:032x}" for number in range(1, 6))

@@ -16,7 +16,7 @@ from tests.support.moving import corral, read_id_map
 from tests.support.sdk_batches import CONTROL, ENGINE, kill_process
 from tests.support.services import Corral, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 CORPUS = {
     "cooking.md": "# Bread\n\nKnead the dough for ten minutes, let it rise, bake it in a hot oven.",

@@ -81,7 +81,6 @@ class ThreadClient:
         return Cost(usage.prompt_tokens, cached, usage.completion_tokens)
 
 
-@pytest.mark.timeout(90)  # an engine that is started twice
 async def test_runs_reuse_the_prefix_of_their_thread(tmp_path: Path) -> None:
     """Each of five runs, one with a function call, and one after eviction and a kill of the engine.
     The file is deleted with the thread."""

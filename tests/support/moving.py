@@ -5,13 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.processes import PATIENCE_S
 from tests.support.services import Corral
 
 
 def corral(up: Corral, *words: str | Path) -> subprocess.CompletedProcess[str]:
     """Run `corral` with the control service of this server."""
     command = [sys.executable, "-m", "corral_cli", *map(str, words), "--control", up.control]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def read_id_map(path: Path) -> dict[str, str]:

@@ -21,8 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
-PATIENCE_S = 25.0
-"""Default timeout; below the time limit of a test, so that its error message is shown."""
+PATIENCE_S = 100.0
+"""How long tests wait for a process: several times what `corral up` takes on a busy machine, and
+less than `LIMIT_S`, so that the error message is shown."""
+LIMIT_S = 240.0
+"""The time limit of a test with processes, unless it has one of its own."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _MARK = "PROGRAM_UNDER_TEST"

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.processes import PATIENCE_S
+
 PROGRAMS: Final = Path(__file__).parents[1] / "clients" / "programs"
 SDKS: Final = Path(sys.prefix) / "sdks"
 NEWEST: Final = "newest"
@@ -29,7 +31,7 @@ def run_program(name: str, release: str, base_url: str) -> dict[str, Any]:
     }
     program = [sys.executable, "-W", "ignore::DeprecationWarning", str(PROGRAMS / name)]
     result = subprocess.run(
-        program, env=environment, capture_output=True, text=True, check=False, timeout=25
+        program, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert result.returncode == 0, result.stderr
     output: dict[str, Any] = json.loads(result.stdout)

@@ -41,7 +41,7 @@ from tools.upgrade_fixture import (
     sha256,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 RELEASE = "release-0.1"
 SHA256_DIGITS = 64

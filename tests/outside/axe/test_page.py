@@ -13,7 +13,7 @@ from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), needs_chromium]
+pytestmark = [pytest.mark.e2e, needs_chromium]
 
 
 @pytest.fixture(scope="module")

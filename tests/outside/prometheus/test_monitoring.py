@@ -14,7 +14,7 @@ from tests.support.otlp import run_collector
 from tests.support.prometheus import ROOT, Prometheus, promtool, run_prometheus
 from tests.support.services import MODEL, corral_up
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.e2e
 
 RULES: Final = ROOT / "monitoring" / "prometheus"
 DASHBOARD: Final = json.loads((ROOT / "monitoring/grafana/corral.json").read_text("utf-8"))
