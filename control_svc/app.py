@@ -332,8 +332,12 @@ async def _management(
 ) -> ManagementServer | None:
     if settings.management_listen is None:
         return None
+
+    async def is_ready() -> bool:
+        return server.is_serving
+
     management = ManagementServer(
-        listen=settings.management_listen, registry=registry, is_ready=lambda: server.is_serving
+        listen=settings.management_listen, registry=registry, is_ready=is_ready
     )
     await management.start()
     return management

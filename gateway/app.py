@@ -25,6 +25,7 @@ from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
 from gateway.http.page import page_router
+from gateway.readiness import Readiness
 from gateway.routes import (
     adapters,
     admin,
@@ -73,7 +74,7 @@ class Gateway:
     active_calls: ActiveCalls
     registry: CollectorRegistry
     metrics: HttpMetrics
-    inference: InferenceClient
+    readiness: Readiness
 
 
 @asynccontextmanager
@@ -106,11 +107,12 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         credentials, timeout_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, timeout_s)
         active_calls = ActiveCalls()
+        control = ControlClient(control_channel, credentials, timeout_s)
         context = AppContext(
             settings=settings,
             authentication=Authentication(authenticator),
             inference=inference,
-            control=ControlClient(control_channel, credentials, timeout_s),
+            control=control,
             active_calls=active_calls,
             stored_files=StoredFileReader(active_calls),
             fingerprint=f"corral-{corral_version}",
@@ -128,7 +130,8 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             tracer=tracer,
             strict_parameters=settings.strict_parameters,
         )
-        yield Gateway(app, api, context.active_calls, registry, metrics, inference)
+        readiness = Readiness((inference, control), active_calls)
+        yield Gateway(app, api, active_calls, registry, metrics, readiness)
 
 
 @asynccontextmanager
@@ -220,7 +223,7 @@ async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncItera
     server = ManagementServer(
         listen=settings.management_listen,
         registry=gateway.registry,
-        is_ready=lambda: not gateway.active_calls.closed,
+        is_ready=gateway.readiness.is_ready,
     )
     await server.start()
     try:

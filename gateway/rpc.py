@@ -42,7 +42,6 @@ PROBE_TIMEOUT_S: Final = 2.0
 UNARY_TIMEOUT_S: Final = 30.0
 SEARCH_TIMEOUT_S: Final = 120.0
 """Deadline of a search, which may have to load a model first."""
-HEALTH_NAME: Final = "corral.inference.v1.InferenceService"
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")
 
@@ -65,10 +64,15 @@ class RpcClient:
 
     service: str
     """The name of the service in errors."""
+    health_name = ""
+    """The name of the service in health checks; empty: the whole server."""
     _metadata: Metadata
     _label: str
 
-    def __init__(self, credentials: Credentials, transfer_timeout_s: float) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
+    ) -> None:
+        self._health = health_pb2_grpc.HealthStub(channel)
         self._credentials = credentials
         self.transfer_timeout_s = transfer_timeout_s
 
@@ -127,6 +131,14 @@ class RpcClient:
         """Start a client-streaming method."""
         return UploadCall(method(**self._transfer_options), self.service)
 
+    async def check_serving(self) -> None:
+        """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
+        request = health_pb2.HealthCheckRequest(service=self.health_name)
+        with translate_errors(self.service):
+            reply = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
+        if reply.status != health_pb2.HealthCheckResponse.SERVING:
+            raise UpstreamUnavailable(service=self.service)
+
     @property
     def _transfer_options(self) -> dict[str, Any]:
         return {"timeout": self.transfer_timeout_s, "metadata": self._metadata}
@@ -140,7 +152,7 @@ class ControlClient(RpcClient):
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
     ) -> None:
-        super().__init__(credentials, transfer_timeout_s)
+        super().__init__(channel, credentials, transfer_timeout_s)
         self.adapters = AdapterServiceStub(channel)
         self.assistants = AssistantServiceStub(channel)
         self.batches = BatchServiceStub(channel)
@@ -163,14 +175,14 @@ class InferenceClient(RpcClient):
     """The inference service over one channel."""
 
     service = "inference"
+    health_name = "corral.inference.v1.InferenceService"
 
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
     ) -> None:
-        super().__init__(credentials, transfer_timeout_s)
+        super().__init__(channel, credentials, transfer_timeout_s)
         self.methods = InferenceServiceStub(channel)
         self.engine = EngineServiceStub(channel)
-        self._health = health_pb2_grpc.HealthStub(channel)
 
     def generate(
         self,
@@ -184,11 +196,3 @@ class InferenceClient(RpcClient):
         if len(starts) == 1:
             return starts[0]()
         return CallGroup(starts, self.service, with_prompt_number)
-
-    async def check_serving(self) -> None:
-        """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
-        request = health_pb2.HealthCheckRequest(service=HEALTH_NAME)
-        with translate_errors(self.service):
-            reply = await self._health.Check(request, timeout=PROBE_TIMEOUT_S)
-        if reply.status != health_pb2.HealthCheckResponse.SERVING:
-            raise UpstreamUnavailable(service=self.service)

@@ -9,7 +9,7 @@ Built on asyncio, because the services other than the gateway do not depend on a
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -40,7 +40,7 @@ class ManagementServer:
     """Serves metrics and probes of one process."""
 
     def __init__(
-        self, *, listen: str, registry: CollectorRegistry, is_ready: Callable[[], bool]
+        self, *, listen: str, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[bool]]
     ) -> None:
         self._requested = parse_address(listen)
         self._registry = registry
@@ -69,7 +69,7 @@ class ManagementServer:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await _read_head(reader)
-                response = self._respond(head)
+                response = await self._respond(head)
                 writer.write(_render(response, with_body=not head.startswith("HEAD ")))
                 await writer.drain()
         except (TimeoutError, OSError):
@@ -78,7 +78,7 @@ class ManagementServer:
         finally:
             writer.close()
 
-    def _respond(self, head: str) -> _Response:
+    async def _respond(self, head: str) -> _Response:
         method, _, rest = head.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if not path.startswith("/"):
@@ -90,9 +90,8 @@ class ManagementServer:
         if path == "/healthz":
             return _Response(200, b"ok\n")
         if path == "/readyz":
-            return (
-                _Response(200, b"ready\n") if self._is_ready() else _Response(503, b"not ready\n")
-            )
+            is_ready = await self._is_ready()
+            return _Response(200, b"ready\n") if is_ready else _Response(503, b"not ready\n")
         return _Response(404, b"try /metrics, /healthz or /readyz\n")
 
     def _metrics(self, accepted_types: str) -> _Response:

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,19 +58,17 @@ def make_service(
     variables: Mapping[str, str],
     config: Path | None,
     management: Address,
+    is_ready: Callable[[], Awaitable[bool]],
     stop_timeout_s: float,
     is_vital: bool = True,
 ) -> Service:
-    """Describe a Corral service to the supervisor. It is ready when `/readyz` returns 200."""
+    """Describe a Corral service to the supervisor."""
 
     def command(lifeline_fd: int) -> Sequence[str]:
         # -P: do not import modules from the working directory.
         interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", name]
         flags = ["--config", str(config)] if config else []
         return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
-
-    async def is_ready() -> bool:
-        return await responds_ok(management, "/readyz")
 
     return Service(
         name=name,
@@ -102,6 +100,17 @@ def _serialize(value: Any) -> str:
 async def responds_ok(address: Address, path: str) -> bool:
     """Whether an HTTP GET returns 200 within the probe timeout."""
     return await _get(address, path) is not None
+
+
+async def accepts_connections(address: Address) -> bool:
+    """Whether something listens on the address."""
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 _RUNNING: Final = re.compile(

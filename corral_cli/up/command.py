@@ -1,8 +1,9 @@
 """`corral up`: runs all services on one machine under a supervisor."""
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.up.announcement import Announcement
 from corral_cli.up.children import (
+    accepts_connections,
     check_models,
     ensure_token,
     environment_variables,
     make_service,
+    responds_ok,
 )
 from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
@@ -156,11 +159,20 @@ def make_services(plan: Plan) -> list[Service]:
             variables=environment_variables(settings.env_prefix(), plan.overrides[name]),
             config=plan.config,
             management=reachable(plan.management(name)),
+            is_ready=_probe(plan, name),
             stop_timeout_s=_drain_s(settings) + _STOP_MARGIN_S,
             is_vital=name != "control",
         )
         for name, settings in plan.by_service.items()
     ]
+
+
+def _probe(plan: Plan, name: str) -> Callable[[], Awaitable[bool]]:
+    """How to ask whether a service is ready. The gateway starts before the control service does,
+    and serves what it can; its `/readyz` waits for both services."""
+    if name == "gateway":
+        return functools.partial(accepts_connections, reachable(plan.address(name)))
+    return functools.partial(responds_ok, reachable(plan.management(name)), "/readyz")
 
 
 def _drain_s(settings: ServiceWithPorts) -> float:

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import time
 from pathlib import Path
 
 import grpc
+import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
@@ -215,6 +217,20 @@ def test_a_model_that_llama_cpp_refuses_is_reported_in_one_line(tmp_path: Path) 
     assert code == 1
     assert any("strange.gguf" in line for line in lines), lines
     assert not any("Traceback" in line for line in lines), lines
+
+
+def test_models_are_served_if_the_control_service_cannot_start(tmp_path: Path) -> None:
+    """Its failures are reported, and the gateway does not count as ready for load balancers."""
+    control = {"database_url": "postgresql://127.0.0.1:1/corral"}
+    with corral_up(tmp_path, control=control) as corral:
+        line = corral.program.wait_for_line(r"metrics +(http.*)", stream="stdout")[1]
+        gateway = re.findall(r"http://(\S+)/metrics", line)[0]
+        with httpx.Client(trust_env=False) as client:
+            probe = client.get(f"http://{gateway}/readyz")
+            models = client.get(f"{corral.api}/models")
+        corral.program.wait_for_line(r"control exited with code 1.*continue without it")
+
+    assert (probe.status_code, models.status_code) == (503, 200)
 
 
 def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ from gateway.app import running
 from gateway.config import GatewaySettings
 from svc_kit.lifecycle import StartupError
 from tests.support.fake_inference import FakeInference, Script
-from tests.support.loopback_gateway import LOOPBACK, Loopback, run_gateway, run_gateway_until
+from tests.support.loopback_gateway import (
+    LOOPBACK,
+    Loopback,
+    run_gateway,
+    run_gateway_until,
+    run_inference_service,
+)
 from tests.support.raw_http import open_connection
 
 CHAT = "/v1/chat/completions"
@@ -64,23 +70,62 @@ async def test_probes_support_head(client: AsyncClient, path: str) -> None:
     assert (answer.status_code, answer.content) == (200, b"")
 
 
+async def test_a_gateway_is_ready_once_it_has_reached_both_services() -> None:
+    """From then on one suffices, since each serves a part of the requests."""
+    async with (
+        run_inference_service(FakeInference()) as control,
+        run_gateway(management_listen=LOOPBACK, control_target=str(control.address)) as gateway,
+    ):
+
+        async def probe(*, inference: bool, control_serves: bool) -> int:
+            gateway.inference.set_serving(inference)
+            control.set_serving(control_serves)
+            return await probe_readiness(gateway)
+
+        assert [
+            await probe(inference=False, control_serves=False),
+            await probe(inference=True, control_serves=False),
+            await probe(inference=True, control_serves=True),
+            await probe(inference=True, control_serves=False),
+            await probe(inference=False, control_serves=True),
+            await probe(inference=False, control_serves=False),
+            await probe(inference=True, control_serves=False),
+        ] == [503, 503, 200, 200, 200, 503, 200]
+
+
+async def test_a_gateway_is_not_ready_if_a_service_is_unreachable() -> None:
+    """As with a wrong address in its settings."""
+    async with run_gateway(management_listen=LOOPBACK, control_target="127.0.0.1:1") as gateway:
+        assert await probe_readiness(gateway) == 503
+
+
+async def probe_readiness(gateway: Loopback) -> int:
+    """The status of the readiness probe."""
+    url = f"http://{gateway.management}"
+    async with AsyncClient(base_url=url, trust_env=False) as prober:
+        return (await prober.get("/readyz")).status_code
+
+
 async def test_a_drain_lets_running_streams_finish() -> None:
     """New connections are refused, and the probe fails."""
     fake, stop, gate = FakeInference(), asyncio.Event(), asyncio.Event()
     fake.script = Script(gate=gate, gate_at=1)
     async with (
-        run_gateway_until(stop, fake, management_listen=LOOPBACK) as gateway,
+        run_inference_service(FakeInference()) as control,
+        run_gateway_until(
+            stop, fake, management_listen=LOOPBACK, control_target=str(control.address)
+        ) as gateway,
         open_connection(gateway.address) as connection,
-        AsyncClient(base_url=f"http://{gateway.management}", trust_env=False) as prober,
     ):
         await connection.request(CHAT, BODY | {"stream": True})
+        before = await probe_readiness(gateway)
         stop.set()
         await wait_until_refused(gateway)
-        probe = await prober.get("/readyz")
+        draining = await probe_readiness(gateway)
         gate.set()
         events = await connection.chunks()
 
-    assert probe.status_code == 503
+    assert (before, draining) == (200, 503)
     assert events[-1] == b"data: [DONE]\n\n"
 
 
@@ -152,10 +197,8 @@ async def test_metrics_count_requests_by_route() -> None:
         await client.get("/v1/models/org/other:1b")
         await client.get("/nothing/secret")
         text = (await scraper.get("/metrics")).text
-        ready = await scraper.get("/readyz")
 
     assert 'method="GET",route="/v1/models/{model:path}",status="200"' in text
     assert 'route="unmatched",status="404"' in text
     assert "secret" not in text
     assert "corral_http_server_sent_bytes_total" in text
-    assert ready.status_code == 200

@@ -11,13 +11,24 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.management import ManagementServer
 
 
+async def is_always() -> bool:
+    """A service that is ready."""
+    return True
+
+
+async def is_never() -> bool:
+    """A service that is not ready."""
+    return False
+
+
 @asynccontextmanager
 async def run_management_server(*, is_ready: bool = True) -> AsyncIterator[ManagementServer]:
     """Run a management server on a free port with one counter."""
     registry = CollectorRegistry()
     Counter("pots", "Pots fired.", registry=registry).inc(3, {"trace_id": "1"})
     Gauge("vllm:kilns", "Kilns.", registry=registry).set(1)
-    server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=lambda: is_ready)
+    ready = is_always if is_ready else is_never
+    server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=ready)
     await server.start()
     try:
         yield server
@@ -100,7 +111,7 @@ async def test_a_port_in_use_is_refused() -> None:
     """As for the gRPC port."""
     async with run_management_server() as server:
         second = ManagementServer(
-            listen=str(server.address), registry=CollectorRegistry(), is_ready=lambda: True
+            listen=str(server.address), registry=CollectorRegistry(), is_ready=is_always
         )
         with pytest.raises(StartupError, match="the port is already in use"):
             await second.start()

@@ -23,6 +23,11 @@ def test_settings_become_environment_variables() -> None:
     }
 
 
+async def never() -> bool:
+    """A service that is not ready."""
+    return False
+
+
 def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
     """The environment has the overrides."""
     service = make_service(
@@ -30,6 +35,7 @@ def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
         variables={"CORRAL_GATEWAY_LISTEN": "127.0.0.1:2"},
         config=Path("corral.toml"),
         management=Address("127.0.0.1", 3),
+        is_ready=never,
         stop_timeout_s=1,
     )
 
