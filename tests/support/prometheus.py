@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+import yaml
 
 from svc_kit.network import Address, open_listener
 from tests.support.processes import Program
@@ -76,17 +77,15 @@ class Prometheus:
 
 
 @contextmanager
-def run_prometheus(folder: Path, targets: Sequence[str], rules: Path) -> Iterator[Prometheus]:
-    """Scrape the targets every half second as the job "corral", with exemplars."""
+def run_prometheus(folder: Path, targets: Sequence[str], shipped: Path) -> Iterator[Prometheus]:
+    """Run with a configuration of `monitoring/`, but scrape these targets, every half second."""
+    settings = yaml.safe_load(shipped.read_text("utf-8"))
+    settings["global"] |= {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    settings["rule_files"] = [str(shipped.parent / name) for name in settings["rule_files"]]
+    [job] = settings["scrape_configs"]
+    job["static_configs"] = [{"targets": list(targets)}]
     configuration = folder / "prometheus.yml"
-    quoted = ", ".join(f'"{target}"' for target in targets)
-    configuration.write_text(
-        f"""
-global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
-rule_files: ["{rules}"]
-scrape_configs: [{{job_name: corral, static_configs: [{{targets: [{quoted}]}}]}}]
-"""
-    )
+    configuration.write_text(yaml.safe_dump(settings), "utf-8")
     with open_listener(Address("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command: list[str | Path] = [

@@ -19,7 +19,7 @@ from tests.architecture.test_house_rules import ROOT
 
 FOLDER = ROOT / "deploy/kubernetes"
 OVERLAYS = ["base", "overlays/production", "overlays/gpu"]
-OF_OPERATORS = {"ScaledObject", "ServiceMonitor"}
+OF_OPERATORS = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
 """Kinds that the schemas of Kubernetes do not have."""
 SECRETS = {
     "corral-service-token": "service-token",
@@ -190,3 +190,18 @@ def test_every_workload_is_admitted_by_a_network_policy(overlay: str) -> None:
     }
 
     assert {component for component, _ in pods(overlay)} <= selected
+
+
+def test_prometheus_knows_all_services_as_the_job_of_the_alerts() -> None:
+    """The Prometheus operator names a job after the label `jobLabel` of the scraped Service."""
+    found = manifests("overlays/production")
+    (monitor,) = [m["spec"] for m in found if m["kind"] == "ServiceMonitor"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    labels = [m["metadata"].get("labels", {}) for m in found if m["kind"] == "Service"]
+    scraped = [each for each in labels if wanted <= each.items()]
+    (rules,) = [m["spec"] for m in found if m["kind"] == "PrometheusRule"]
+
+    assert len(scraped) == len(SERVICES)
+    assert {each[monitor["jobLabel"]] for each in scraped} == {"corral"}
+    assert rules == yaml.safe_load((ROOT / "monitoring/prometheus/alerts.yml").read_text())
+    assert 'up{job="corral"}' in str(rules)

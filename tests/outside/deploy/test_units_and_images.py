@@ -17,6 +17,7 @@ import yaml
 from corral_cli.serve import SERVICES, settings_class
 from svc_kit.settings.groups import load_settings
 from tests.architecture.test_house_rules import ROOT
+from tests.support.prometheus import promtool
 
 DEPLOY = ROOT / "deploy"
 UNITS = ["corral.service", "corral@.service"]
@@ -109,10 +110,11 @@ def test_the_image_is_built_from_what_the_build_needs() -> None:
         assert list(ROOT.glob(name)), name
 
 
-@pytest.mark.parametrize("files", [["compose.yaml"], ["compose.yaml", "compose.s3.yaml"]])
-def test_services_accept_the_settings_of_compose(files: list[str]) -> None:
+@pytest.mark.parametrize("addition", [None, "compose.s3.yaml", "compose.monitoring.yaml"])
+def test_services_accept_the_settings_of_compose(addition: str | None) -> None:
     """Its file, and the environment of all its files together."""
     folder = DEPLOY / "compose"
+    files = ["compose.yaml", *([addition] if addition else [])]
     documents = [yaml.safe_load((folder / name).read_text()) for name in files]
     service = documents[0]["services"]["corral"]
     environment: dict[str, str] = {}
@@ -129,13 +131,36 @@ def test_services_accept_the_settings_of_compose(files: list[str]) -> None:
     assert all(settings.require_keys for settings in loaded.values())
     database = loaded["control"].database_url.get_secret_value()
     assert database == "postgresql://corral:12345678@postgres/corral"
-    assert (loaded["control"].blobs_url is not None) == (len(files) == 2)
+    assert (loaded["control"].blobs_url is not None) == (addition == "compose.s3.yaml")
     drains_s = loaded["gateway"].drain_grace_s + sum(
         loaded[name].server.drain_grace_s for name in ("control", "inference")
     )
     assert int(service["stop_grace_period"].removesuffix("s")) > drains_s + 3 * MARGIN_S
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
+
+
+def test_prometheus_scrapes_what_compose_starts(tmp_path: Path) -> None:
+    """As `monitoring/prometheus.yml` does on one machine: with the alerts, under their job name."""
+    folder, local = DEPLOY / "compose", ROOT / "monitoring/prometheus"
+    document = yaml.safe_load((folder / "compose.monitoring.yaml").read_text())
+    ports = {
+        "corral:" + address.rpartition(":")[2]
+        for address in document["services"]["corral"]["environment"].values()
+    }
+    settings, like = (
+        yaml.safe_load((each / "prometheus.yml").read_text()) for each in (folder, local)
+    )
+    [job], [local_job] = settings.pop("scrape_configs"), like.pop("scrape_configs")
+    [group] = job.pop("static_configs")
+    del local_job["static_configs"]
+
+    assert set(group["targets"]) == ports
+    assert (job, settings) == (local_job, like)
+    for volume in document["services"]["prometheus"]["volumes"][:2]:
+        source, target, _ = volume.split(":")
+        shutil.copy(folder / source, tmp_path / Path(target).name)
+    promtool("check", "config", "prometheus.yml", folder=tmp_path)
 
 
 def test_the_bill_of_materials_has_every_locked_package(tmp_path: Path) -> None:

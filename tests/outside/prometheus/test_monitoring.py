@@ -51,9 +51,9 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         line = corral.program.wait_for_line(r"metrics +(http.*)", stream="stdout")[1]
         urls = re.findall(r"http://(\S+)/metrics", line)
         with run_prometheus(
-            tmp_path_factory.mktemp("prometheus"), urls, RULES / "alerts.yml"
+            tmp_path_factory.mktemp("prometheus"), urls, RULES / "prometheus.yml"
         ) as prometheus:
-            prometheus.wait(lambda: num_scraped(prometheus, "up == 1") == len(urls))
+            prometheus.wait(lambda: num_scraped(prometheus, 'up{job="corral"} == 1') == len(urls))
             send_requests(corral.url)
             sent_at = time.time()
             prometheus.wait(lambda: all(when > sent_at for when in last_scrapes(prometheus)))
