@@ -15,6 +15,7 @@ from corral_cli.batch import batch
 from corral_cli.chat import chat
 from corral_cli.completion import completion
 from corral_cli.config import config
+from corral_cli.connection import tls_options
 from corral_cli.db import db
 from corral_cli.doctor.examination import doctor
 from corral_cli.jobs import jobs
@@ -67,6 +68,7 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 @click.option("--no-color", envvar="NO_COLOR", default="", hidden=True)
+@tls_options
 @click.pass_context
 def cli(context: click.Context, no_color: str) -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""

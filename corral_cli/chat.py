@@ -16,12 +16,13 @@ from corral_cli.connection import (
     INFERENCE_TARGET,
     api_key_option,
     explain_failures,
+    open_connection,
     target_option,
 )
 from corral_cli.up.announcement import real_model_command
 from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.errors import DomainError
-from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.rpc.client import translate_errors
 
 if TYPE_CHECKING:  # the stub over an aio channel has a name for type checkers only
     from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceAsyncStub
@@ -214,7 +215,7 @@ def chat(
 
 async def _open(target: str, api_key: str | None) -> grpc.aio.Channel:
     """Open the channel on the event loop that uses it."""
-    return open_channel(target, token=api_key)
+    return open_connection(target, api_key)
 
 
 async def get_model(stub: "InferenceServiceAsyncStub", name: str, target: str) -> model_pb2.Model:

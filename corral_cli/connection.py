@@ -1,6 +1,7 @@
 """Addresses of services in options, calls to them, and hints when a service does not answer."""
 
 import asyncio
+import functools
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,6 +15,7 @@ import grpc.aio
 
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
 from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.settings.groups import UpstreamTlsSettings
 
 INFERENCE_TARGET: Final = "127.0.0.1:50051"
 CONTROL_TARGET: Final = "127.0.0.1:50052"
@@ -62,6 +64,47 @@ def api_key_option(
     return click.option("--api-key", envvar="CORRAL_API_KEY", help=text)
 
 
+_TLS: Final = "corral_cli.connection.tls"
+
+
+def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options of the whole `corral` command for services with TLS. All connections of the
+    subcommand use them."""
+
+    def path_option(name: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        variable = "CORRAL_" + name.strip("-").replace("-", "_").upper()
+        path = click.Path(exists=True, dir_okay=False, path_type=Path)
+        return click.option(name, type=path, envvar=variable, help=text)
+
+    @path_option("--ca-file", "PEM: the authorities of services with TLS. Unset: no TLS.")
+    @path_option("--certificate-file", "PEM: a client certificate, for services with mTLS.")
+    @path_option("--key-file", "PEM: the private key of the client certificate.")
+    @functools.wraps(command)
+    def with_tls(
+        *args: Any,
+        ca_file: Path | None,
+        certificate_file: Path | None,
+        key_file: Path | None,
+        **kwargs: Any,
+    ) -> Any:
+        if (certificate_file is None) != (key_file is None) or (certificate_file and not ca_file):
+            text = "--certificate-file needs --key-file and --ca-file, and --key-file needs both"
+            raise click.UsageError(text)
+        if ca_file is not None:
+            click.get_current_context().meta[_TLS] = UpstreamTlsSettings(
+                ca_file=ca_file, certificate_file=certificate_file, key_file=key_file
+            )
+        return command(*args, **kwargs)
+
+    return with_tls
+
+
+def open_connection(target: str, credential: str | None) -> grpc.aio.Channel:
+    """Open a channel with the options of `tls_options`. The caller closes it."""
+    tls = click.get_current_context().meta.get(_TLS)
+    return open_channel(target, token=credential, tls=tls)
+
+
 Method = Callable[[grpc.aio.Channel], Callable[..., Awaitable[ResultT]]]
 """Returns a unary method of a stub: `lambda channel: JobServiceStub(channel).GetJob`."""
 
@@ -80,7 +123,7 @@ class Connection:
         """Run `call` on a channel."""
 
         async def connect_and_call() -> ResultT:
-            async with open_channel(self.target, token=self.credential) as channel:
+            async with open_connection(self.target, self.credential) as channel:
                 with explain_failures(self.target):
                     return await call(channel)
 
@@ -139,7 +182,10 @@ def _message(error: DomainError, target: str) -> str:
             return f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
         # The server itself may report that a service behind it is unavailable, hence the check.
         case UpstreamUnavailable() if error.service == target:
-            start = f"{command_name()} up"
-            return f"no server answers at {target}. Start one in another terminal: {start}"
+            name = command_name()
+            return (
+                f"no server answers at {target}. Start one in another terminal: {name} up"
+                f" (if it has TLS, give its authorities: {name} --ca-file FILE ...)"
+            )
         case _:
             return error.message

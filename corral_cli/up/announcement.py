@@ -35,16 +35,19 @@ class Announcement:
     elapsed_s: float
     needs_key: bool
     """Whether callers must send an API key."""
+    has_tls: bool = False
+    """Whether the gateway serves HTTPS."""
     token_file: Path | None = None
     """The service token with which the owner creates the first key; None if keys are in the
     settings, or not required."""
 
     def text(self) -> str:
         """Format the message."""
-        base = f"http://{reachable(self.gateway)}"
+        base = self.gateway_url
         metrics = [f"http://{address}/metrics" for address in self.management]
         rows = [
             ("OpenAI API", f"{base}/v1    (description: {base}/docs)"),
+            ("page", f"{base}/ui/"),
             ("gRPC", f"{reachable(self.inference)}    (reflection is on)"),
             ("", f"{reachable(self.control)}    (files, uploads, batches)"),
             ("metrics", "  ".join(metrics)),
@@ -68,13 +71,18 @@ class Announcement:
             ]
         return "\n".join([*lines, "", "Ctrl-C stops everything."])
 
+    @property
+    def gateway_url(self) -> str:
+        """The URL of the gateway on this machine."""
+        return f"{'https' if self.has_tls else 'http'}://{reachable(self.gateway)}"
+
     def curl_command(self) -> str:
         """Return a command line that sends a chat completion to the first model."""
         model = next((model.name for model in self.models if not model.parent), "")
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         key = " -H 'authorization: Bearer '$CORRAL_API_KEY" if self.needs_key else ""
         return (
-            f"curl http://{reachable(self.gateway)}/v1/chat/completions{key}"
+            f"curl {self.gateway_url}/v1/chat/completions{key}"
             f" -H 'content-type: application/json' -d '{json.dumps(body)}'"
         )
 

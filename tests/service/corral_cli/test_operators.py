@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from corral_cli.__main__ import cli
+from tests.support.certificates import Authority
 from tests.support.control import RunningControl, run_control
 from tests.support.operators import Operator, make_usage_delta
 
@@ -24,12 +26,12 @@ class Served:
     running: RunningControl
     loop: asyncio.AbstractEventLoop
 
-    def corral(self, *arguments: str, credential: str | None = None) -> Result:
+    def corral(self, *arguments: str | Path, credential: str | None = None) -> Result:
         """Run the command with the service token, or with an API key."""
         access = ["--service-token-file", str(self.running.folder / "token")]
         if credential is not None:
             access = ["--api-key", credential]
-        words = [*arguments, "--target", self.running.target, *access]
+        words = [*map(str, arguments), "--target", self.running.target, *access]
         return CliRunner().invoke(cli, words, env={"CORRAL_API_KEY": None})
 
     def output(self, *arguments: str) -> str:
@@ -45,13 +47,13 @@ class Served:
 
 
 @contextmanager
-def serve(folder: Path, *, require_keys: bool) -> Iterator[Served]:
+def serve(folder: Path, *, require_keys: bool, **settings: Any) -> Iterator[Served]:
     """Run a control service in another thread, because the command has its own event loop."""
     ready, stop = threading.Event(), threading.Event()
     services: list[Served] = []
 
     async def run() -> None:
-        async with run_control(folder, require_keys=require_keys) as running:
+        async with run_control(folder, require_keys=require_keys, **settings) as running:
             services.append(Served(running, asyncio.get_running_loop()))
             ready.set()
             await asyncio.to_thread(stop.wait)
@@ -143,6 +145,28 @@ def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:
 
     assert "Callers without a key are still served on this machine" in created
     assert "--require-keys" in created
+
+
+def test_a_service_with_mtls_is_reached_with_its_authority_and_a_certificate(
+    tmp_path: Path,
+) -> None:
+    """Given before the subcommand; without them the error says which option is missing."""
+    authority = Authority()
+    ca_file = tmp_path / "ca.crt"
+    ca_file.write_bytes(authority.certificate)
+    certificate, key = authority.issue("control").write(tmp_path, "control")
+    mine, my_key = authority.issue("operator", client=True).write(tmp_path, "operator")
+    tls = {"certificate_file": certificate, "key_file": key, "client_ca_file": ca_file}
+    with serve(tmp_path, require_keys=True, tls=tls) as served:
+        listing = ("projects", "list")
+        options = ("--ca-file", ca_file, "--certificate-file", mine, "--key-file", my_key)
+        listed = served.corral(*options, *listing)
+        refused = [served.corral(*options[:num], *listing) for num in (0, 2, 4)]
+
+    assert listed.output.startswith("default")
+    assert [result.exit_code for result in refused] == [1, 1, 2]
+    assert "--ca-file" in refused[0].output
+    assert "--certificate-file needs --key-file" in refused[2].output
 
 
 def test_projects_are_listed_and_archived(served: Served) -> None:

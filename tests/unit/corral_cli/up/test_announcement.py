@@ -48,6 +48,15 @@ def test_the_curl_command_is_valid_shell_syntax() -> None:
     assert json.loads(arguments[-1])["model"] == "demo-chat"
 
 
+def test_addresses_of_a_gateway_with_tls_are_https() -> None:
+    """Those of the API, the page and the sample request; metrics have no TLS."""
+    text = replace(ANNOUNCEMENT, has_tls=True).text()
+
+    assert text.count("https://127.0.0.1:8080/") == 4
+    assert "http://127.0.0.1:8080" not in text
+    assert "http://127.0.0.1:8081/metrics" in text
+
+
 def test_the_curl_command_has_a_key_if_the_server_requires_one() -> None:
     """Otherwise it has no authorization header."""
     assert "authorization" not in ANNOUNCEMENT.curl_command()
