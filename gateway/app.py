@@ -44,6 +44,7 @@ from gateway.routes import (
     vector_store_files,
     vector_stores,
 )
+from gateway.routes.anthropic import messages
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
@@ -248,6 +249,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
     api.state.context = context
     for router in (
         completions.router,
+        messages.router,
         audio.router,
         embeddings.router,
         models.router,

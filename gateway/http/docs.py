@@ -37,6 +37,26 @@ ERROR_SCHEMA = {
     },
 }
 
+ERROR = "Error"
+ANTHROPIC_ERROR = "AnthropicError"
+"""Names of the schemas of errors."""
+_ERROR_SCHEMAS = {
+    ERROR: ERROR_SCHEMA,
+    ANTHROPIC_ERROR: {
+        "type": "object",
+        "required": ["type", "error", "request_id"],
+        "properties": {
+            "type": {"const": "error"},
+            "error": {
+                "type": "object",
+                "required": ["type", "message"],
+                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            },
+            "request_id": {"type": "string"},
+        },
+    },
+}
+
 
 class RequestBody(dict[str, Any]):
     """The `openapi_extra` of a route that parses its body itself.
@@ -78,14 +98,19 @@ def either_body(one: RequestBody, other: RequestBody) -> RequestBody:
 
 
 def operation(
-    summary: str, response: str, body: RequestBody | None = None, *, stream: bool = False
+    summary: str,
+    response: str,
+    body: RequestBody | None = None,
+    *,
+    stream: bool = False,
+    error: str = ERROR,
 ) -> dict[str, Any]:
     """The arguments of a route that document it: summary, response and body. `stream` is for
-    routes that can respond with server-sent events."""
+    routes that can respond with server-sent events; `error` is the schema of its errors."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    failure = {"application/json": {"schema": {"$ref": _SCHEMAS + "Error"}}}
+    failure = {"application/json": {"schema": {"$ref": _SCHEMAS + error}}}
     return {
         "summary": summary,
         "openapi_extra": body,
@@ -109,7 +134,7 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
         [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"
     )
     components = document.setdefault("components", {})
-    components["schemas"] = schemas["$defs"] | {"Error": ERROR_SCHEMA}
+    components["schemas"] = schemas["$defs"] | _ERROR_SCHEMAS
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -2,10 +2,13 @@
 
 from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
+from dialects.anthropic import objects as anthropic
 from dialects.openai.chat.objects import model_list, model_object
 from gateway.context import Context, Inference
+from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from svc_kit.errors import ModelNotFound
@@ -29,18 +32,24 @@ async def ready(context: Context) -> Response:
 
 
 @router.get("/v1/models", **operation("List the models", "A list of models."))
-async def list_models(inference: Inference) -> Response:
-    """List the models."""
-    request = inference_service_pb2.ListModelsRequest()
-    pages = inference.pages(inference.methods.ListModels, request)
-    return json_response(model_list([model async for page in pages for model in page.models]))
+async def list_models(inference: Inference, request: Request) -> Response:
+    """List the models, as Anthropic does for requests with the header anthropic-version."""
+    proto = inference_service_pb2.ListModelsRequest()
+    pages = inference.pages(inference.methods.ListModels, proto)
+    models = [model async for page in pages for model in page.models]
+    if dialect_of(request.scope) is Dialect.ANTHROPIC:
+        query = anthropic.parse_model_query(request.query_params)
+        return json_response(anthropic.model_page(models, query))
+    return json_response(model_list(models))
 
 
 @router.get("/v1/models/{model:path}", **operation("Retrieve a model", "A model."))
-async def retrieve_model(inference: Inference, model: str) -> Response:
+async def retrieve_model(inference: Inference, model: str, request: Request) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""
     if not model:  # for the inference service, an empty name is its first model
         raise ModelNotFound(model=model)
-    request = inference_service_pb2.GetModelRequest(model=model)
-    reply = await inference.call(inference.methods.GetModel, request)
+    proto = inference_service_pb2.GetModelRequest(model=model)
+    reply = await inference.call(inference.methods.GetModel, proto)
+    if dialect_of(request.scope) is Dialect.ANTHROPIC:
+        return json_response(anthropic.model_object(reply.model))
     return json_response(model_object(reply.model))

@@ -43,8 +43,18 @@ class Script:
     gate_at: int = 1
     acceptance_gate: asyncio.Event | None = None
     """Awaited before the request is accepted."""
+    start_gate: asyncio.Event | None = None
+    """Awaited between acceptance and start."""
     times_s: tuple[float, float] | None = None
     """Time in the queue, and until the first token; None: not reported."""
+    cached_tokens: int = 0
+    """Prompt tokens, of 3, that are not computed."""
+    max_tokens: int = 0
+    """The limit in use that the service reports."""
+    reason: generation_pb2.FinishReason | None = None
+    """Why every choice ends. None: calls, or the end of the text."""
+    stop_text: str = ""
+    """The stop text that ends every choice. Empty: none."""
     endless: bool = False
     """Repeat the pieces until the call is cancelled."""
 
@@ -209,9 +219,13 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         if script.acceptance_gate is not None:
             await script.acceptance_gate.wait()
         yield {
-            "accepted": generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model.name)
+            "accepted": generation_pb2.Accepted(
+                request_id="r", prompt_tokens=3, model=model.name, max_tokens=script.max_tokens
+            )
         }
-        yield {"started": generation_pb2.Started()}
+        if script.start_gate is not None:
+            await script.start_gate.wait()
+        yield {"started": generation_pb2.Started(cached_tokens=script.cached_tokens)}
         num_choices, number = _num_choices(request), 0
         for piece in _pieces(script, num_choices):
             if script.failure is not None and number == script.failure_at:
@@ -221,11 +235,17 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             self.calls.num_pieces += 1
             yield piece
             number += 1
-        reason = TOOL_CALLS if script.tool_calls else STOP
+        reason = script.reason or (TOOL_CALLS if script.tool_calls else STOP)
         for index in range(num_choices):
-            yield {"finished": generation_pb2.ChoiceFinished(index=index, reason=reason)}
+            finished = generation_pb2.ChoiceFinished(index=index, reason=reason)
+            if script.stop_text:
+                finished.stop_text = script.stop_text
+            yield {"finished": finished}
         usage = generation_pb2.Usage(
-            prompt_tokens=3, completion_tokens=number, reasoning_tokens=len(script.reasoning)
+            prompt_tokens=3,
+            cached_tokens=script.cached_tokens,
+            completion_tokens=number,
+            reasoning_tokens=len(script.reasoning),
         )
         done = generation_pb2.Done(usage=usage)
         if script.times_s is not None:

@@ -23,6 +23,7 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
     document = (await client.get("/openapi.json")).json()
 
     assert document["paths"].keys() == {
+        "/v1/messages", "/v1/messages/count_tokens",
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
         "/v1/models/{model}", "/v1/rerank",
         "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content",

@@ -1,0 +1,233 @@
+"""Content blocks of messages. Keys that are not listed here are ignored, because clients send back
+blocks as they got them, from this server or another one."""
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from dialects.shared.fields import BY_KIND, TAG_PREFIX, WireModel
+from dialects.shared.parameters import Ignored, Policy
+
+CACHE_CONTROL: Final[Policy] = {
+    "cache_control": Ignored("every prefix is cached without marks, as long as there is memory")
+}
+
+
+class Part(WireModel):
+    """A part of a conversation, whose unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class TextBlock(Part):
+    """Text."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["text"]
+    text: str
+
+
+class InlineSource(Part):
+    """A file in the request."""
+
+    type: Literal["base64"]
+    media_type: str = Field(description="Its MIME type.")
+    data: str = Field(description="The file in base64.")
+
+
+class UrlSource(Part):
+    """A file to fetch, of a host that the operator allows."""
+
+    type: Literal["url"]
+    url: str = Field(description="An address, or a data URL.")
+
+
+class TextSource(Part):
+    """A document of plain text."""
+
+    type: Literal["text"]
+    data: str
+    media_type: str = "text/plain"
+
+
+class OtherSource(Part):
+    """A source that is not supported, such as a file of Anthropic's."""
+
+    type: str
+
+
+def _tag(value: object, known: tuple[str, ...]) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return TAG_PREFIX + (kind if isinstance(kind, str) and kind in known else "other")
+
+
+def _image_source(value: object) -> str:
+    return _tag(value, ("base64", "url"))
+
+
+def _document_source(value: object) -> str:
+    return _tag(value, ("base64", "url", "text", "content"))
+
+
+class ImageBlock(Part):
+    """A picture."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["image"]
+    source: Annotated[
+        Annotated[InlineSource, Tag("~base64")]
+        | Annotated[UrlSource, Tag("~url")]
+        | Annotated[OtherSource, Tag("~other")],
+        Discriminator(_image_source),
+    ]
+
+
+class ContentSource(Part):
+    """A document of texts and pictures."""
+
+    type: Literal["content"]
+    content: Annotated[
+        Annotated[str, Tag("~string")]
+        | Annotated[
+            list[
+                Annotated[
+                    Annotated[TextBlock, Tag("~text")] | Annotated[ImageBlock, Tag("~image")],
+                    Discriminator(lambda value: _tag(value, ("text", "image"))),
+                ]
+            ],
+            Tag("~array"),
+        ],
+        BY_KIND,
+    ]
+
+
+class DocumentBlock(Part):
+    """A PDF or a text."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["document"]
+    source: Annotated[
+        Annotated[InlineSource, Tag("~base64")]
+        | Annotated[UrlSource, Tag("~url")]
+        | Annotated[TextSource, Tag("~text")]
+        | Annotated[ContentSource, Tag("~content")]
+        | Annotated[OtherSource, Tag("~other")],
+        Discriminator(_document_source),
+    ]
+    title: str | None = Field(None, description="The model reads it.")
+    context: str | None = Field(None, description="Text about the document, for the model.")
+
+
+class SearchResultBlock(Part):
+    """A result of the caller's search."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: list[TextBlock]
+
+
+class OtherBlock(Part):
+    """A block of another kind. Those of the assistant, such as calls of Anthropic's own tools, are
+    ignored; others are refused."""
+
+    type: str
+
+
+def _inner_block(value: object) -> str:
+    return _tag(value, ("text", "image", "document", "search_result"))
+
+
+InnerBlock = Annotated[
+    Annotated[TextBlock, Tag("~text")]
+    | Annotated[ImageBlock, Tag("~image")]
+    | Annotated[DocumentBlock, Tag("~document")]
+    | Annotated[SearchResultBlock, Tag("~search_result")]
+    | Annotated[OtherBlock, Tag("~other")],
+    Discriminator(_inner_block),
+]
+
+
+class ToolUseBlock(Part):
+    """A call of a tool by the assistant."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: dict[str, Any] = Field(description="The arguments.")
+
+
+class ToolResultBlock(Part):
+    """The result of a call, in the user's next message."""
+
+    policy: ClassVar[Policy] = CACHE_CONTROL
+
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(min_length=1)
+    content: (
+        Annotated[
+            Annotated[str, Tag("~string")] | Annotated[list[InnerBlock], Tag("~array")], BY_KIND
+        ]
+        | None
+    ) = Field(None, description="Text or blocks. Default: empty.")
+    is_error: bool | None = Field(None, description="The model reads that the call failed.")
+
+
+class ThinkingBlock(Part):
+    """A thought of the assistant. Signatures are opaque; none is refused."""
+
+    type: Literal["thinking"]
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Part):
+    """A hidden thought. It is ignored unless this server wrote it."""
+
+    type: Literal["redacted_thinking"]
+    data: str | None = None
+
+
+def _block(value: object) -> str:
+    return _tag(value, _KINDS)
+
+
+_KINDS = (
+    "text",
+    "image",
+    "document",
+    "search_result",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "redacted_thinking",
+)
+Block = Annotated[
+    Annotated[TextBlock, Tag("~text")]
+    | Annotated[ImageBlock, Tag("~image")]
+    | Annotated[DocumentBlock, Tag("~document")]
+    | Annotated[SearchResultBlock, Tag("~search_result")]
+    | Annotated[ToolUseBlock, Tag("~tool_use")]
+    | Annotated[ToolResultBlock, Tag("~tool_result")]
+    | Annotated[ThinkingBlock, Tag("~thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("~redacted_thinking")]
+    | Annotated[OtherBlock, Tag("~other")],
+    Discriminator(_block),
+]
+Content = Annotated[Annotated[str, Tag("~string")] | Annotated[list[Block], Tag("~array")], BY_KIND]
+
+
+class Message(Part):
+    """A turn. Neighbours of one role are joined."""
+
+    role: Literal["user", "assistant", "system"] = Field(
+        description="A system turn after the first message is read as the user's."
+    )
+    content: Content

@@ -1,0 +1,137 @@
+"""Converts stream events to server-sent events of a message.
+
+Called for every token, so the constant parts of a delta are encoded once per block. One block is
+open at a time, and their indexes have no holes: Anthropic's SDKs rely on both.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+from corral.inference.v1 import chat_pb2, inference_service_pb2
+
+from dialects.anthropic.errors import error_message, error_type
+from dialects.anthropic.message_request import CreateMessageBody
+from dialects.anthropic.objects import MessageState, tool_use_id
+from dialects.anthropic.signatures import write_signature
+from svc_kit.errors import DomainError
+
+PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_STARTS: Final = {
+    "text": {"type": "text", "text": ""},
+    "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+}
+_DELTAS: Final = {
+    "text": b'"text_delta","text":',
+    "thinking": b'"thinking_delta","thinking":',
+    "tool_use": b'"input_json_delta","partial_json":',
+}
+"""The type of the deltas of a block, and the key of their text."""
+
+
+def _event(kind: str, fields: dict[str, Any]) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
+
+
+class MessageEvents:
+    """Converts the events of one Chat call.
+
+    The message starts with the computation, since its first event says how much of the prompt was
+    cached. Until then the client gets pings.
+    """
+
+    def __init__(self, body: CreateMessageBody) -> None:
+        self._state = MessageState(body)
+        self._shows_thinking = body.shows_thinking
+        self._hidden: list[str] = []
+        """The pieces of a thought that is not shown."""
+        self._has_started = False
+        self._kind = ""
+        """The kind of the open block; empty if none is open."""
+        self._index = -1
+        self._head = b""
+
+    def frames(
+        self, message: inference_service_pb2.ChatResponse, _call: int = 0
+    ) -> Sequence[bytes]:
+        """The events of one event of the call, usually one."""
+        event = message.WhichOneof("event")
+        if event == "delta":
+            return [*self._start(), *self._delta(message.delta)]
+        if event == "accepted":
+            self._state.accept(message.accepted)
+        elif event == "started":
+            self._state.start(message.started)
+            return self._start()
+        elif event == "finished":
+            self._state.finish(message.finished)
+        elif event == "done":
+            self._state.complete(message.done)
+        return ()
+
+    def final_frames(self) -> Sequence[bytes]:
+        """The events after the last event of the call."""
+        state = self._state
+        delta = {"stop_reason": state.stop_reason, "stop_sequence": state.stop_sequence}
+        end = _event("message_delta", {"delta": delta, "usage": state.usage()})
+        return [*self._start(), *self._close(), end, _STOP]
+
+    def failure(self, error: DomainError) -> bytes:
+        """The last event of a failed stream."""
+        body = {"type": error_type(error), "message": error_message(error)}
+        return _event("error", {"error": body})
+
+    def _start(self) -> Sequence[bytes]:
+        if self._has_started:
+            return ()
+        self._has_started = True
+        return [_event("message_start", {"message": self._state.object([])}), PING]
+
+    def _delta(self, delta: inference_service_pb2.ChatDelta) -> Iterator[bytes]:
+        if delta.reasoning:
+            yield from self._open("thinking")
+            if self._shows_thinking:
+                yield self._piece(delta.reasoning)
+            else:
+                self._hidden.append(delta.reasoning)
+        if delta.content:
+            yield from self._open("text")
+            yield self._piece(delta.content)
+        for call in delta.tool_calls:
+            yield from self._call(call)
+
+    def _call(self, call: chat_pb2.ToolCallDelta) -> Iterator[bytes]:
+        if call.id:
+            yield from self._close()
+            block = {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": {}}
+            yield self._open_block("tool_use", block)
+        if call.arguments_json:
+            yield self._piece(call.arguments_json)
+
+    def _open(self, kind: str) -> Iterator[bytes]:
+        if self._kind != kind:
+            yield from self._close()
+            yield self._open_block(kind, _STARTS[kind])
+
+    def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:
+        self._kind, self._index = kind, self._index + 1
+        self._head = (
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
+            b'"delta":{"type":%b' % (self._index, _DELTAS[kind])
+        )
+        return _event("content_block_start", {"index": self._index, "content_block": block})
+
+    def _piece(self, text: str) -> bytes:
+        return b"%b%b}}\n\n" % (self._head, orjson.dumps(text))
+
+    def _close(self) -> Iterator[bytes]:
+        if not self._kind:
+            return
+        if self._kind == "thinking":
+            signature = write_signature("".join(self._hidden))
+            self._hidden.clear()
+            delta = {"type": "signature_delta", "signature": signature}
+            yield _event("content_block_delta", {"index": self._index, "delta": delta})
+        self._kind = ""
+        yield _event("content_block_stop", {"index": self._index})

@@ -1,0 +1,261 @@
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens, converted to protos."""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, sampling_pb2
+from pydantic import Field, Tag
+
+from dialects.anthropic.blocks import CACHE_CONTROL, Message, Part, TextBlock
+from dialects.anthropic.conversation import ConvertedMessages, convert_messages, media_characters
+from dialects.anthropic.errors import MessagePaths
+from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
+from dialects.shared.fields import BY_KIND, Count, WireModel, validate
+from dialects.shared.json_body import json_text
+from dialects.shared.parameters import Ignored, Policy, Refused
+from svc_kit.errors import InvalidField, MissingField, TooLong
+
+MAX_STOPS: Final = 16
+MAX_STOP_BYTES: Final = 256
+_INLINE_CHARACTERS: Final = 64 * 1024
+"""Longer pictures and documents take more than a millisecond to decode."""
+_MAX_AFFINITY_BYTES: Final = 256
+_HINT: Final = Ignored("it is a hint for Anthropic's servers")
+
+
+class Thinking(Part):
+    """Whether the model thinks before it answers."""
+
+    type: Literal["disabled", "enabled", "adaptive", "between_tools"]
+    budget_tokens: Count | None = Field(
+        None, description="The maximum number of tokens of a thought."
+    )
+    display: Literal["summarized", "omitted", "full"] | None = Field(
+        None, description="omitted leaves the text out; the signature carries it."
+    )
+
+
+class JsonFormat(Part):
+    """JSON that matches a schema."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema", description="The JSON Schema.")
+
+
+class OutputConfig(Part):
+    """How the model answers."""
+
+    effort: str | None = Field(None, description="Passed to the chat template.")
+    format: JsonFormat | None = Field(None, description="The format of the text.")
+
+
+class PromptBody(WireModel):
+    """What a prompt is made of."""
+
+    policy: ClassVar[Policy] = {
+        **CACHE_CONTROL,
+        "context_management": Ignored("conversations are not edited; prompts are whole"),
+        "diagnostics": _HINT,
+        "inference_geo": _HINT,
+        "metadata": Ignored("it is a label of the caller's, and is not stored"),
+        "service_tier": Ignored("there is one tier", ("auto", "standard_only")),
+        "speed": _HINT,
+        "user_profile_id": Ignored("it is a label of the caller's, and is not stored"),
+        "container": Refused("no code is run here"),
+        "mcp_servers": Refused("servers are not called for a message", ([],)),
+    }
+    model: str = Field(min_length=1, description="The model's name, as GET /v1/models lists it.")
+    messages: Annotated[list[Message], Field(min_length=1)] = Field(
+        description="The conversation. If the last message is the assistant's, it is continued."
+    )
+    system: (
+        Annotated[
+            Annotated[str, Tag("~string")] | Annotated[list[TextBlock], Tag("~array")], BY_KIND
+        ]
+        | None
+    ) = Field(None, description="The system prompt.")
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = Field(
+        None, description="Default: disabled. Ignored by models that cannot think."
+    )
+    output_config: OutputConfig | None = None
+    output_format: JsonFormat | None = Field(
+        None, description="The name that output_config.format had before."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="Additional variables of the chat template."
+    )
+
+
+class CreateMessageBody(PromptBody):
+    """A request for the next message of a conversation."""
+
+    max_tokens: Count = Field(
+        description="The maximum number of tokens of the answer. The rest of the context is "
+        "another limit. 0 computes only the prompt."
+    )
+    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = Field(
+        None, description="Texts that end the answer; they are not part of it."
+    )
+    stream: bool | None = Field(None, description="Send events as they occur.")
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = Field(
+        None, description="0 always takes the most probable token. Default: the model's."
+    )
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="Default: the model's."
+    )
+    top_k: Count | None = Field(None, description="0 is all tokens. Default: the model's.")
+
+    @property
+    def shows_thinking(self) -> bool:
+        """Whether the text of thoughts is sent."""
+        return self.thinking is None or self.thinking.display != "omitted"
+
+
+class MessageRequest(NamedTuple):
+    """A converted body."""
+
+    proto: inference_service_pb2.ChatRequest
+    paths: MessagePaths
+
+
+_OPENAI_FIELDS: Final = frozenset(
+    ("max_completion_tokens", "n", "response_format", "stop", "stream_options", "input")
+)
+_OPENAI_ROLES: Final = frozenset(("developer", "tool", "function"))
+
+
+def parse_message(fields: Mapping[str, Any]) -> CreateMessageBody:
+    """Validate the body of a message. Raises DomainErrors with its field names."""
+    _check_dialect(fields)
+    return validate(CreateMessageBody, fields)
+
+
+def parse_token_count(fields: Mapping[str, Any]) -> PromptBody:
+    """Validate the body of a token count, which may have the fields of a message too."""
+    _check_dialect(fields)
+    of_messages = CreateMessageBody.model_fields.keys() - PromptBody.model_fields.keys()
+    return validate(PromptBody, {k: v for k, v in fields.items() if k not in of_messages})
+
+
+def message_request(body: CreateMessageBody, affinity: str = "") -> MessageRequest:
+    """Convert the body of a message. `affinity` names the session, for routing.
+
+    Raises DomainErrors with the body's field names.
+    """
+    conversation, paths = _conversation(body)
+    sampling = sampling_pb2.SamplingParams(
+        temperature=body.temperature, top_p=body.top_p, top_k=body.top_k
+    )
+    stopping = generation_pb2.StoppingParams(max_tokens=body.max_tokens, stop=_stops(body))
+    options = generation_pb2.GenerationOptions(
+        sampling=sampling, stopping=stopping, constraint=_constraint(body)
+    )
+    if affinity:
+        options.cache.affinity = _shorten(affinity)
+    proto = inference_service_pb2.ChatRequest(
+        model=body.model, conversation=conversation, options=options
+    )
+    return MessageRequest(proto, paths)
+
+
+class TokenCountRequest(NamedTuple):
+    """A converted body."""
+
+    proto: inference_service_pb2.CountTokensRequest
+    paths: MessagePaths
+
+
+def token_count_request(body: PromptBody) -> TokenCountRequest:
+    """Convert the body of a token count. Raises DomainErrors with the body's field names."""
+    conversation, paths = _conversation(body)
+    proto = inference_service_pb2.CountTokensRequest(model=body.model, conversation=conversation)
+    return TokenCountRequest(proto, paths)
+
+
+async def convert_message(body: CreateMessageBody, affinity: str = "") -> MessageRequest:
+    """As `message_request`, in a thread if there is much to decode, so that others are not
+    delayed."""
+    if media_characters(body.messages) > _INLINE_CHARACTERS:
+        return await asyncio.to_thread(message_request, body, affinity)
+    return message_request(body, affinity)
+
+
+def _check_dialect(fields: Mapping[str, Any]) -> None:
+    """Raise InvalidField for what only OpenAI's bodies have."""
+    messages, tools = fields.get("messages"), fields.get("tools")
+    found = next((name for name in fields if name in _OPENAI_FIELDS), None)
+    if isinstance(messages, list) and found is None:
+        found = next(
+            (
+                f"messages[{index}].role"
+                for index, message in enumerate(messages)
+                if isinstance(message, dict) and message.get("role") in _OPENAI_ROLES
+            ),
+            None,
+        )
+    if isinstance(tools, list) and found is None:
+        found = next(
+            (
+                f"tools[{index}].function"
+                for index, tool in enumerate(tools)
+                if isinstance(tool, dict) and "function" in tool
+            ),
+            None,
+        )
+    if found is not None:
+        problem = "it belongs to OpenAI's API; send such a body to /v1/chat/completions"
+        raise InvalidField(field=found, problem=problem)
+
+
+def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:
+    converted: ConvertedMessages = convert_messages(body.system, body.messages)
+    tools = chat_tools(body.tools or ())
+    conversation = inference_service_pb2.Conversation(
+        messages=converted.messages,
+        tools=tools,
+        tool_choice=chat_tool_choice(body.tool_choice, tools),
+        template=_template_options(body),
+    )
+    return conversation, converted.paths
+
+
+def _template_options(body: PromptBody) -> chat_pb2.TemplateOptions:
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.output_config is not None and body.output_config.effort:
+        kwargs.setdefault("reasoning_effort", body.output_config.effort)
+    options = chat_pb2.TemplateOptions(kwargs_json=json_text(kwargs or None))
+    if "enable_thinking" not in kwargs:
+        options.enable_thinking = body.thinking is not None and body.thinking.type != "disabled"
+    return options
+
+
+def _constraint(body: PromptBody) -> generation_pb2.Constraint | None:
+    current = None if body.output_config is None else body.output_config.format
+    if current is not None and body.output_format is not None:
+        problem = "it cannot be combined with 'output_config.format'"
+        raise InvalidField(field="output_format", problem=problem)
+    output = current or body.output_format
+    if output is None:
+        return None
+    return generation_pb2.Constraint(json_schema=json_text(output.schema_))
+
+
+def _stops(body: CreateMessageBody) -> list[str]:
+    stops = body.stop_sequences or []
+    for position, text in enumerate(stops):
+        field, size = f"stop_sequences[{position}]", len(text.encode())
+        if not text:
+            raise MissingField(field=field)
+        if size > MAX_STOP_BYTES:
+            raise TooLong(field=field, length=size, limit=MAX_STOP_BYTES, unit="bytes")
+    return stops
+
+
+def _shorten(text: str) -> str:
+    """Replace a text that is too long for the proto by its digest."""
+    raw = text.encode()
+    return text if len(raw) <= _MAX_AFFINITY_BYTES else hashlib.sha256(raw).hexdigest()

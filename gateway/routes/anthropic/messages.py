@@ -1,0 +1,72 @@
+"""Routes: POST /v1/messages and /v1/messages/count_tokens."""
+
+import functools
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dialects.anthropic.errors import with_anthropic_names
+from dialects.anthropic.events import PING, MessageEvents
+from dialects.anthropic.message_request import (
+    CreateMessageBody,
+    PromptBody,
+    convert_message,
+    parse_message,
+    parse_token_count,
+    token_count_request,
+)
+from dialects.anthropic.objects import CollectedMessage, token_count
+from gateway.auth import MAX_LABEL_BYTES
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import ANTHROPIC_ERROR, json_body, operation
+from svc_kit.logs import add_call_fields
+
+router = APIRouter(prefix="/v1/messages")
+SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity")
+"""Headers whose value is equal for requests that share a prefix."""
+
+
+@router.post(
+    "",
+    **operation(
+        "Create a message",
+        "A message, or its events.",
+        json_body(CreateMessageBody),
+        stream=True,
+        error=ANTHROPIC_ERROR,
+    ),
+)
+async def create_message(
+    inference: Inference, fields: JsonObject, request: Request, context: Context
+) -> Response:
+    """Generate the next message of a conversation. With `stream`, return server-sent events."""
+    body = parse_message(fields)
+    add_call_fields(model=body.model[:MAX_LABEL_BYTES])
+    headers = request.headers
+    affinity = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
+    proto, paths = await convert_message(body, affinity)
+    start = functools.partial(inference.generate, inference.methods.Chat, [proto])
+    rename = functools.partial(with_anthropic_names, paths=paths)
+    if not body.stream:
+        return context.object_response(start, CollectedMessage(body), rename)
+    return context.stream_response(start, MessageEvents(body), rename, PING)
+
+
+@router.post(
+    "/count_tokens",
+    **operation(
+        "Count the tokens of a message",
+        "The number of input tokens.",
+        json_body(PromptBody),
+        error=ANTHROPIC_ERROR,
+    ),
+)
+async def count_tokens(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Count the input tokens of a message without generating it."""
+    body = parse_token_count(fields)
+    add_call_fields(model=body.model[:MAX_LABEL_BYTES])
+    proto, paths = token_count_request(body)
+    start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
+    rename = functools.partial(with_anthropic_names, paths=paths)
+    return context.reply_response(start, token_count, rename)
