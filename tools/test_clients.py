@@ -2,8 +2,8 @@
 
 Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
 Node with its own test runner, and Python programs that use libraries built on the OpenAI client.
-The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers.
-At last runs the tests with oidc-provider.
+The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers,
+those with lm-eval and those with oidc-provider.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
@@ -39,7 +39,12 @@ def main() -> int:
     """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
         failures = run_node(base_url) or run_programs(base_url)
-    return failures or run_beside_transformers() or run_with_issuer()
+    return (
+        failures
+        or run_beside("transformers", "CORRAL_TRANSFORMERS", "transformers")
+        or run_beside("lm-eval", "CORRAL_LM_EVAL", "lm_eval")
+        or run_with_issuer()
+    )
 
 
 def run_node(base_url: str) -> int:
@@ -85,10 +90,11 @@ def run_programs(base_url: str) -> int:
     return sum(not run_program(python, name, base_url) for name in EXPECTED)
 
 
-def run_beside_transformers() -> int:
-    """Run the tests of models whose reference is transformers. Returns the exit code."""
-    environment = {**os.environ, "CORRAL_TRANSFORMERS": str(install("transformers"))}
-    command = [sys.executable, "-m", "pytest", "-q", "tests/outside/transformers"]
+def run_beside(name: str, variable: str, folder: str) -> int:
+    """Run the tests in a folder of tests/outside with the Python that has the packages of a lock
+    file in an environment variable. Returns the exit code."""
+    environment = {**os.environ, variable: str(install(name))}
+    command = [sys.executable, "-m", "pytest", "-q", f"tests/outside/{folder}"]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
@@ -102,8 +108,9 @@ def install(name: str) -> Path:
     if stamp.is_file() and stamp.read_bytes() == lock.read_bytes():
         return python
     venv.create(folder, clear=True, with_pip=True)
-    quiet = ["-m", "pip", "--no-input", "install", "--quiet", "--require-hashes", "-r", str(lock)]
-    if subprocess.run([python, *quiet], check=False).returncode != 0:
+    # Lock files are complete; pip refuses hashes if a package requires another with an extra.
+    command = ["-m", "pip", "--no-input", "install", "--quiet", "--no-deps", "--require-hashes"]
+    if subprocess.run([python, *command, "-r", str(lock)], check=False).returncode != 0:
         sys.exit(f"cannot install requirements/{name}.txt; see the output of pip above")
     shutil.copy(lock, stamp)
     return python
