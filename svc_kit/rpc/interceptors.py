@@ -88,6 +88,7 @@ class _Method:
     name: str
     scope: Scope
     is_long_lived: bool
+    receives_stream: bool
     in_flight: Gauge
     log_level: int
 
@@ -110,6 +111,7 @@ class _Call:
     request_id: str = field(default_factory=new_request_id)
     started: float = field(default_factory=time.perf_counter)
     key_id: str = ""
+    is_authenticated: bool = False
     fields: dict[str, Any] = field(default_factory=start_call_fields)
     """Of the method, for the log."""
 
@@ -172,6 +174,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             name=name,
             scope=scope,
             is_long_lived=name in LONG_LIVED,
+            receives_stream=handler.request_streaming,
             in_flight=self._metrics.in_flight.labels(name),
             # Probes, and calls that services make every few seconds.
             log_level=logging.DEBUG if scope in (Scope.PUBLIC, Scope.SERVICE) else logging.INFO,
@@ -235,6 +238,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         error: DomainError | None = None
         try:
             await self._authenticate(call)
+            call.is_authenticated = True
             return await self._serve_within_deadline(call, serve)
         except DomainError as raised:
             error = raised
@@ -250,6 +254,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         finally:
             method.in_flight.dec()
             self._record(call, error)
+        if method.receives_stream and call.is_authenticated and not method.is_long_lived:
+            await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))
 
     def _start_span(self, method: _Method, metadata: Mapping[str, Any]) -> Span:

@@ -9,6 +9,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +45,9 @@ LARGE_METHODS: Final = frozenset(
 """Methods whose messages may have `ServerSettings.max_message_bytes`."""
 SLOW_AFTER_S: Final = 0.1
 """When a message counts as slow. One whose sender waits for nothing has arrived long before."""
+_MAX_DISCARDED_BYTES: Final = 1024 * 1024
+_MAX_DISCARD_S: Final = 5.0
+_PAUSE_S: Final = 0.5
 _UNARY_UNITS: Final = 4
 _STREAM_UNITS: Final = 1
 """A message of a client stream counts less: its sender may have nothing to send."""
@@ -126,6 +130,22 @@ class RequestReader:
         timeout_s = None if is_long_lived else self._timeout_s
         while (raw := await self._read(context, _STREAM_UNITS, timeout_s)) is not grpc.aio.EOF:
             yield raw
+
+    async def discard_rest(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Read what a refused client is still sending, up to `_MAX_DISCARDED_BYTES` and for
+        `_MAX_DISCARD_S`, until it pauses for `_PAUSE_S`.
+
+        If the status arrives while a client of grpc.aio writes, it reports INTERNAL instead.
+        """
+        now, num_bytes = asyncio.get_running_loop().time, 0
+        end = now() + _MAX_DISCARD_S
+        with suppress(TimeoutError, grpc.aio.BaseError):
+            while num_bytes < _MAX_DISCARDED_BYTES:
+                async with asyncio.timeout_at(min(end, now() + _PAUSE_S)):
+                    raw = await context.read()
+                if raw is grpc.aio.EOF:
+                    return
+                num_bytes += len(raw)
 
     async def _read(
         self, context: grpc.aio.ServicerContext[Any, Any], units: int, timeout_s: float | None

@@ -140,6 +140,23 @@ async def add_part_during(
         await call
 
 
+async def test_a_client_that_is_still_writing_gets_the_reason(running: RunningControl) -> None:
+    """Not INTERNAL, which grpc.aio reports if the status of a refused call arrives meanwhile."""
+
+    async def add_part() -> None:
+        with translate_errors():
+            call = running.client.uploads.AddUploadPart()
+            await call.write(PartRequest(upload_id="0"))
+            for _ in range(50):
+                await call.write(PartRequest(chunk=b"x" * 1000))
+            await call.done_writing()
+            await call
+
+    results = await asyncio.gather(*(add_part() for _ in range(10)), return_exceptions=True)
+
+    assert {type(each) for each in results} == {errors.UploadNotFound}
+
+
 async def test_concurrent_parts_share_the_limit_of_pending_bytes(running: RunningControl) -> None:
     """A part that no longer fits when it ends is refused, and its bytes are deleted at once."""
     upload = await running.client.create_upload(1000)
