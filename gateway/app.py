@@ -45,6 +45,9 @@ from gateway.routes import (
     vector_stores,
 )
 from gateway.routes.anthropic import messages
+from gateway.routes.ollama import catalog as ollama_catalog
+from gateway.routes.ollama import embeddings as ollama_embeddings
+from gateway.routes.ollama import generation as ollama_generation
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
@@ -269,6 +272,9 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         runs.run_router,
         threads.router,
         threads.messages_router,
+        ollama_catalog.router,
+        ollama_embeddings.router,
+        ollama_generation.router,
         page_router(),
     ):
         api.include_router(router)

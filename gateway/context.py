@@ -24,6 +24,7 @@ from gateway.config import GatewaySettings
 from gateway.http.json_body import read_body
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
+    LINE_HEADERS,
     PING,
     CallResponse,
     Collector,
@@ -104,6 +105,13 @@ class AppContext:
     ) -> CallResponse:
         """Respond with server-sent events. `ping` is sent while there are none."""
         stream = EventStream(frames, _rename(names), self.settings.ping_interval_s, ping)
+        return self.call_response(start, stream, names)
+
+    def line_response(
+        self, start: Callable[[], Calls[Any]], frames: Frames, names: Names
+    ) -> CallResponse:
+        """Respond with lines of JSON. Nothing is sent between them, since clients parse each."""
+        stream = EventStream(frames, _rename(names), None, headers=LINE_HEADERS)
         return self.call_response(start, stream, names)
 
     def object_response(

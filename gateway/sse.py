@@ -1,10 +1,10 @@
-"""Responses from gRPC calls: server-sent events as they arrive, or one object at the end.
+"""Responses from gRPC calls: server-sent events or lines as they arrive, or one object at the end.
 
 Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ STREAM_HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+LINE_HEADERS = [(b"content-type", b"application/x-ndjson"), *STREAM_HEADERS[1:]]
 
 
 class Frames(Protocol):
@@ -62,15 +63,21 @@ class ResponseWriter(Protocol):
 
 
 class EventStream:
-    """A response of server-sent events.
+    """A response of server-sent events, or of other frames with their own `headers`.
 
     `ping`, a comment or an event, is sent after `ping_interval_s` seconds without events, so that
-    proxies do not close the connection.
+    proxies do not close the connection; None: nothing is sent.
     """
 
     def __init__(
-        self, frames: Frames, rename: Rename, ping_interval_s: float, ping: bytes = PING
+        self,
+        frames: Frames,
+        rename: Rename,
+        ping_interval_s: float | None,
+        ping: bytes = PING,
+        headers: Sequence[tuple[bytes, bytes]] = STREAM_HEADERS,
     ) -> None:
+        self._headers = headers
         self._frames = frames
         self._rename = rename
         self._ping_frame = ping
@@ -80,7 +87,7 @@ class EventStream:
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events. An error becomes the last event."""
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         pings = asyncio.create_task(self._ping(send))
         try:
             await self._send_events(calls, send)
@@ -102,7 +109,7 @@ class EventStream:
         await send(_body_chunk(b"".join(self._frames.final_frames())))
 
     async def _ping(self, send: Send) -> None:
-        while True:
+        while self._ping_interval_s is not None:
             await asyncio.sleep(self._ping_interval_s)
             if self._is_idle:
                 await send(_body_chunk(PING_AFTER_ID if self._sends_ids else self._ping_frame))

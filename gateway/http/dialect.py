@@ -11,9 +11,10 @@ class Dialect(StrEnum):
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
 
 
-_PREFIXES: Final = (("/v1/messages", Dialect.ANTHROPIC),)
+_PREFIXES: Final = (("/v1/messages", Dialect.ANTHROPIC), ("/api", Dialect.OLLAMA))
 """A path belongs to a dialect if it is its prefix, or begins with it and a slash."""
 ANTHROPIC_VERSION: Final = b"anthropic-version"
 """A header that all clients of Anthropic's API send. It decides where paths are shared, as

@@ -1,5 +1,6 @@
 """The OpenAPI document, and a self-contained page that displays it."""
 
+import functools
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
 _SCHEMAS = "#/components/schemas/"
-_KEY_PREFIXES = ("/v1/", "/lora-adapters", "/admin/")
+_KEY_PREFIXES = ("/v1/", "/api/", "/lora-adapters", "/admin/")
 """Paths that require an API key."""
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
@@ -39,9 +40,15 @@ ERROR_SCHEMA = {
 
 ERROR = "Error"
 ANTHROPIC_ERROR = "AnthropicError"
+OLLAMA_ERROR = "OllamaError"
 """Names of the schemas of errors."""
 _ERROR_SCHEMAS = {
     ERROR: ERROR_SCHEMA,
+    OLLAMA_ERROR: {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}},
+    },
     ANTHROPIC_ERROR: {
         "type": "object",
         "required": ["type", "error", "request_id"],
@@ -103,13 +110,17 @@ def operation(
     body: RequestBody | None = None,
     *,
     stream: bool = False,
+    lines: bool = False,
     error: str = ERROR,
 ) -> dict[str, Any]:
     """The arguments of a route that document it: summary, response and body. `stream` is for
-    routes that can respond with server-sent events; `error` is the schema of its errors."""
+    routes that can respond with server-sent events, `lines` for those with lines of JSON; `error`
+    is the schema of its errors."""
     content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if stream:
         content["text/event-stream"] = {"schema": {"type": "string"}}
+    if lines:
+        content["application/x-ndjson"] = {"schema": {"type": "object"}}
     failure = {"application/json": {"schema": {"$ref": _SCHEMAS + error}}}
     return {
         "summary": summary,
@@ -119,6 +130,9 @@ def operation(
             "default": {"description": "An error.", "content": failure},
         },
     }
+
+
+ollama_operation = functools.partial(operation, error=OLLAMA_ERROR)
 
 
 def describe_api(app: FastAPI) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from dialects.anthropic import errors as anthropic
+from dialects.ollama import errors as ollama
 from dialects.openai import errors as openai
 from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.rate_limits import refusal_headers
@@ -44,6 +45,11 @@ _FORMATS: Final = {
     Dialect.ANTHROPIC: ErrorFormat(
         anthropic.error_body,
         routes="POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models",
+    ),
+    Dialect.OLLAMA: ErrorFormat(
+        lambda error, _: ollama.error_body(error),
+        routes="POST /api/chat, /api/generate, /api/embed, /api/embeddings, /api/show and "
+        "/api/pull, GET /api/tags, /api/ps and /api/version",
     ),
 }
 

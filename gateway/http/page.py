@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 INDEX: Final = "index.html"
@@ -67,9 +67,13 @@ def page_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     files = PageFiles()
 
+    @router.head("/")
     @router.get("/")
-    async def root() -> Response:
-        return RedirectResponse("ui/")
+    async def root(request: Request) -> Response:
+        """Browsers get the page; clients of Ollama, and Claude Code, ask whether it is running."""
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse("ui/")
+        return PlainTextResponse("Ollama is running")
 
     @router.get("/ui")
     async def without_slash() -> Response:

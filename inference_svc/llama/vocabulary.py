@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llama_cpp import llama_cpp as native
 from llguidance import LLTokenizer
@@ -21,6 +21,17 @@ from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 _MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp's text length is a 32-bit integer
 _PIECE_BYTES = 8  # enough for most tokens; longer ones need a second call
+
+
+class InfillTokens(NamedTuple):
+    """The tokens before a prefix, a suffix, and the text between them; before the name of a
+    repository, and the name of a file, if the model has them."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int | None = None
+    separator: int | None = None
 
 
 class Vocabulary:
@@ -100,6 +111,26 @@ class Vocabulary:
             if not native.llama_vocab_get_add_sep(self._vocab):
                 return None
             return self._token_or_none(int(native.llama_vocab_sep(self._vocab)))
+
+    @cached_property
+    def infill_tokens(self) -> InfillTokens | None:
+        """The tokens around a prefix and a suffix, None if the model has not been trained on
+        them."""
+        with self._in_use():
+            tokens = [
+                self._token_or_none(int(function(self._vocab)))
+                for function in (
+                    native.llama_vocab_fim_pre,
+                    native.llama_vocab_fim_suf,
+                    native.llama_vocab_fim_mid,
+                    native.llama_vocab_fim_rep,
+                    native.llama_vocab_fim_sep,
+                )
+            ]
+        prefix, suffix, middle, repository, separator = tokens
+        if prefix is None or suffix is None or middle is None:
+            return None
+        return InfillTokens(prefix, suffix, middle, repository, separator)
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.projector_file import ProjectorFile
-from model_files.ggml_types import KvType
+from model_files.ggml_types import TENSOR_LAYOUTS, KvType
 from model_files.gguf import GgufHeader, ModelFileInvalid, read_header
 from svc_kit.errors import ModelCannot
 
@@ -90,7 +91,7 @@ class ModelFile:
     `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
     Logits that llama.cpp computes are to be multiplied by `logit_scale`. `projector` encodes its
-    pictures and sounds.
+    pictures and sounds. `quantization` is the type of most weights.
     """
 
     name: str
@@ -116,6 +117,7 @@ class ModelFile:
     decoder_start: int | None = None
     logit_scale: float = 1.0
     projector: ProjectorFile | None = None
+    quantization: str = ""
 
     @property
     def generates(self) -> bool:
@@ -205,6 +207,7 @@ def describe_model(path: Path, name: str) -> ModelFile:
         stamps=stamps,
         decoder_start=first.integer(f"{architecture}.decoder_start_token_id"),
         logit_scale=_logit_scale(headers, architecture),
+        quantization=_quantization(headers),
     )
 
 
@@ -283,6 +286,17 @@ def _logit_scale(parts: Sequence[GgufHeader], architecture: str) -> float:
     if architecture != "t5" or any(t.name == _OUTPUT for part in parts for t in part.tensors):
         return 1.0
     return float(_required(parts[0], "t5.embedding_length") ** -0.5)
+
+
+def _quantization(parts: Sequence[GgufHeader]) -> str:
+    """The type of most weights; empty if it is unknown."""
+    counts: Counter[int] = Counter()
+    for part in parts:
+        for tensor in part.tensors:
+            counts[tensor.type_id] += math.prod(tensor.shape)
+    common = counts.most_common(1)
+    layout = TENSOR_LAYOUTS.get(common[0][0]) if common else None
+    return layout.name if layout is not None else ""
 
 
 def _is_causal(header: GgufHeader, architecture: str) -> bool:

@@ -59,6 +59,8 @@ class EmbeddingService:
         size = _vector_size(request, limits)
         self._check_response(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)
+        if request.truncate:
+            tokens = [_truncated(each, limits.input_tokens, model) for each in tokens]
         inputs = _checked_inputs("inputs", tokens, limits)
         normalize = request.normalize if request.HasField("normalize") else True
         vectors, prompt_tokens, statuses = await self._compute(
@@ -205,6 +207,14 @@ def _checked_inputs(
             )
         check_tokens(name, tokens, limits.vocabulary_size)
     return tuple(array("i", tokens) for tokens in inputs)
+
+
+def _truncated(tokens: Sequence[int], limit: int, model: ModelProcessor) -> Sequence[int]:
+    """The first tokens, with the last one if it ends a text."""
+    if len(tokens) <= limit:
+        return tokens
+    ends = {*model.vocabulary.end_tokens, model.vocabulary.pair_separator}
+    return [*tokens[: limit - 1], tokens[-1]] if tokens[-1] in ends else tokens[:limit]
 
 
 def _vector_size(request: pb.EmbedRequest, limits: EmbeddingLimits) -> int:

@@ -25,6 +25,7 @@ from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.infill import infill_tokens
 from inference_svc.rpc.media_inputs import MediaInputs, count_media, encode_media
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
@@ -214,6 +215,8 @@ class GenerationService:
     async def _prompt_tokens(
         self, request: pb.GenerateRequest, model: ModelProcessor
     ) -> Sequence[int]:
+        if request.HasField("infill"):
+            return await infill_tokens(request, model)
         match request.WhichOneof("prompt"):
             case "token_ids":
                 return request.token_ids.ids

@@ -135,6 +135,7 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         load_policy=_POLICIES.encode(entry.policy),
         pinned=resident.is_pinned,
         input_modalities=_modalities(file),
+        quantization=file.quantization,
     )
     if entry.progress is not None:
         described.load_progress.CopyFrom(_PROGRESS.to_message(entry.progress))
@@ -160,6 +161,10 @@ def _describe_processor(described: model_pb.Model, processor: ModelProcessor) ->
     described.chat_template_source = processor.template.origin
     described.end_token_ids.extend(sorted(processor.vocabulary.end_tokens))
     described.turn_format.CopyFrom(_TURN_FORMAT.to_message(processor.turn_format))
+    vocabulary = processor.vocabulary
+    described.infills = vocabulary.infill_tokens is not None
+    described.begin_token = vocabulary.token_text(vocabulary.bos)
+    described.end_token = vocabulary.token_text(vocabulary.eos)
 
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:

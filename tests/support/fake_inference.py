@@ -22,6 +22,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 STOP = generation_pb2.FINISH_REASON_STOP
 TOOL_CALLS = generation_pb2.FINISH_REASON_TOOL_CALLS
+TOKEN = 7
+"""The id of every token of an answer."""
 
 
 @dataclass
@@ -100,6 +102,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             async for event in events:
                 if isinstance(event, _Piece):
                     delta = event.chat_delta(_wants_logprobs(request.options))
+                    delta.token_ids.extend([TOKEN] if request.options.output.token_ids else [])
                     yield inference_service_pb2.ChatResponse(delta=delta)
                 else:
                     yield inference_service_pb2.ChatResponse(**event)
@@ -112,6 +115,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             async for event in events:
                 if isinstance(event, _Piece):
                     delta = event.text_delta(_wants_logprobs(request.options))
+                    delta.token_ids.extend([TOKEN] if request.options.output.token_ids else [])
                     yield inference_service_pb2.GenerateResponse(delta=delta)
                 else:
                     yield inference_service_pb2.GenerateResponse(**event)
@@ -151,6 +155,14 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         self._record(request, context)
         num_parts = sum(len(message.parts) for message in request.conversation.messages)
         return inference_service_pb2.CountTokensResponse(prompt_tokens=num_parts)
+
+    async def RenderChat(
+        self, request: inference_service_pb2.RenderChatRequest, context: Context
+    ) -> inference_service_pb2.RenderChatResponse:
+        """The texts of the messages; the tokens are always 1 and 2."""
+        parts = [part for each in request.conversation.messages for part in each.parts]
+        text = "|".join(part.text for part in parts)
+        return inference_service_pb2.RenderChatResponse(text=text, token_ids=[1, 2])
 
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context

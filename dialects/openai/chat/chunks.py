@@ -12,13 +12,14 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody
-from dialects.openai.chat.logprobs import chat_logprobs, completion_logprobs, num_characters
+from dialects.openai.chat.logprobs import completion_logprobs, num_characters
 from dialects.openai.chat.objects import FINISH_REASONS, prompt_fields, usage_and_timings
 from dialects.openai.chat.options import CompletionFields
 from dialects.openai.chat.prompt_tokens import PromptTokens
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import error_body
 from dialects.openai.shared.objects import DONE, sse_data
+from dialects.shared.token_logprobs import chat_logprobs
 from svc_kit.errors import DomainError
 
 _END = b"}\n\n"

@@ -1,12 +1,13 @@
-"""Log probabilities in OpenAI's two forms: objects for chat, parallel lists for completions."""
+"""Log probabilities of text completions: parallel lists. Chats have those of
+`dialects.shared.token_logprobs`.
+"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from corral.inference.v1 import generation_pb2
 
-MIN_LOGPROB = -9999.0
-"""OpenAI's value for a probability of zero, since JSON has no infinity."""
+from dialects.shared.token_logprobs import clamp_logprob
 
 
 class CompletionLogprobs(TypedDict):
@@ -17,14 +18,6 @@ class CompletionLogprobs(TypedDict):
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
-
-
-def chat_logprobs(tokens: Iterable[generation_pb2.ChosenLogprob]) -> list[dict[str, object]]:
-    """The entries of a chat choice's `logprobs.content`."""
-    return [
-        _entry(token.chosen) | {"top_logprobs": [_entry(other) for other in token.top]}
-        for token in tokens
-    ]
 
 
 def completion_logprobs(
@@ -49,19 +42,6 @@ def completion_logprobs(
 def num_characters(token: bytes) -> int:
     """The number of characters that begin in a token. One split over tokens counts once."""
     return sum(byte & 0xC0 != 0x80 for byte in token)
-
-
-def clamp_logprob(logprob: float) -> float:
-    """Replace values that JSON cannot represent, such as -inf and NaN, by MIN_LOGPROB."""
-    return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
-
-
-def _entry(token: generation_pb2.TokenLogprob) -> dict[str, object]:
-    return {
-        "token": token.token.decode(errors="replace"),
-        "logprob": clamp_logprob(token.logprob),
-        "bytes": list(token.token),
-    }
 
 
 def token_name(token: bytes) -> str:

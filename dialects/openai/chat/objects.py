@@ -8,17 +8,14 @@ from google.protobuf.duration_pb2 import Duration
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody, split_prompts
-from dialects.openai.chat.logprobs import (
-    CompletionLogprobs,
-    chat_logprobs,
-    completion_logprobs,
-)
+from dialects.openai.chat.logprobs import CompletionLogprobs, completion_logprobs
 from dialects.openai.chat.messages import picture_names
 from dialects.openai.chat.options import CompletionFields
 from dialects.openai.chat.prompt_tokens import PromptTokens, check_collected, joined_logprobs
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from dialects.openai.shared.objects import state_name
+from dialects.shared.token_logprobs import chat_logprobs
 
 FINISH_REASONS = {
     generation_pb2.FINISH_REASON_STOP: "stop",

@@ -4,12 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from corral.inference.v1 import generation_pb2
 
-from dialects.openai.chat.logprobs import (
-    CompletionLogprobs,
-    clamp_logprob,
-    num_characters,
-    token_name,
-)
+from dialects.openai.chat.logprobs import CompletionLogprobs, num_characters, token_name
+from dialects.shared.token_logprobs import clamp_logprob
 from svc_kit.errors import TooLong
 
 MAX_COLLECTED: int = 2**20

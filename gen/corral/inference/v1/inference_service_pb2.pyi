@@ -16,20 +16,38 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "token_ids", "add_special", "parse_special", "options")
+    __slots__ = ("model", "text", "token_ids", "add_special", "parse_special", "options", "infill")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ADD_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    INFILL_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     token_ids: TokenIds
     add_special: bool
     parse_special: bool
     options: _generation_pb2.GenerationOptions
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., add_special: _Optional[bool] = ..., parse_special: _Optional[bool] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ...) -> None: ...
+    infill: Infill
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., add_special: _Optional[bool] = ..., parse_special: _Optional[bool] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ..., infill: _Optional[_Union[Infill, _Mapping]] = ...) -> None: ...
+
+class Infill(_message.Message):
+    __slots__ = ("suffix", "files")
+    SUFFIX_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    suffix: str
+    files: _containers.RepeatedCompositeFieldContainer[InfillFile]
+    def __init__(self, suffix: _Optional[str] = ..., files: _Optional[_Iterable[_Union[InfillFile, _Mapping]]] = ...) -> None: ...
+
+class InfillFile(_message.Message):
+    __slots__ = ("name", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("sequence_number", "accepted", "started", "delta", "finished", "done", "prompt_tokens")
@@ -132,20 +150,22 @@ class TextOrTokens(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "inputs", "dimensions", "normalize", "priority", "with_digest")
+    __slots__ = ("model", "inputs", "dimensions", "normalize", "priority", "truncate", "with_digest")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     WITH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[TextOrTokens]
     dimensions: int
     normalize: bool
     priority: _generation_pb2.Priority
+    truncate: bool
     with_digest: bool
-    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TextOrTokens, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., with_digest: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[TextOrTokens, _Mapping]]] = ..., dimensions: _Optional[int] = ..., normalize: _Optional[bool] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., truncate: _Optional[bool] = ..., with_digest: _Optional[bool] = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
     __slots__ = ("embeddings", "prompt_tokens", "model", "model_digest", "rate_limits")

@@ -24,6 +24,9 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
 
     assert document["paths"].keys() == {
         "/v1/messages", "/v1/messages/count_tokens",
+        "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/tags", "/api/show",
+        "/api/ps", "/api/version", "/api/pull", "/api/delete", "/api/copy", "/api/create",
+        "/api/push",
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models",
         "/v1/models/{model}", "/v1/rerank",
         "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content",

@@ -1,0 +1,166 @@
+"""Ollama's messages and tools, converted to a Conversation.
+
+Results of tools may lack the id of their call, as may the calls themselves when a client plays
+them back: they are paired by id, then by name, then in order.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from corral.inference.v1 import chat_pb2
+from pydantic import Field
+
+from dialects.ollama.model_body import OTHERS, LenientModel
+from dialects.shared.json_body import json_text
+from dialects.shared.media import check_media_size, decode_file
+from dialects.shared.parameters import Policy
+from svc_kit.errors import InvalidField, UnsupportedValue
+
+_ROLES: Final = {
+    "system": chat_pb2.ROLE_SYSTEM,
+    "developer": chat_pb2.ROLE_DEVELOPER,
+    "user": chat_pb2.ROLE_USER,
+    "assistant": chat_pb2.ROLE_ASSISTANT,
+    "tool": chat_pb2.ROLE_TOOL,
+}
+
+
+class CalledFunction(LenientModel):
+    """The function that an earlier message called."""
+
+    name: str = Field(min_length=1)
+    arguments: dict[str, Any] | None = Field(None, description="An object, not text.")
+
+
+class MessageCall(LenientModel):
+    """A tool call of an earlier message."""
+
+    id: str | None = None
+    function: CalledFunction
+
+
+class Message(LenientModel):
+    """A message of the conversation."""
+
+    role: str = Field(description="system, user, assistant or tool, in any case.")
+    content: str | None = None
+    thinking: str | None = Field(None, description="The reasoning of an assistant message.")
+    images: list[str] | None = Field(None, description="Pictures in base64.")
+    tool_calls: list[MessageCall] | None = None
+    tool_name: str | None = Field(None, description="The tool whose result this is.")
+    tool_call_id: str | None = Field(None, description="The call whose result this is.")
+
+
+class FunctionSpec(LenientModel):
+    """A function that the model may call."""
+
+    policy: ClassVar[Policy] = OTHERS
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(None, description="The JSON Schema of its arguments.")
+
+
+class ToolSpec(LenientModel):
+    """A tool that the model may call."""
+
+    policy: ClassVar[Policy] = OTHERS
+
+    type: str | None = None
+    function: FunctionSpec
+
+
+def chat_tools(tools: Sequence[ToolSpec] | None) -> list[chat_pb2.Tool]:
+    """Convert tools."""
+    return [
+        chat_pb2.Tool(
+            name=tool.function.name,
+            description=tool.function.description or "",
+            parameters_json=json_text(tool.function.parameters),
+        )
+        for tool in tools or ()
+    ]
+
+
+def chat_messages(messages: Sequence[Message]) -> list[chat_pb2.ChatMessage]:
+    """Convert messages. Raises DomainErrors with paths such as messages[0].images[1]."""
+    open_calls: list[chat_pb2.ToolCall] = []
+    converted = []
+    for index, message in enumerate(messages):
+        proto = _message(f"messages[{index}]", index, message)
+        if proto.role == chat_pb2.ROLE_TOOL:
+            call = _answered_call(message, open_calls)
+            if call is None:
+                problem = "it is the result of a tool, but no call before it lacks one"
+                raise InvalidField(field=f"messages[{index}]", problem=problem)
+            open_calls.remove(call)
+            proto.tool_call_id, proto.name = call.id, call.name
+        else:
+            open_calls = list(proto.tool_calls)
+        converted.append(proto)
+    check_media_size(
+        (image_path(f"messages[{index}]", number), part)
+        for index, message in enumerate(converted)
+        for number, part in enumerate(message.parts)
+    )
+    return converted
+
+
+def image_parts(path: str, images: Sequence[str] | None) -> list[chat_pb2.ContentPart]:
+    """Decode pictures; `path` is that of their message, or empty. Raises InvalidField."""
+    parts = []
+    for number, image in enumerate(images or ()):
+        data, media_type = decode_file(image_path(path, number), image)
+        media = chat_pb2.Media(data=data, media_type=media_type)
+        parts.append(chat_pb2.ContentPart(image=media))
+    return parts
+
+
+def image_path(path: str, number: int) -> str:
+    """The path of a picture, in errors."""
+    return f"{path}.images[{number}]" if path else f"images[{number}]"
+
+
+def image_names(messages: Sequence[Message]) -> dict[str, str]:
+    """The paths of pictures by those that OpenAI's API has for them."""
+    return {
+        f"messages[{index}].content[{number}].image_url{suffix}": image_path(
+            f"messages[{index}]", number
+        )
+        for index, message in enumerate(messages)
+        for number in range(len(message.images or ()))
+        for suffix in ("", ".url")
+    }
+
+
+def _message(path: str, index: int, message: Message) -> chat_pb2.ChatMessage:
+    role = _ROLES.get(message.role.lower())
+    if role is None:
+        raise UnsupportedValue(field=f"{path}.role", value=message.role)
+    is_assistant = role == chat_pb2.ROLE_ASSISTANT
+    parts = image_parts(path, message.images)
+    if message.content or not (parts or (is_assistant and message.tool_calls)):
+        parts.append(chat_pb2.ContentPart(text=message.content or ""))
+    return chat_pb2.ChatMessage(
+        role=role,
+        parts=parts,
+        tool_calls=[
+            chat_pb2.ToolCall(
+                id=call.id or f"call_{index}_{number}",
+                name=call.function.name,
+                arguments_json=json_text(call.function.arguments or {}),
+            )
+            for number, call in enumerate(message.tool_calls or () if is_assistant else ())
+        ],
+        reasoning=(message.thinking or "") if is_assistant else "",
+    )
+
+
+def _answered_call(
+    message: Message, open_calls: Sequence[chat_pb2.ToolCall]
+) -> chat_pb2.ToolCall | None:
+    """The call that a tool's message answers, None if all have been answered."""
+    by_id = (call for call in open_calls if call.id == message.tool_call_id)
+    by_name = (call for call in open_calls if call.name == message.tool_name)
+    in_order = iter(open_calls)
+    return next(by_id, None) or next(by_name, None) or next(in_order, None)

@@ -1,0 +1,207 @@
+"""Converts the events of a generation to Ollama's lines of JSON, or to one object."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
+from google.protobuf.duration_pb2 import Duration
+
+from dialects.ollama.errors import error_body
+from dialects.shared.token_logprobs import chat_logprobs
+from svc_kit.errors import DomainError
+
+Json = dict[str, Any]
+_LENGTH: Final = generation_pb2.FINISH_REASON_LENGTH
+
+
+def timestamp(at: datetime | None = None) -> str:
+    """A time, by default the current one, in RFC 3339."""
+    return (at or datetime.now(UTC)).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class Output:
+    """What a line or a whole answer contains."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: list[Json] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+
+    def add(self, later: "Output") -> None:
+        """Append what follows."""
+        self.text += later.text
+        self.thinking += later.thinking
+        self.calls += later.calls
+        self.logprobs += later.logprobs
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.thinking or self.calls or self.logprobs)
+
+
+class Answer(ABC):
+    """The events of one generation as lines (`frames`), or as one object (`add`, `as_object`).
+
+    `model` is the name in the request. The clock of `total_duration` starts when this is made.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._started_ns = time.monotonic_ns()
+        self._load_ns = 0
+        self._open_calls: dict[int, chat_pb2.ToolCallDelta] = {}
+        self._reason = "stop"
+        self._done = generation_pb2.Done()
+        self._whole = Output()
+
+    def frames(self, message: Any, _call: int = 0) -> Sequence[bytes]:
+        """The line of one event, if it has any output."""
+        output = self._read(message)
+        if not output:
+            return ()
+        return (_line(self._object(output) | {"done": False}),)
+
+    def final_frames(self) -> Sequence[bytes]:
+        """The last line."""
+        return (_line(self._object(Output()) | self._end()),)
+
+    def failure(self, error: DomainError) -> bytes:
+        """The last line of a failed stream."""
+        return _line(error_body(error))
+
+    def add(self, message: Any, _call: int = 0) -> None:
+        """Add one event to the object."""
+        self._whole.add(self._read(message))
+
+    def as_object(self) -> Json:
+        """The whole answer."""
+        return self._object(self._whole) | self._end()
+
+    @abstractmethod
+    def _fields(self, output: Output) -> Json:
+        """The fields that have the text, the thinking and the calls."""
+
+    def _end(self) -> Json:
+        """The fields of the end. Durations are in nanoseconds."""
+        usage, timings = self._done.usage, self._done.timings
+        return {
+            "done": True,
+            "done_reason": self._reason,
+            "total_duration": time.monotonic_ns() - self._started_ns,
+            "load_duration": self._load_ns,
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(timings.prefill),
+            "eval_count": usage.completion_tokens,
+            "eval_duration": _nanoseconds(timings.decode),
+        }
+
+    def _object(self, output: Output) -> Json:
+        fields: Json = {"model": self._model, "created_at": timestamp()} | self._fields(output)
+        if output.logprobs:
+            fields["logprobs"] = output.logprobs
+        return fields
+
+    def _read(self, message: Any) -> Output:
+        match message.WhichOneof("event"):
+            case "delta":
+                return self._delta(message.delta)
+            case "accepted":
+                self._load_ns = time.monotonic_ns() - self._started_ns
+            case "finished":
+                self._reason = "length" if message.finished.reason == _LENGTH else "stop"
+                return self._close_calls()
+            case "done":
+                self._done = message.done
+        return Output()
+
+    def _delta(self, delta: Any) -> Output:
+        output = Output(logprobs=chat_logprobs(delta.logprobs) if delta.logprobs else [])
+        output.text = delta.content
+        output.thinking = delta.reasoning
+        for part in delta.tool_calls:
+            if part.index not in self._open_calls:  # a call ends where the next one begins
+                output.add(self._close_calls())
+                self._open_calls[part.index] = chat_pb2.ToolCallDelta(index=part.index)
+            call = self._open_calls[part.index]
+            call.id, call.name = call.id or part.id, call.name or part.name
+            call.arguments_json += part.arguments_json
+        return output
+
+    def _close_calls(self) -> Output:
+        """The calls that are complete. Arguments that are no JSON object become text, since a
+        client cannot read such a call."""
+        output = Output()
+        for call in self._open_calls.values():
+            arguments = _arguments(call.arguments_json)
+            if arguments is None:
+                output.text += call.arguments_json
+                continue
+            function = {"index": call.index, "name": call.name, "arguments": arguments}
+            output.calls.append({"id": call.id, "function": function})
+        self._open_calls.clear()
+        return output
+
+
+class ChatAnswer(Answer):
+    """The answer of /api/chat."""
+
+    def _fields(self, output: Output) -> Json:
+        message: Json = {"role": "assistant", "content": output.text}
+        if output.thinking:
+            message["thinking"] = output.thinking
+        if output.calls:
+            message["tool_calls"] = output.calls
+        return {"message": message}
+
+
+class PromptAnswer(Answer):
+    """The answer of /api/generate. `prompt_tokens` are those of the prompt, for `context`; None:
+    the answer has no context."""
+
+    def __init__(self, model: str, prompt_tokens: Sequence[int] | None = None) -> None:
+        super().__init__(model)
+        self._context = None if prompt_tokens is None else list(prompt_tokens)
+
+    def _delta(self, delta: Any) -> Output:
+        if self._context is not None:
+            self._context += delta.token_ids
+        if isinstance(delta, inference_service_pb2.TextDelta):
+            logprobs = chat_logprobs(delta.logprobs) if delta.logprobs else []
+            return Output(text=delta.text, logprobs=logprobs)
+        return super()._delta(delta)
+
+    def _fields(self, output: Output) -> Json:
+        fields: Json = {"response": output.text}
+        return fields | {"thinking": output.thinking} if output.thinking else fields
+
+    def _end(self) -> Json:
+        return super()._end() | ({} if self._context is None else {"context": self._context})
+
+
+def loaded(model: str, output: Json, *, unloads: bool) -> Json:
+    """The answer to a request without a prompt. `output` has its empty text."""
+    reason = "unload" if unloads else "load"
+    fields = {"model": model, "created_at": timestamp()}
+    return fields | output | {"done": True, "done_reason": reason}
+
+
+def _line(fields: Json) -> bytes:
+    return orjson.dumps(fields) + b"\n"
+
+
+def _arguments(text: str) -> Json | None:
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _nanoseconds(duration: Duration) -> int:
+    nanoseconds: int = duration.ToNanoseconds()
+    return nanoseconds

@@ -1,0 +1,60 @@
+"""Routes: POST /api/embed and /api/embeddings."""
+
+import functools
+
+from corral.inference.v1 import inference_service_pb2
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from dialects.ollama.embeddings import (
+    EMBED_PARAMS,
+    PROMPT_EMBED_PARAMS,
+    EmbedAnswer,
+    EmbedBody,
+    PromptEmbedBody,
+    embed_request,
+    parse_embed,
+    parse_prompt_embed,
+    prompt_embedding,
+)
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import json_body, ollama_operation
+from gateway.http.errors import json_response
+from gateway.rpc import InferenceClient
+
+router = APIRouter(prefix="/api")
+
+
+@router.post(
+    "/embed",
+    **ollama_operation("Create embeddings (Ollama)", "Vectors.", json_body(EmbedBody)),
+)
+async def embed(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Create a vector of length 1 for each text. Texts that are too long are cut."""
+    body = parse_embed(fields)
+    answer, proto = EmbedAnswer(body.written_name), embed_request(body)
+    if not proto.inputs:
+        await _check_exists(inference, proto.model)
+        return json_response(answer.as_object(inference_service_pb2.EmbedResponse()))
+    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    return context.reply_response(start, answer.as_object, EMBED_PARAMS)
+
+
+@router.post(
+    "/embeddings",
+    **ollama_operation("Create an embedding (Ollama)", "A vector.", json_body(PromptEmbedBody)),
+)
+async def embed_prompt(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Create the vector of one text, which is not normalized."""
+    body = parse_prompt_embed(fields)
+    proto = embed_request(body)
+    if not body.prompt:
+        await _check_exists(inference, proto.model)
+        return json_response(prompt_embedding(inference_service_pb2.EmbedResponse()))
+    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    return context.reply_response(start, prompt_embedding, PROMPT_EMBED_PARAMS)
+
+
+async def _check_exists(inference: InferenceClient, name: str) -> None:
+    request = inference_service_pb2.GetModelRequest(model=name)
+    await inference.call(inference.methods.GetModel, request)

@@ -1,0 +1,170 @@
+"""Routes: POST /api/chat and /api/generate."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from corral.inference.v1 import engine_service_pb2, inference_service_pb2, model_pb2
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dialects.ollama.events import Answer, ChatAnswer, PromptAnswer, loaded
+from dialects.ollama.objects import thinks
+from dialects.ollama.requests import (
+    ChatBody,
+    GenerateBody,
+    GenerationBody,
+    chat_params,
+    chat_request,
+    completion_request,
+    continued_request,
+    generate_params,
+    load_request,
+    num_image_characters,
+    parse_chat,
+    parse_generate,
+    prompt_request,
+)
+from gateway.calls import Calls
+from gateway.context import AppContext, Context, Inference, JsonObject
+from gateway.http.docs import json_body, ollama_operation
+from gateway.http.errors import json_response
+from gateway.routes.ollama.truncation import ShortenedChat
+from gateway.rpc import InferenceClient
+from svc_kit.auth.scopes import Scope
+from svc_kit.errors import ModelCannot
+
+router = APIRouter(prefix="/api")
+_INLINE_CHARACTERS: Final = 64 * 1024
+"""Longer pictures take more than a millisecond to decode."""
+BodyT = TypeVar("BodyT", ChatBody, GenerateBody)
+
+
+@router.post(
+    "/chat",
+    **ollama_operation(
+        "Chat (Ollama)", "The answer, or its lines.", json_body(ChatBody), lines=True
+    ),
+)
+async def chat(
+    inference: Inference, fields: JsonObject, request: Request, context: Context
+) -> Response:
+    """Generate the next message of a conversation, in lines of JSON unless `stream` is false."""
+    body = parse_chat(fields)
+    answer = ChatAnswer(body.written_name)
+    if not body.messages:
+        empty = {"message": {"role": "assistant", "content": ""}}
+        return await _load(inference, body, empty, request)
+    await _check_thinking(inference, body)
+    proto = await _convert(chat_request, body)
+    start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
+    if body.truncate is False:
+        start = functools.partial(inference.generate, inference.methods.Chat, [proto])
+    return _respond(context, body, start, answer, chat_params(body))
+
+
+@router.post(
+    "/generate",
+    **ollama_operation(
+        "Generate (Ollama)", "The answer, or its lines.", json_body(GenerateBody), lines=True
+    ),
+)
+async def generate(
+    inference: Inference, fields: JsonObject, request: Request, context: Context
+) -> Response:
+    """Answer a prompt through the chat template, or continue it as it is with `raw`."""
+    body = parse_generate(fields)
+    if not body.prompt:
+        return await _load(inference, body, {"response": ""}, request)
+    if body.is_completion:
+        answer, methods = PromptAnswer(body.written_name), inference.methods
+        proto = completion_request(body)
+        start = functools.partial(inference.generate, methods.Generate, [proto])
+        return _respond(context, body, start, answer, generate_params(body))
+    return await _answer_prompt(inference, body, context)
+
+
+async def _answer_prompt(
+    inference: InferenceClient, body: GenerateBody, context: AppContext
+) -> Response:
+    await _check_thinking(inference, body)
+    proto, methods = await _convert(prompt_request, body), inference.methods
+    params, name = generate_params(body), body.written_name
+    if body.images:  # the vectors of a picture are no tokens that a client could send back
+        start = functools.partial(inference.generate, methods.Chat, [proto])
+        return _respond(context, body, start, PromptAnswer(name), params)
+    rendered = await inference.call(
+        methods.RenderChat,
+        inference_service_pb2.RenderChatRequest(model=proto.model, conversation=proto.conversation),
+    )
+    if body.context:
+        continued = continued_request(body, proto, rendered.token_ids)
+        answer = PromptAnswer(name, continued.token_ids.ids)
+        resume = functools.partial(inference.generate, methods.Generate, [continued])
+        return _respond(context, body, resume, answer, params)
+    answer = PromptAnswer(name, rendered.token_ids)
+    start = functools.partial(inference.generate, methods.Chat, [proto])
+    return _respond(context, body, start, answer, params)
+
+
+async def _convert(
+    convert: Callable[[BodyT], inference_service_pb2.ChatRequest], body: BodyT
+) -> inference_service_pb2.ChatRequest:
+    """Convert a body, in a thread if there is much to decode."""
+    if num_image_characters(body) > _INLINE_CHARACTERS:
+        return await asyncio.to_thread(convert, body)
+    return convert(body)
+
+
+def _respond(
+    context: AppContext,
+    body: GenerationBody,
+    start: Callable[[], Calls[Any]],
+    answer: Answer,
+    params: Mapping[str, str],
+) -> Response:
+    if body.streams:
+        return context.line_response(start, answer, params)
+    return context.object_response(start, answer, params)
+
+
+async def _check_thinking(inference: InferenceClient, body: GenerationBody) -> None:
+    """Raise ModelCannot if a model is asked to think and cannot."""
+    if body.think:
+        model = await _get_model(inference, body.model_name)
+        if not thinks(model):
+            raise ModelCannot(model=model.name, model_class="decoder", operation="thinking")
+
+
+async def _load(
+    inference: InferenceClient, body: GenerationBody, empty: dict[str, Any], request: Request
+) -> Response:
+    """Load a model, or unload it with `keep_alive` 0, which only operators may."""
+    model = await _get_model(inference, body.model_name)
+    if body.unloads:
+        await AppContext.of(request).identify(request, Scope.ADMIN)
+        unload = engine_service_pb2.UnloadModelRequest(model=model.name, wait=False)
+        await inference.call(inference.engine.UnloadModel, unload)
+    elif model.state != model_pb2.Model.STATE_READY:
+        await _wait_until_loaded(inference, model)
+    return json_response(loaded(body.written_name, empty, unloads=body.unloads))
+
+
+async def _wait_until_loaded(inference: InferenceClient, model: model_pb2.Model) -> None:
+    methods, timeout_s = inference.methods, inference.transfer_timeout_s
+    if model.model_class == model_pb2.MODEL_CLASS_ENCODER:
+        request = inference_service_pb2.EmbedRequest(model=model.name)
+        request.inputs.add().token_ids.ids.append(0)
+        await inference.call(methods.Embed, request, timeout_s=timeout_s)
+        return
+    call = inference.generate(methods.Generate, [load_request(model.name)])
+    await call.open()
+    async for _ in call:
+        pass
+
+
+async def _get_model(inference: InferenceClient, name: str) -> model_pb2.Model:
+    request = inference_service_pb2.GetModelRequest(model=name)
+    return (await inference.call(inference.methods.GetModel, request)).model
