@@ -176,10 +176,20 @@ def explain_failures(target: str) -> Iterator[None]:
         raise click.ClickException(_message(error, target)) from error
 
 
+def _first_key_hint() -> str:
+    """The other credential of commands for operators, who need it before there is a key."""
+    option, command = "--service-token-file", click.get_current_context().command
+    if any(option in parameter.opts for parameter in command.params):
+        return f", or, on the server, {option} FILE (service-token in the data folder)"
+    return ""
+
+
 def _message(error: DomainError, target: str) -> str:
     match error:
         case Unauthenticated():
-            return f"{error.message} Give a key with --api-key or CORRAL_API_KEY."
+            return (
+                f"{error.message} Give a key with --api-key or CORRAL_API_KEY{_first_key_hint()}."
+            )
         # The server itself may report that a service behind it is unavailable, hence the check.
         case UpstreamUnavailable() if error.service == target:
             name = command_name()

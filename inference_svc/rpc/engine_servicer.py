@@ -97,8 +97,8 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def ListRequests(
         self, request: pb.ListRequestsRequest, context: Context
     ) -> pb.ListRequestsResponse:
-        """List waiting and running requests; without the admin scope, of the caller's project."""
-        project = _visible_project()
+        """List waiting and running requests: of all for operators, else of the caller's project."""
+        project = _project_of_requests(Scope.ADMIN_READ)
         requests = load_info.live_requests(self._pool.catalog.engines, project=project)
         shown, next_token = page(("requests", project or ""), requests, request)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
@@ -108,7 +108,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         if not request.request_ids:
             raise MissingField(field="request_ids")
         check_count("request_ids", request.request_ids, MAX_ABORTS)
-        project = _visible_project()
+        project = _project_of_requests(Scope.ADMIN)
         return pb.AbortResponse(
             outcomes=[
                 pb.AbortOutcome(
@@ -241,7 +241,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         return any(engine.abort(request_id, project=project) for engine in engines)
 
 
-def _visible_project() -> str | None:
-    """Return the project whose requests the caller may see; None for all."""
+def _project_of_requests(operator: Scope) -> str | None:
+    """The project whose requests the caller may use; None for all, which needs this scope."""
     principal = current_principal()
-    return None if principal.has(Scope.ADMIN) else principal.project
+    return None if principal.has(operator) else principal.project

@@ -31,6 +31,12 @@ class Scope(StrEnum):
     """Reading in the area of the scope admin."""
     ADMIN = "admin"
     """Administration: models, adapters, drain, requests of all projects, projects, keys, usage."""
+    MODELS_READ = "generate or admin_read"
+    """Reading what models there are. Keys cannot have this scope, but those that include it."""
+    REQUESTS_READ = "inference or admin_read"
+    """Reading running requests, of the caller's own project or, for operators, of all."""
+    REQUESTS = "inference or admin"
+    """Ending them."""
     SERVICE = "service"
     """The service token, used on a service's own behalf. Keys cannot have this scope."""
 
@@ -56,6 +62,11 @@ INCLUDED: Final[Mapping[Scope, frozenset[Scope]]] = MappingProxyType(
         Scope.FILES_READ: frozenset({Scope.FILES, Scope.READ, Scope.INFERENCE}),
         Scope.READ: frozenset({Scope.INFERENCE}),
         Scope.ADMIN_READ: frozenset({Scope.ADMIN}),
+        Scope.MODELS_READ: frozenset(
+            {Scope.GENERATE, Scope.INFERENCE, Scope.ADMIN_READ, Scope.ADMIN}
+        ),
+        Scope.REQUESTS_READ: frozenset({Scope.INFERENCE, Scope.ADMIN_READ, Scope.ADMIN}),
+        Scope.REQUESTS: frozenset({Scope.INFERENCE, Scope.ADMIN}),
     }
 )
 """Which other scopes include a scope."""
@@ -78,16 +89,16 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "Detokenize",
             "CountTokens",
             "RenderChat",
+        ),
+        **_rows(
+            "corral.inference.v1.InferenceService",
+            Scope.MODELS_READ,
             "ListModels",
             "GetModel",
         ),
-        # Limited to the caller's project; the servicer gives admins access to all projects.
-        **_rows(
-            "corral.inference.v1.EngineService",
-            Scope.INFERENCE,
-            "ListRequests",
-            "Abort",
-        ),
+        # The servicer limits both to the caller's project, except for operators.
+        **_rows("corral.inference.v1.EngineService", Scope.REQUESTS_READ, "ListRequests"),
+        **_rows("corral.inference.v1.EngineService", Scope.REQUESTS, "Abort"),
         **_rows(
             "corral.inference.v1.EngineService",
             Scope.ADMIN_READ,

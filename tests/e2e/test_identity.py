@@ -198,16 +198,18 @@ async def test_an_inference_key_cannot_call_admin_methods(guarded: Guarded, rpc:
 
 
 async def test_an_admin_key_cannot_run_inference(guarded: Guarded, rpc: Rpc) -> None:
-    """Scopes are independent, also in the gateway."""
-    info = await rpc.engine.GetServerInfo(
-        engine_pb.GetServerInfoRequest(), metadata=bearer(guarded.watcher)
-    )
+    """Scopes are independent, also in the gateway. It sees what `corral top` and the page show."""
+    watcher = bearer(guarded.watcher)
+    info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest(), metadata=watcher)
+    listed = await rpc.inference.ListModels(pb.ListModelsRequest(), metadata=watcher)
+    await rpc.engine.ListRequests(engine_pb.ListRequestsRequest(), metadata=watcher)
     error = await refusal(rpc, bearer(guarded.watcher))
     async with guarded.corral.sdk(guarded.watcher) as client:
         with pytest.raises(openai.PermissionDeniedError) as failure:
             await client.models.list()
 
     assert info.engine_state == engine_pb.ENGINE_STATE_SERVING
+    assert len(listed.models) > 0
     assert (error.reason, error.metadata["scope"]) == ("SCOPE_MISSING", "generate")
     assert failure.value.code == "scope_missing"
 

@@ -138,6 +138,15 @@ def test_the_audit_log_lists_acts(served: Served) -> None:
     assert (event["method"], event["target"]) == ("KeyService/CreateKey", key_id)
 
 
+def test_without_a_credential_the_error_says_how_to_create_the_first_key(served: Served) -> None:
+    """With the service token, since there is no key yet."""
+    words = ["projects", "list", "--target", served.running.target]
+    result = CliRunner().invoke(cli, words, env={"CORRAL_API_KEY": None})
+
+    assert result.exit_code == 1
+    assert "on the server, --service-token-file FILE (service-token in" in result.output
+
+
 def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:
     """The default on loopback, which a key alone does not change."""
     with serve(tmp_path, require_keys=False) as served:

@@ -68,13 +68,17 @@ def test_the_scopes_inference_and_admin_include_all_others() -> None:
 @pytest.mark.parametrize(
     ("granted", "allowed"),
     [
-        ("generate", "InferenceService/Chat"),
+        ("generate", "InferenceService/Chat InferenceService/ListModels"),
         (
             "files",
             "FileService/CreateFile FileService/GetFile VectorStoreService/SearchVectorStore",
         ),
         ("read", "FileService/DownloadFile RunService/GetRun ResponseService/WatchResponse"),
-        ("admin_read", "KeyService/ListKeys EngineService/GetLoad UsageService/ListUsage"),
+        (
+            "admin_read",
+            "KeyService/ListKeys EngineService/GetLoad UsageService/ListUsage"
+            " InferenceService/ListModels EngineService/ListRequests",
+        ),
     ],
 )
 def test_a_narrow_scope_allows_its_methods_and_no_others(granted: str, allowed: str) -> None:
