@@ -68,6 +68,7 @@ class Commands(click.Group):
 
 @click.group(cls=Commands)
 @click.option("--no-color", envvar="NO_COLOR", default="", hidden=True)
+@click.version_option(package_name="corral", message="%(package)s %(version)s")
 @tls_options
 @click.pass_context
 def cli(context: click.Context, no_color: str) -> None:

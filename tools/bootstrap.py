@@ -65,7 +65,8 @@ PIP_SOURCES = {
 
 def main() -> int:
     """Parse the command line, install what is missing and return the exit code."""
-    parser = argparse.ArgumentParser(description="Install from the lock files.")
+    # The other arguments, also --help, are those of `corral up`.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("level", choices=[*LEVELS, DEMO_MODEL], help="which lock files to install")
     parser.add_argument("--for-up", action="store_true", help="check the ports of corral up too")
     options, up_arguments = parser.parse_known_args()

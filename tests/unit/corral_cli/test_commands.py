@@ -127,6 +127,7 @@ def test_version_prints_the_versions_for_a_bug_report() -> None:
     assert [line.split()[0] for line in output.splitlines()[:5]] == [
         *("corral", "llama-cpp-python", "grpcio", "protobuf", "Python")
     ]
+    assert CliRunner().invoke(cli, ["--version"]).output == output.splitlines(keepends=True)[0]
     as_object = json.loads(CliRunner().invoke(cli, ["version", "--json"]).output)
     assert [" ".join(pair) for pair in as_object.items()] == output.splitlines()
 

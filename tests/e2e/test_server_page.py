@@ -1,0 +1,49 @@
+"""The commands of docs/operate/server.md run as they are written, in order."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.shell_blocks import WAIT, blocks, needs_own_network, run_script
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280), needs_own_network]
+
+PAGE = "docs/operate/server.md"
+STEPS = [
+    *("Install", "Certificate", "Settings", "Start", "First keys", "Limits", "Metrics", "Backup"),
+    "Upgrade",
+]
+
+
+def test_a_server_is_set_up_by_the_page_alone(tmp_path: Path) -> None:
+    """With keys, TLS, limits, metrics, the page in the browser, and a backup."""
+    install, certificate, settings, (start,), keys, *later, upgrade = (
+        blocks(PAGE, step) for step in STEPS
+    )
+    first_key, project, request = keys
+    output = run_script(
+        [
+            *install,
+            *certificate,
+            *settings,
+            f"{start.strip()} >up.log 2>&1 &",
+            f"{WAIT} --cacert tls.crt https://127.0.0.1:8443/ready",
+            f"{first_key.strip()} | tee created",
+            project.replace("=KEY", "=$(grep -o 'sk-corral-[^ ]*' created | head -1)"),
+            request,
+            "curl --fail --silent --cacert tls.crt https://127.0.0.1:8443/ui/",
+            "curl --silent --cacert tls.crt https://127.0.0.1:8443/v1/models",
+            *(each for step in later for each in step),
+            "kill %1; wait %1",
+            *upgrade,
+        ],
+        tmp_path,
+    ).stdout
+
+    assert "nothing is wrong" in output
+    assert "The capital of France is Paris." in output
+    assert '"type":"authentication_error"' in output.replace(" ", "")
+    assert "<title>Corral</title>" in output
+    assert "shop-rate    60 requests per minute    project shop, each key" in output
+    assert output.count("ready") > 3
+    assert "0 problems" in output
