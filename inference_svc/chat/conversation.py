@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from inference_svc.chat.json_values import json_object
-from inference_svc.validation import check_count, count_bytes
+from inference_svc.validation import check_count, check_range, count_bytes
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -128,6 +128,18 @@ class Message:
         return content
 
 
+class ReasoningEffort(StrEnum):
+    """How much the model reasons before it answers."""
+
+    NONE = "none"
+    MINIMAL = "minimal"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    XHIGH = "xhigh"
+    MAX = "max"
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
     """Options of the template. None means the default of the template or of Corral."""
@@ -136,6 +148,9 @@ class TemplateOptions:
     enable_thinking: bool | None = None
     continue_final_message: bool | None = None
     template: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    thinking_budget_tokens: int | None = None
+    require_thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +193,16 @@ class Conversation:
         option = self.options.continue_final_message
         return ends_with_assistant if option is None else option
 
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the request enables or disables reasoning; None if the template decides."""
+        options, switch = self.options, self.template_variables().get("enable_thinking")
+        if isinstance(switch, bool):
+            return switch
+        if options.reasoning_effort is not None:
+            return options.reasoning_effort is not ReasoningEffort.NONE
+        return False if options.thinking_budget_tokens == 0 else None
+
     def check(self, limits: ConversationLimits) -> None:
         """Raise an INVALID_ARGUMENT error that names the field, e.g. "messages[0].content", if the
         conversation cannot be rendered."""
@@ -216,6 +241,9 @@ class Conversation:
 
     def _check_options(self) -> None:
         self.template_variables()
+        budget = self.options.thinking_budget_tokens
+        if budget is not None:
+            check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
         if self.continues_final_message and self.messages[-1].role is not Role.ASSISTANT:
             raise InvalidField(
                 field="continue_final_message", problem="the last message is not an assistant's"

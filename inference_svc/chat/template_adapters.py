@@ -7,7 +7,7 @@ messages that it renders.
 import json
 from typing import Any
 
-from inference_svc.chat.template_capabilities import Capabilities
+from inference_svc.chat.template_capabilities import EFFORTS, Capabilities
 
 _TOOLS_HEAD = "# Tools\n\nYou can call these functions:\n<tools>\n"
 _TOOLS_TAIL = (
@@ -38,6 +38,21 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         for message in messages:
             message["content"] = [{"type": "text", "text": message["content"]}]
     return {**variables, "messages": messages, "tools": tools}
+
+
+def thinking_variables(
+    enabled: bool | None, effort: str | None, capabilities: Capabilities
+) -> dict[str, Any]:
+    """The variables that enable or disable reasoning, with the nearest effort that the template
+    knows. None means that the template decides."""
+    if enabled is None:
+        return {}
+    values: dict[str, Any] = dict.fromkeys(("enable_thinking", *capabilities.switches), enabled)
+    known = [name for name in capabilities.efforts if (name != "none") is enabled]
+    wanted = EFFORTS.index(effort if effort not in (None, "none") else "medium")
+    if known and (effort is not None or "none" in capabilities.efforts):
+        values["reasoning_effort"] = min(known, key=lambda name: abs(EFFORTS.index(name) - wanted))
+    return values
 
 
 def _arguments(arguments: dict[str, Any], as_text: bool) -> Any:

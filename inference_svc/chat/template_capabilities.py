@@ -4,9 +4,13 @@ Templates fail silently: some drop system messages or tools, some expect the arg
 an object, others as text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_FREE_EFFORTS = ("low", "medium", "high")  # what models are trained with that read any text
+_SWITCHES = ("enable_thinking", "thinking")
 _CALL_ID = "a1b2c3d4e"  # nine letters and digits, as required by Mistral's templates
 
 
@@ -19,6 +23,10 @@ class Capabilities(NamedTuple):
     tool_calls: bool
     text_arguments: bool  # a call's arguments may be given as JSON text
     tool_results: bool
+    switches: tuple[str, ...] = ()
+    """Names of boolean variables that enable reasoning."""
+    efforts: tuple[str, ...] = ()
+    """The values of `reasoning_effort` that make a difference, in the order of `EFFORTS`."""
 
 
 def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilities:
@@ -40,7 +48,31 @@ def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilitie
         tool_calls=text_arguments or _shows_object(as_object),
         text_arguments=text_arguments,
         tool_results="proberesult" in as_text or "proberesult" in as_object,
+        switches=_find_switches(attempt, user),
+        efforts=_find_efforts(attempt, user),
     )
+
+
+def _find_switches(
+    attempt: Callable[[dict[str, Any]], str], user: dict[str, Any]
+) -> tuple[str, ...]:
+    def text(name: str, value: bool) -> str:
+        return _try(attempt, [user], more={name: value, "add_generation_prompt": True})
+
+    return tuple(name for name in _SWITCHES if text(name, True) != text(name, False))
+
+
+def _find_efforts(
+    attempt: Callable[[dict[str, Any]], str], user: dict[str, Any]
+) -> tuple[str, ...]:
+    def text(effort: str) -> str:
+        more = {"reasoning_effort": effort, "add_generation_prompt": True}
+        return _try(attempt, [user], more=more)
+
+    unknown = text("probeeffort")
+    if "probeeffort" in unknown:
+        return _FREE_EFFORTS
+    return tuple(effort for effort in EFFORTS if text(effort) not in ("", unknown))
 
 
 _TOOL = {
@@ -62,6 +94,7 @@ def _try(
     attempt: Callable[[dict[str, Any]], str],
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     return attempt(
         {
@@ -70,6 +103,7 @@ def _try(
             "add_generation_prompt": False,
             "bos_token": "",
             "eos_token": "",
+            **more,
         }
     )
 

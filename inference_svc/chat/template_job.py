@@ -18,7 +18,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference_svc.chat.template_adapters import adapt
+from inference_svc.chat.template_adapters import adapt, thinking_variables
 from inference_svc.chat.template_capabilities import Capabilities, detect_capabilities
 from svc_kit.sandbox.jobs import JobRefused
 
@@ -30,21 +30,29 @@ _PROBE_TIME = datetime(2025, 1, 1, tzinfo=UTC)
 def render(payload: dict[str, Any]) -> dict[str, Any]:
     """Render one prompt.
 
-    `payload` has "template", "now" (ISO time for `strftime_now`) and "variables", with "messages",
-    "tools" and other variables of the template. The result has "text", and "tools": whether the
-    template supports tools itself.
+    `payload` has "template", "now" (ISO time for `strftime_now`), "thinking" (whether reasoning is
+    enabled, and its effort; each may be None) and "variables", with "messages", "tools" and other
+    variables of the template. The result has "text", and of the template's capabilities "tools",
+    "switches" and "efforts".
 
     Raises:
         JobRefused: The template is invalid or refused the messages.
     """
     template, capabilities = _prepare(payload["template"])
-    variables = adapt(payload["variables"], capabilities)
+    enabled, effort = payload["thinking"]
+    thinking = thinking_variables(enabled, effort, capabilities)
+    variables = thinking | adapt(payload["variables"], capabilities)
     now = datetime.fromisoformat(payload["now"])
     try:
         text = _output(template, variables, now.strftime)
     except _REFUSALS as problem:
         raise JobRefused(_describe(problem)) from None
-    return {"text": text, "tools": capabilities.tools}
+    return {
+        "text": text,
+        "tools": capabilities.tools,
+        "switches": capabilities.switches,
+        "efforts": capabilities.efforts,
+    }
 
 
 # Errors of Python operations in a template. Errors of exhausted limits (memory, recursion) are not

@@ -19,6 +19,7 @@ from inference_svc.chat.parsers.formats import (
     TurnFormat,
     detect_format,
 )
+from inference_svc.chat.reasoning_support import NO_THINKING, ThinkingMode, ThinkingSupport
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
@@ -109,6 +110,7 @@ class RenderedPrompt:
     opens_in_reasoning: bool
     turn_format: TurnFormat
     stop_texts: tuple[str, ...] = ()
+    thinking: ThinkingSupport = NO_THINKING
 
     @property
     def text(self) -> str:
@@ -155,7 +157,8 @@ class ChatTemplates:
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
         }
-        result = await self._run(source, variables)
+        effort = conversation.options.reasoning_effort
+        result = await self._run(source, variables, (conversation.thinks, effort))
         text = _cut_at(result["text"], end_mark) if end_mark else result["text"]
         turn_format = template.turn_format.apply(
             _detect_format(source, supports_tools=result["tools"])
@@ -167,11 +170,13 @@ class ChatTemplates:
             opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
             stop_texts=_stop_texts(source, turn_format, conversation),
+            thinking=_thinking_support(source, turn_format, result),
         )
 
-    async def find_format(self, template: ModelTemplate) -> TurnFormat:
-        """Detect the output format of a model from its template and the operator's override. A
-        template that cannot be rendered counts as one without support for tools."""
+    async def find_format(self, template: ModelTemplate) -> tuple[TurnFormat, ThinkingSupport]:
+        """Detect the output format of a model, and how its reasoning is controlled, from its
+        template and the operator's override. A template that cannot be rendered counts as one
+        without support for tools and switches."""
         variables = {
             "messages": [{"role": "user", "content": "Hello"}],
             "tools": None,
@@ -180,15 +185,26 @@ class ChatTemplates:
             "eos_token": template.eos_text,
         }
         try:
-            supports_tools = (await self._run(template.source, variables))["tools"]
+            result = await self._run(template.source, variables)
         except DomainError:
-            supports_tools = False
-        return template.turn_format.apply(
-            _detect_format(template.source, supports_tools=supports_tools)
+            result = {"tools": False, "switches": (), "efforts": ()}
+        turn_format = template.turn_format.apply(
+            _detect_format(template.source, supports_tools=result["tools"])
         )
+        return turn_format, _thinking_support(template.source, turn_format, result)
 
-    async def _run(self, source: str, variables: dict[str, Any]) -> dict[str, Any]:
-        payload = {"template": source, "now": self._now().isoformat(), "variables": variables}
+    async def _run(
+        self,
+        source: str,
+        variables: dict[str, Any],
+        thinking: tuple[bool | None, str | None] = (None, None),
+    ) -> dict[str, Any]:
+        payload = {
+            "template": source,
+            "now": self._now().isoformat(),
+            "variables": variables,
+            "thinking": thinking,
+        }
         try:
             result: dict[str, Any] = await self._jobs.run(
                 RENDER_TEMPLATE, payload, key=sha256(source.encode()).hexdigest()
@@ -291,6 +307,16 @@ def _detect_format(source: str, *, supports_tools: bool) -> TurnFormat:
     if source == FALLBACK_TEMPLATE:
         return FALLBACK_FORMAT
     return detect_format(source, supports_tools=supports_tools)
+
+
+def _thinking_support(
+    source: str, turn_format: TurnFormat, result: dict[str, Any]
+) -> ThinkingSupport:
+    support = ThinkingSupport.detect(
+        turn_format, can_switch=bool(result["switches"]), efforts=tuple(result["efforts"])
+    )
+    # Nobody knows whether a model without a template reasons.
+    return support._replace(mode=ThinkingMode.NONE) if source == FALLBACK_TEMPLATE else support
 
 
 def _stop_texts(

@@ -40,6 +40,13 @@ class TokenMask(NamedTuple):
     """The allowed token ids; None if there are many."""
 
 
+def single_token_mask(token: int, size: int) -> TokenMask:
+    """The mask that allows one token of a vocabulary of this size."""
+    allowed = np.zeros(size, np.bool_)
+    allowed[token] = True
+    return TokenMask(allowed, np.array([token], np.int32))
+
+
 class Guide(Protocol):
     """The state of one sequence in its grammar. Used on the step thread only."""
 

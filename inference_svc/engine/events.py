@@ -158,6 +158,7 @@ class Finished(NamedTuple):
     timings: Timings
     num_drafted: int = 0
     num_accepted: int = 0
+    num_reasoning_tokens: int = 0
 
 
 class Failed(NamedTuple):

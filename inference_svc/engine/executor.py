@@ -10,7 +10,7 @@ from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.backend import Backend, DecodeError, SampleTask
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
-from inference_svc.engine.constraint import GuideError
+from inference_svc.engine.constraint import GuideError, single_token_mask
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
 from inference_svc.engine.media import Vectors, VectorsUnreadable, read_vectors
@@ -182,7 +182,10 @@ class Executor:
                 self._verify(item, task.row)
 
     def _task(self, sequence: Sequence, output: int) -> SampleTask | None:
-        """Create the sampling task of an output row; None if the sequence has failed."""
+        """Create the sampling task of an output row; None if the sequence has failed.
+
+        The tokens that end the reasoning are sampled too, so that they have log probabilities.
+        """
         if sequence.sampler is None:
             return None
         try:
@@ -190,6 +193,8 @@ class Executor:
         except GuideError as problem:
             self._sequences.fail_guide(sequence, problem)
             return None
+        if (forced := sequence.reasoning.forced) is not None:
+            mask = single_token_mask(forced, self._limits.vocabulary_size)
         return SampleTask(output, sequence.sampler, sequence.num_output, mask)
 
     def _verify(self, item: Work, first_output: int) -> None:

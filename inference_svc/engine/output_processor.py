@@ -85,6 +85,7 @@ class OutputProcessor:
                 self._timings(sequence),
                 sequence.proposer.num_drafted,
                 sequence.proposer.num_accepted,
+                sequence.reasoning.num_tokens,
             )
         )
 
@@ -144,6 +145,8 @@ class OutputProcessor:
             not request.ignore_eos and self._backend.is_eog(token)
         )
         piece = b"" if ends and not request.special_tokens else self._piece(request, token)
+        if not ends:
+            sequence.reasoning.add(token, piece)
         text = sequence.detokenizer.push(piece)
         if sampled is not None:
             logprobs = (sampled.logprob,) if sampled.logprob is not None else ()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.media import MediaSpan
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.sampling_params import Sampling
 
 
@@ -91,7 +92,8 @@ class SequenceRequest:
 
     A draft has up to `max_draft` tokens, 0 for none; `predicted` is the caller's predicted output.
     A `deterministic` sequence is computed alone (`Planner.solo_plan`), and must neither `reuse` a
-    prefix nor draft. `request_id` is that of the RPC, for errors.
+    prefix nor draft. The tokens of the `reasoning` are counted; None if the model has none.
+    `request_id` is that of the RPC, for errors.
     """
 
     sequence_id: int
@@ -124,6 +126,7 @@ class SequenceRequest:
     predicted: "array[int]" = field(default_factory=lambda: array("i"))
     request_id: str = ""
     constraint: Constraint | None = None
+    reasoning: ReasoningSpec | None = None
     deterministic: bool = False
     adapters: AdapterStack = NO_ADAPTERS
     media: tuple[MediaSpan, ...] = ()

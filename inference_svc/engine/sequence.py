@@ -10,6 +10,7 @@ from inference_svc.engine.constraint import MAX_FORCED, Guide
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.media import MediaSpan, part_at, whole_prefix
 from inference_svc.engine.ngram import NgramProposer
+from inference_svc.engine.reasoning_tracker import ReasoningTracker
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.slots import Slot
@@ -43,6 +44,7 @@ class Sequence:
         # Prompt tokens whose log probabilities have been sent; all if none are wanted.
         self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
         self.detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
+        self.reasoning = ReasoningTracker(request.reasoning)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None

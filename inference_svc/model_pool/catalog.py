@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from inference_svc.chat.parsers.formats import TurnFormat
+from inference_svc.chat.reasoning_support import NO_THINKING, ThinkingSupport
 from inference_svc.chat.rerank_inputs import PairTokenizer
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
@@ -40,6 +41,7 @@ class ModelProcessor:
     turn_format: TurnFormat
     tokenizer: PromptTokenizer
     default_sampling: Sampling = field(default_factory=Sampling)
+    thinking: ThinkingSupport = NO_THINKING
 
     @property
     def pair_tokenizer(self) -> PairTokenizer:

@@ -82,11 +82,13 @@ class ModelLoader:
             vocabulary.control_texts,
             override,
         )
+        turn_format, thinking = await self._templates.find_format(template)
         return ModelProcessor(
             file=file,
             vocabulary=vocabulary,
             template=template,
-            turn_format=await self._templates.find_format(template),
+            turn_format=turn_format,
+            thinking=thinking,
             tokenizer=PromptTokenizer(
                 vocabulary, self._sandbox, file.path, self._settings.limits.prompt_bytes
             ),

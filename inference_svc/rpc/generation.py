@@ -14,10 +14,17 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.reasoning_support import (
+    check_thinking,
+    ignored_options,
+    reasoning_spec,
+    token_budget,
+)
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.limits.limiter import Admit
 from inference_svc.media.model import EncodedMedia
@@ -102,6 +109,7 @@ class GenerationService:
         if spec is not None:
             turn_format = constrained_format(prompt.turn_format, spec)
             prompt = replace(prompt, turn_format=turn_format)
+        check_thinking(conversation, prompt.thinking, model.name)
         accepted = await self._submit(
             request,
             Prompt(tokens, "messages", spans),
@@ -111,6 +119,7 @@ class GenerationService:
             # Parsers must see these control tokens.
             visible_tokens=model.vocabulary.control_tokens_in(prompt.turn_format.marker_texts),
             stop_texts=prompt.stop_texts,
+            reasoning=await self._reasoning(conversation, prompt, model),
         )
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
         turns = [
@@ -128,7 +137,8 @@ class GenerationService:
         except BaseException:
             accepted.admission.release()
             raise
-        return replace(accepted, media=media), turns
+        ignored = ignored_options(conversation, prompt.thinking)
+        return replace(accepted, media=media, ignored_options=ignored), turns
 
     async def _submit(
         self,
@@ -140,6 +150,7 @@ class GenerationService:
         *,
         visible_tokens: frozenset[int] = frozenset(),
         stop_texts: tuple[str, ...] = (),
+        reasoning: ReasoningSpec | None = None,
     ) -> AcceptedRequest:
         """Submit the choices of a request, which end at `stop_texts` too."""
         options, model, project = request.options, loaded.processor, caller.principal.project
@@ -168,6 +179,7 @@ class GenerationService:
                     predicted=predicted,
                     visible_tokens=visible_tokens,
                     stop=(*item.stop, *stop_texts),
+                    reasoning=reasoning,
                 )
                 for item in to_requests(options, prompt, target, caller, self._groups)
             ]
@@ -236,6 +248,18 @@ class GenerationService:
             return array("i")
         tokens = await loaded.processor.tokenizer.tokenize(TextToTokenize(text), field="prediction")
         return array("i", tokens[: loaded.ready.slot_tokens])
+
+    @staticmethod
+    async def _reasoning(
+        conversation: Conversation, prompt: RenderedPrompt, model: ModelProcessor
+    ) -> ReasoningSpec | None:
+        spec = reasoning_spec(prompt.turn_format, opens_in_reasoning=prompt.opens_in_reasoning)
+        budget = token_budget(conversation)
+        if spec is None or budget is None:
+            return spec
+        texts = [TextToTokenize(each, parse_special=True) for each in prompt.turn_format.closings]
+        closings = await model.tokenizer.tokenize_each(texts, field="messages")
+        return spec._replace(budget=budget, closings=tuple(map(tuple, closings)))
 
     async def _constraint(
         self, request: OutputSpec | None, model: ModelProcessor

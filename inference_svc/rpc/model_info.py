@@ -10,6 +10,7 @@ from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from inference_svc.chat.parsers.formats import TurnFormat
+from inference_svc.chat.reasoning_support import ThinkingSupport
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, ResolvedModel
@@ -59,6 +60,7 @@ _ADAPTED_STATES: Final = EnumMapper[AdapterState](
 )
 _POLICIES: Final = EnumMapper[LoadPolicy](LoadPolicy, model_pb.LoadPolicy)
 _PROGRESS: Final = MessageMapper(LoadProgress, model_pb.LoadProgress)
+_THINKING: Final = MessageMapper(ThinkingSupport, model_pb.ThinkingSupport)
 _TURN_FORMAT: Final = MessageMapper(TurnFormat, model_pb.TurnFormat)
 
 
@@ -165,6 +167,7 @@ def _describe_processor(described: model_pb.Model, processor: ModelProcessor) ->
     described.infills = vocabulary.infill_tokens is not None
     described.begin_token = vocabulary.token_text(vocabulary.bos)
     described.end_token = vocabulary.token_text(vocabulary.eos)
+    described.thinking.CopyFrom(_THINKING.to_message(processor.thinking))
 
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:

@@ -225,8 +225,7 @@ def _reasoning(conversation: Conversation, prompt: RenderedPrompt) -> Reasoning 
     if markers is None or prompt.turn_format.is_harmony:
         return None
     is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
-    is_enabled = conversation.template_variables().get("enable_thinking") is True
-    may_begin = is_enabled and not conversation.continues_final_message
+    may_begin = conversation.thinks is True and not conversation.continues_final_message
     if not is_open and not may_begin:
         return None
     return Reasoning(markers.begin, markers.end, is_open=is_open)

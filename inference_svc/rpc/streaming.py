@@ -52,6 +52,7 @@ class AcceptedRequest:
     admission: Admission
     media: MediaLease = NO_MEDIA
     prompt_token_ids: bool = False
+    ignored_options: tuple[str, ...] = ()
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -65,6 +66,7 @@ class AcceptedRequest:
             max_tokens=first.max_tokens,
             rate_limits=self.admission.statuses(),
             prompt_token_ids=(first.source or first.prompt) if self.prompt_token_ids else (),
+            ignored_options=self.ignored_options,
         )
 
 
@@ -95,12 +97,12 @@ class UsageCounts:
         """Count new tokens of a choice."""
         self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
 
-    def finish(self, choice: int, event: events.Finished, reasoning_tokens: int) -> None:
+    def finish(self, choice: int, event: events.Finished) -> None:
         """Count the tokens of a finished choice."""
         new_tokens = event.num_output_tokens - self._resumed_tokens
         self._new_tokens[choice] = new_tokens
         self._usage.completion_tokens += event.num_output_tokens
-        self._usage.reasoning_tokens += reasoning_tokens
+        self._usage.reasoning_tokens += event.num_reasoning_tokens
         self._usage.draft_tokens += event.num_drafted
         self._usage.accepted_draft_tokens += event.num_accepted
         if choice == 0:
@@ -158,7 +160,6 @@ class Turn(ABC, Generic[ResponseT]):
     """Converts the output of one choice to responses; see `TextTurn` and `ChatTurn`."""
 
     response_type: type[ResponseT]
-    reasoning_tokens = 0
 
     def __init__(self, index: int, *, token_ids: bool) -> None:
         """`token_ids`: send the ids of the tokens."""
@@ -216,7 +217,7 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
 
     def delta(self, output: events.Delta) -> service_pb.ChatResponse:
         """Return the parsed output, and all tokens."""
-        self._parse(output.texts, len(output.tokens))
+        self._parse(output.texts)
         response = service_pb.ChatResponse()
         self._write(self._parser.pop_delta(), response.delta)
         self._write_tokens(output, response.delta)
@@ -224,7 +225,7 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
 
     def replay(self, texts: Sequence[str]) -> None:
         """Parse the texts of resumed tokens, which are not sent again."""
-        self._parse(texts, len(texts))
+        self._parse(texts)
         self._parser.pop_delta()
 
     def finish(self) -> service_pb.ChatResponse | None:
@@ -244,10 +245,9 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
             return pb.FINISH_REASON_TOOL_CALLS
         return super().reason(finished)
 
-    def _parse(self, texts: Sequence[str], num_tokens: int) -> None:
-        for number, text in enumerate(texts):
-            if self._parser.feed(text) and number < num_tokens:
-                self.reasoning_tokens += 1
+    def _parse(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            self._parser.feed(text)
 
     def _write(self, parsed: TurnDelta, delta: service_pb.ChatDelta) -> None:
         delta.content = parsed.content
@@ -324,7 +324,7 @@ def _responses(
     elif isinstance(event, events.Finished):
         if (rest := turn.finish()) is not None:
             yield rest
-        usage.finish(choice, event, turn.reasoning_tokens)
+        usage.finish(choice, event)
         reason = turn.reason(event)
         span.finish(choice, event.timings, reason)
         yield turn.response_type(finished=_finished(choice, event, reason))

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
+from inference_svc.engine.constraint import Constraint, GuideError, TokenMask, single_token_mask
 
 log = logging.getLogger(__name__)
 # A step that would take more than a few milliseconds fails its sequence instead.
@@ -163,7 +163,7 @@ class GrammarGuide:
     def mask(self) -> TokenMask:
         """The mask of the next token."""
         if self._forced:
-            return _single_token_mask(self._forced[0], self._size)
+            return single_token_mask(self._forced[0], self._size)
         self.prepare()
         if self._pending is None:
             raise ValueError("no mask is being computed")
@@ -228,9 +228,3 @@ class GrammarGuide:
         if self._pending is not None:
             wait([self._pending])
             self._pending = None
-
-
-def _single_token_mask(token: int, size: int) -> TokenMask:
-    allowed = np.zeros(size, np.bool_)
-    allowed[token] = True
-    return TokenMask(allowed, np.array([token], np.int32))

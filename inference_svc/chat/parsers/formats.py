@@ -154,6 +154,19 @@ class TurnFormat(NamedTuple):
         return REASONING_MARKERS.get(ReasoningFormat.HARMONY if self.is_harmony else self.reasoning)
 
     @property
+    def reasoning_ends(self) -> tuple[str, ...]:
+        """The texts that end the reasoning."""
+        markers = self.reasoning_markers
+        if self.is_harmony:
+            return harmony.REASONING_ENDS
+        return () if markers is None else (markers.end,)
+
+    @property
+    def closings(self) -> tuple[str, ...]:
+        """What is written to end the reasoning early; if it begins again, the next of them."""
+        return harmony.CLOSINGS if self.is_harmony else self.reasoning_ends
+
+    @property
     def marker_texts(self) -> tuple[str, ...]:
         """The texts that the parser needs even if they are control tokens."""
         calls = harmony.MARKERS if self.is_harmony else _CALL_MARKERS.get(self.tool_calls, ())

@@ -17,6 +17,9 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
 MARKERS = (START, CHANNEL, MESSAGE, *ENDS, "<|constrain|>")
 _BREAKS = (*ENDS, START, CHANNEL)
+REASONING_ENDS = _BREAKS
+CLOSINGS = (f"{ENDS[0]}{START}assistant", f"{ENDS[0]}{START}assistant{CHANNEL}final{MESSAGE}")
+"""What ends an analysis early. The model chooses the next channel, unless it has analyzed twice."""
 _HEADS = (CHANNEL, START, MESSAGE, " to=", "to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
@@ -59,7 +62,6 @@ class HarmonyReader:
         self._has_content = False
         self._has_reasoning = False
         self._opens_in_reasoning = opens_in_reasoning
-        output.is_thinking = opens_in_reasoning
 
     def read(self) -> ParseSteps[None]:
         """Parse all messages."""
@@ -107,10 +109,7 @@ class HarmonyReader:
             end = yield from source.until(_BREAKS, output.add_content)
             output.add_content(end if end in ENDS else "")
             return end
-        output.is_thinking = True
-        end = yield from source.until(_BREAKS, self._reasoning_sink())
-        output.is_thinking = False
-        return end
+        return (yield from source.until(_BREAKS, self._reasoning_sink()))
 
     def _reasoning_sink(self) -> TextSink:
         """Return the sink for one analysis message; messages are separated as paragraphs."""

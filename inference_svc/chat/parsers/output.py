@@ -21,7 +21,6 @@ class TurnOutput:
         self._gap = ""  # white space that is content only if content follows
         self._after_call = False
         self._call_ids: set[str] = set()
-        self.is_thinking = False
 
     def add_content(self, text: str) -> None:
         """Add content."""

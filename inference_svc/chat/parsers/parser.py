@@ -71,21 +71,13 @@ class TurnParser:
             self._steps = read(self._source, self._output, tools)
 
     @property
-    def is_thinking(self) -> bool:
-        """Whether the model is inside its reasoning."""
-        return self._reasoning.is_thinking or self._output.is_thinking
-
-    @property
     def has_tool_calls(self) -> bool:
         """Whether a call has begun, so that the finish reason is `tool_calls`."""
         return self._output.num_calls > 0
 
-    def feed(self, text: str) -> bool:
-        """Parse a piece of text; returns whether all that it adds is reasoning."""
-        output = self._output
-        num_content, num_reasoning = len(output.content), len(output.reasoning)
+    def feed(self, text: str) -> None:
+        """Parse a piece of text."""
         self._parse(self._reasoning.feed(text))
-        return len(output.reasoning) > num_reasoning and len(output.content) == num_content
 
     def finish(self) -> None:
         """End the turn, which adds the text that was held back."""

@@ -16,6 +16,17 @@ class Role(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLE_ASSISTANT: _ClassVar[Role]
     ROLE_TOOL: _ClassVar[Role]
 
+class ReasoningEffort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REASONING_EFFORT_UNSPECIFIED: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_NONE: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_MINIMAL: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_LOW: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_MEDIUM: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_HIGH: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_XHIGH: _ClassVar[ReasoningEffort]
+    REASONING_EFFORT_MAX: _ClassVar[ReasoningEffort]
+
 class ReasoningFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     REASONING_FORMAT_UNSPECIFIED: _ClassVar[ReasoningFormat]
@@ -27,6 +38,14 @@ ROLE_DEVELOPER: Role
 ROLE_USER: Role
 ROLE_ASSISTANT: Role
 ROLE_TOOL: Role
+REASONING_EFFORT_UNSPECIFIED: ReasoningEffort
+REASONING_EFFORT_NONE: ReasoningEffort
+REASONING_EFFORT_MINIMAL: ReasoningEffort
+REASONING_EFFORT_LOW: ReasoningEffort
+REASONING_EFFORT_MEDIUM: ReasoningEffort
+REASONING_EFFORT_HIGH: ReasoningEffort
+REASONING_EFFORT_XHIGH: ReasoningEffort
+REASONING_EFFORT_MAX: ReasoningEffort
 REASONING_FORMAT_UNSPECIFIED: ReasoningFormat
 REASONING_FORMAT_SEPARATE: ReasoningFormat
 REASONING_FORMAT_INLINE: ReasoningFormat
@@ -118,16 +137,22 @@ class ToolChoice(_message.Message):
     def __init__(self, mode: _Optional[_Union[ToolChoice.Mode, str]] = ..., allowed_names: _Optional[_Iterable[str]] = ..., parallel: _Optional[bool] = ...) -> None: ...
 
 class TemplateOptions(_message.Message):
-    __slots__ = ("kwargs_json", "enable_thinking", "continue_final_message", "template")
+    __slots__ = ("kwargs_json", "enable_thinking", "continue_final_message", "template", "reasoning_effort", "thinking_budget_tokens", "require_thinking")
     KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     ENABLE_THINKING_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    REASONING_EFFORT_FIELD_NUMBER: _ClassVar[int]
+    THINKING_BUDGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRE_THINKING_FIELD_NUMBER: _ClassVar[int]
     kwargs_json: str
     enable_thinking: bool
     continue_final_message: bool
     template: str
-    def __init__(self, kwargs_json: _Optional[str] = ..., enable_thinking: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ...) -> None: ...
+    reasoning_effort: ReasoningEffort
+    thinking_budget_tokens: int
+    require_thinking: bool
+    def __init__(self, kwargs_json: _Optional[str] = ..., enable_thinking: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ..., reasoning_effort: _Optional[_Union[ReasoningEffort, str]] = ..., thinking_budget_tokens: _Optional[int] = ..., require_thinking: _Optional[bool] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments_json")

@@ -170,7 +170,7 @@ class ResumedChoice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids")
+    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids", "ignored_options")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class Accepted(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     queue_position: int
@@ -187,7 +188,8 @@ class Accepted(_message.Message):
     max_tokens: int
     rate_limits: _containers.RepeatedCompositeFieldContainer[RateLimitStatus]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    ignored_options: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., ignored_options: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RateLimitStatus(_message.Message):
     __slots__ = ("name", "unit", "amount", "remaining", "reset", "window")

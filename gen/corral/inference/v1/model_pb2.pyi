@@ -1,5 +1,6 @@
 import datetime
 
+from corral.inference.v1 import chat_pb2 as _chat_pb2
 from corral.inference.v1 import sampling_pb2 as _sampling_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -56,7 +57,7 @@ KV_LAYOUT_STREAMS: KvLayout
 KV_LAYOUT_UNIFIED: KvLayout
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token")
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token", "thinking")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -112,6 +113,7 @@ class Model(_message.Message):
     INFILLS_FIELD_NUMBER: _ClassVar[int]
     BEGIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     state: Model.State
@@ -146,7 +148,28 @@ class Model(_message.Message):
     infills: bool
     begin_token: str
     end_token: str
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ...) -> None: ...
+    thinking: ThinkingSupport
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ..., thinking: _Optional[_Union[ThinkingSupport, _Mapping]] = ...) -> None: ...
+
+class ThinkingSupport(_message.Message):
+    __slots__ = ("mode", "efforts", "keeps_budget")
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        MODE_UNSPECIFIED: _ClassVar[ThinkingSupport.Mode]
+        MODE_NONE: _ClassVar[ThinkingSupport.Mode]
+        MODE_SWITCHABLE: _ClassVar[ThinkingSupport.Mode]
+        MODE_ALWAYS: _ClassVar[ThinkingSupport.Mode]
+    MODE_UNSPECIFIED: ThinkingSupport.Mode
+    MODE_NONE: ThinkingSupport.Mode
+    MODE_SWITCHABLE: ThinkingSupport.Mode
+    MODE_ALWAYS: ThinkingSupport.Mode
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    EFFORTS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    mode: ThinkingSupport.Mode
+    efforts: _containers.RepeatedScalarFieldContainer[_chat_pb2.ReasoningEffort]
+    keeps_budget: bool
+    def __init__(self, mode: _Optional[_Union[ThinkingSupport.Mode, str]] = ..., efforts: _Optional[_Iterable[_Union[_chat_pb2.ReasoningEffort, str]]] = ..., keeps_budget: _Optional[bool] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("phase", "fraction")

@@ -358,7 +358,7 @@ async def test_a_configured_format_applies_to_every_prompt(
     assert prompt.turn_format == TurnFormat(
         ReasoningFormat.SEED, ToolCallFormat.MISTRAL, starts_in_reasoning=True
     )
-    assert await templates.find_format(template) == prompt.turn_format
+    assert await templates.find_format(template) == (prompt.turn_format, prompt.thinking)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ async def test_the_format_is_detected_without_a_request(
     templates: ChatTemplates, source: str, calls: str
 ) -> None:
     """By rendering an example with tools; a template that fails does not support them."""
-    assert (await templates.find_format(make_template(source))).tool_calls == calls
+    assert (await templates.find_format(make_template(source)))[0].tool_calls == calls
 
 
 async def test_stop_texts_after_calls_require_tools(

@@ -68,9 +68,9 @@ class FakeGeneration:
     def finish(
         self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP
     ) -> None:
-        """Finish a choice with three output tokens."""
+        """Finish a choice with three output tokens, two of them reasoning."""
         timings = events.Timings(0.5, 0.25, 2.0)
-        self.stream.deliver(events.Finished(choice, reason, None, 2, 3, timings))
+        self.stream.deliver(events.Finished(choice, reason, None, 2, 3, timings, 0, 0, 2))
 
 
 def text_turns(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
@@ -253,8 +253,8 @@ async def test_usage_is_recorded_before_the_caller_is_told() -> None:
     assert generation.recorded == recorded
 
 
-async def test_reasoning_tokens_are_counted_in_joined_deltas() -> None:
-    """A slow reader receives reasoning and content in one delta."""
+async def test_reasoning_is_parsed_in_joined_deltas() -> None:
+    """A slow reader receives reasoning and content in one delta; the engine counts the tokens."""
     generation = FakeGeneration()
     for text in ("<think>", "one", "two", "</think>", "three"):
         generation.deliver_text(text)

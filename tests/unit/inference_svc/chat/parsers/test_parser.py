@@ -62,11 +62,7 @@ def test_reasoning_is_parsed_before_content_only(text: str, content: str, reason
 
 def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
     """The output begins with reasoning."""
-    parser = make_parser(opens=True)
-
-    assert parser.is_thinking
-    assert parse("So.\n</think>\n\nYes.", parser) == ("Yes.", "So.", ())
-    assert not parser.is_thinking
+    assert parse("So.\n</think>\n\nYes.", make_parser(opens=True)) == ("Yes.", "So.", ())
 
 
 def test_reasoning_streams_before_it_ends() -> None:
