@@ -21,6 +21,7 @@ from gateway.context import AppContext
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
+from gateway.http.head_requests import HeadRequests
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
@@ -126,7 +127,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
         )
         metrics = HttpMetrics(registry)
-        checked = HostCheck(api, policy)
+        checked = HostCheck(HeadRequests(api), policy)
         app = RequestMiddleware(
             checked,
             metrics,

@@ -185,10 +185,11 @@ class ResponseFactory:
         )
 
     def _check_encrypted(self, project: str, items: tuple[InputItem, ...]) -> None:
-        """Raise SealInvalid for content that was not encrypted here for the project."""
+        """Raise SealInvalid for content that was not encrypted here for the project, unless it
+        can be read beside it."""
         for index, item in enumerate(items):
             match item.content:
-                case Reasoning(sealed=sealed) if sealed:
+                case Reasoning(sealed=sealed, text="") if sealed:
                     opened: object = self.cipher.open_reasoning(project, sealed)
                 case Compaction(sealed=sealed):
                     opened = self.cipher.open_summary(project, sealed)

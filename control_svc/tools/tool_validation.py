@@ -42,7 +42,7 @@ MAX_ID_CHARACTERS: Final = 64
 REGEX: Final = "regex"
 """The only supported grammar of custom tools: it can be enforced within a JSON string."""
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def check_tools(tools: Sequence[Tool], limit: int = MAX_TOOLS, field: str = "tools") -> None:
@@ -189,4 +189,6 @@ def _check_name(field: str, name: str) -> None:
     if not name:
         raise MissingField(field=field)
     if not _NAME.fullmatch(name):
-        raise InvalidField(field=field, problem="it is not 1 to 64 letters, digits, '_' or '-'")
+        raise InvalidField(
+            field=field, problem="it is not 1 to 128 letters, digits, '_', '-' or '.'"
+        )

@@ -56,6 +56,12 @@ class WireModel(BaseModel):
         return written
 
 
+class EchoedModel(WireModel):
+    """An object that clients send back as received. Fields that they add are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
 def json_kind(value: object) -> str:
     """The union tag for the JSON type of a value."""
     if isinstance(value, str):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel
 
@@ -164,7 +164,7 @@ def _apply(model: type[BaseModel], fields: dict[str, Any], at: str) -> dict[str,
 def _descend(value: Any, steps: tuple[str, ...], model: type[BaseModel], path: str) -> Any:
     """Apply a nested model's policy to the objects at `steps` of a value; copies what changes."""
     if not steps:
-        return _apply(model, value, path) if isinstance(value, dict) else value
+        return _apply(model, value, path) if _is_of(model, value) else value
     step, rest = steps[0], steps[1:]
     if step == _ITEMS:
         if not isinstance(value, list):
@@ -177,6 +177,23 @@ def _descend(value: Any, steps: tuple[str, ...], model: type[BaseModel], path: s
         return value
     part = _descend(value[step], rest, model, f"{path}.{step}" if path else step)
     return value if part is value[step] else {**value, step: part}
+
+
+def _is_of(model: type[BaseModel], value: Any) -> bool:
+    """Whether a value is an object that a model of a union takes, by its fields with literals."""
+    return isinstance(value, dict) and all(
+        value[name] in values for name, values in _literals(model) if name in value
+    )
+
+
+@functools.cache
+def _literals(model: type[BaseModel]) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """The required fields of a model that have one of a few values, with these values."""
+    return tuple(
+        (field.alias or name, get_args(field.annotation))
+        for name, field in model.model_fields.items()
+        if field.is_required() and get_origin(field.annotation) is Literal
+    )
 
 
 @functools.cache

@@ -16,14 +16,12 @@ from svc_kit.errors import ModelNotFound
 router = APIRouter()
 
 
-@router.head("/health", include_in_schema=False)
 @router.get("/health", **operation("Liveness", "The process is alive."))
 async def health() -> Response:
     """Succeeds while the process is alive, regardless of other services."""
     return json_response({"status": "ok"})
 
 
-@router.head("/ready", include_in_schema=False)
 @router.get("/ready", **operation("Readiness", "Requests are served."))
 async def ready(context: Context) -> Response:
     """Returns 503 while the inference service is unreachable, loading or draining."""

@@ -13,7 +13,7 @@ from inference_svc.chat.json_values import json_object
 from inference_svc.validation import check_count, check_range, count_bytes
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _MAX_TOOLS = 128
 # Set by the server; a caller who could set them could forge turns.
 RESERVED_VARIABLES = frozenset(
@@ -337,7 +337,8 @@ def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
             raise MissingField(field=f"{field}.name")
         if not _TOOL_NAME.fullmatch(tool.name):
             raise InvalidField(
-                field=f"{field}.name", problem="1 to 64 letters, digits, '_' or '-' are allowed"
+                field=f"{field}.name",
+                problem="1 to 128 letters, digits, '_', '-' or '.' are allowed",
             )
         if tool.name in names:
             raise InvalidField(field=f"{field}.name", problem="another tool has this name")

@@ -1,7 +1,7 @@
 """JSON in requests: schemas, template variables, arguments of earlier calls."""
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from svc_kit.errors import InvalidJson, InvalidType
 
@@ -49,3 +49,45 @@ def is_unicode(text: str) -> bool:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+_ANNOTATIONS: Final = frozenset(
+    ("$comment", "$id", "$schema", "deprecated", "readOnly", "title", "writeOnly")
+)
+"""Keywords of a JSON Schema that allow and describe nothing."""
+_NAMED_SCHEMAS: Final = frozenset(
+    ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+)
+"""Keywords whose value has schemas by names, which may be those of keywords."""
+_DATA: Final = frozenset(("const", "default", "enum", "examples", "required"))
+
+
+def schema_for_model(text: str, field: str) -> dict[str, Any]:
+    """Parse a JSON Schema, and leave out the keywords that no model needs.
+
+    Raises InvalidJson or InvalidType, as `json_object` does.
+    """
+    try:
+        return {**_without_annotations(json_object(text, field))}
+    except RecursionError:
+        raise InvalidJson(field=field, problem="it is nested too deeply") from None
+
+
+def _without_annotations(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_annotations(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        keyword: _keyword_value(keyword, value)
+        for keyword, value in schema.items()
+        if keyword not in _ANNOTATIONS
+    }
+
+
+def _keyword_value(keyword: str, value: Any) -> Any:
+    if keyword in _DATA:
+        return value
+    if keyword in _NAMED_SCHEMAS and isinstance(value, dict):
+        return {name: _without_annotations(each) for name, each in value.items()}
+    return _without_annotations(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 from inference_svc.chat.control_tokens import ControlTexts, Placeholders, PromptSpan
 from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
-from inference_svc.chat.json_values import json_object, json_or_none
+from inference_svc.chat.json_values import json_or_none, schema_for_model
 from inference_svc.chat.parsers.formats import (
     NO_OVERRIDE,
     FormatOverride,
@@ -282,7 +282,7 @@ def _tool_variable(tool: ToolSpec) -> dict[str, Any]:
     if tool.description:
         function["description"] = tool.description
     function["parameters"] = (
-        json_object(tool.parameters_json, "tools")
+        schema_for_model(tool.parameters_json, "tools")
         if tool.parameters_json
         else {"type": "object", "properties": {}}
     )

@@ -14,7 +14,7 @@ from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody
 from dialects.openai.chat.logprobs import completion_logprobs, num_characters
 from dialects.openai.chat.objects import FINISH_REASONS, prompt_fields, usage_and_timings
-from dialects.openai.chat.options import CompletionFields
+from dialects.openai.chat.options import CompletionFields, StreamOptions
 from dialects.openai.chat.prompt_tokens import PromptTokens
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import error_body
@@ -41,7 +41,11 @@ class _Chunks(ABC):
         self._prompts: dict[int, PromptTokens] = {}
         self._num_choices = body.n or 1
         self._logprobs = logprobs
-        self._include_usage = body.wants_usage
+        options = body.stream_options or StreamOptions()
+        self._include_usage = bool(options.include_usage)
+        self._counts_chunks = bool(options.continuous_usage_stats)
+        self._has_prediction = False
+        self._prompt_tokens = self._completion_tokens = 0
         self._done: list[generation_pb2.Done] = []
         self._head = self._tail = b""
 
@@ -49,6 +53,9 @@ class _Chunks(ABC):
         """The chunks of one event of a call, usually one."""
         event, first_index = message.WhichOneof("event"), call * self._num_choices
         if event == "delta":
+            if self._counts_chunks:
+                self._completion_tokens += message.delta.num_tokens
+                self._set_tail()
             frames = self._delta(message.delta, first_index + message.delta.index)
             return [*self._prompt_frames(call), *frames] if self._prompts else frames
         if event == "finished":
@@ -58,6 +65,7 @@ class _Chunks(ABC):
             chunk = self._chunk(index, self._no_output, finish_reason=reason)
             return [*self._prompt_frames(call), chunk]
         if event == "accepted":
+            self._prompt_tokens += message.accepted.prompt_tokens
             self._start(message.accepted.model)
             self._prompts[call] = PromptTokens(message.accepted.prompt_token_ids)
             value = self._first_output(call)
@@ -73,7 +81,11 @@ class _Chunks(ABC):
         if not self._include_usage:
             return (DONE,)
         fields = self._envelope.fields(self._object_name)
-        usage = fields | {"choices": []} | usage_and_timings(self._done)
+        usage = (
+            fields
+            | {"choices": []}
+            | usage_and_timings(self._done, has_prediction=self._has_prediction)
+        )
         return sse_data(orjson.dumps(usage)), DONE
 
     def failure(self, error: DomainError) -> bytes:
@@ -114,7 +126,18 @@ class _Chunks(ABC):
         self._envelope = self._envelope.with_model(model)
         fields = orjson.dumps(self._envelope.fields(self._object_name))
         self._head = b'data: %b,"choices":[{"index":' % fields[:-1]
-        self._tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
+        self._set_tail()
+
+    def _set_tail(self) -> None:
+        if self._counts_chunks:
+            counts = {
+                "prompt_tokens": self._prompt_tokens,
+                "completion_tokens": self._completion_tokens,
+                "total_tokens": self._prompt_tokens + self._completion_tokens,
+            }
+            self._tail = b'}],"usage":%b}\n\n' % orjson.dumps(counts)
+        else:
+            self._tail = b'}],"usage":null}\n\n' if self._include_usage else b"}]}\n\n"
 
     def _chunk(
         self,
@@ -143,6 +166,7 @@ class ChatChunks(_Chunks):
 
     def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
         super().__init__(envelope, body, logprobs=bool(body.logprobs))
+        self._has_prediction = body.prediction is not None
 
     def _first_output(self, call: int) -> bytes:
         return _ROLE

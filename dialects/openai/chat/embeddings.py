@@ -45,7 +45,9 @@ class EmbeddingBody(WireModel):
         "truncate_prompt_tokens": Refused(_NOT_TRUNCATED),
     }
 
-    model: str = Field(description="The model's name, as GET /v1/models lists it.")
+    model: str = Field(
+        description="The model's name, as GET /v1/models lists it. Empty: the first that embeds."
+    )
     input: Input = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
     )
@@ -110,7 +112,7 @@ class RerankBody(WireModel):
         "truncation": Refused(_NOT_TRUNCATED, (False,)),
     }
 
-    model: str = Field(description="The model's name; it must be a reranker.")
+    model: str = Field(description="The model's name. Empty: the first reranker.")
     query: str = Field(min_length=1, description="The text to compare the documents with.")
     documents: list[Document] = Field(
         min_length=1, max_length=MAX_DOCUMENTS, description="Texts, or objects with a text."

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from corral.inference.v1 import chat_pb2
-from pydantic import Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from dialects.openai.chat.policy import CACHE_CONTROL
-from dialects.shared.fields import BY_KIND, WireModel
+from dialects.shared.fields import BY_KIND, EchoedModel, WireModel
+from dialects.shared.json_body import json_text
 from dialects.shared.media import (
     FileReference,
     StoredFile,
@@ -18,8 +19,8 @@ from dialects.shared.media import (
     file_part,
     image_media,
 )
-from dialects.shared.parameters import Policy
-from svc_kit.errors import InvalidField, MissingField, UnsupportedField, UnsupportedValue
+from dialects.shared.parameters import Policy, Refused
+from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 StoredFiles = Mapping[str, StoredFile]
 """The stored files of a body, by id."""
@@ -63,51 +64,112 @@ class ContentPart(WireModel):
     file: File | None = None
 
 
-class FunctionCall(WireModel):
+class EarlierPart(ContentPart):
+    """A part of an earlier answer, or of the output of a tool."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class FunctionCall(EchoedModel):
     """The function that an earlier message called."""
 
     name: str = Field(min_length=1)
     arguments: str = Field(description="JSON text.")
 
 
-class MessageToolCall(WireModel):
+class CustomCall(EchoedModel):
+    """The custom tool that an earlier message called."""
+
+    name: str = Field(min_length=1)
+    input: str
+
+
+class MessageToolCall(EchoedModel):
     """A tool call of an earlier message."""
 
     id: str = Field(min_length=1)
     type: Literal["function", "custom"] = "function"
     function: FunctionCall | None = None
-    custom: dict[str, Any] | None = Field(None, description="Not supported.")
-    index: int | None = Field(None, description="Accepted and ignored: streams carry it.")
+    custom: CustomCall | None = None
 
 
 Content = Annotated[
     Annotated[str, Tag("~string")] | Annotated[list[ContentPart], Tag("~array")], BY_KIND
 ]
+EarlierContent = Annotated[
+    Annotated[str, Tag("~string")] | Annotated[list[EarlierPart], Tag("~array")], BY_KIND
+]
 
 
-class Message(WireModel):
-    """A message of the conversation."""
+_OF_ANSWERS: Final = "only messages of the assistant have it"
+_OF_TOOLS: Final = "only messages of tools have it"
 
-    policy: ClassVar[Policy] = CACHE_CONTROL
 
-    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: Content | None = None
+class InputMessage(WireModel):
+    """A message of the user, or instructions."""
+
+    policy: ClassVar[Policy] = {
+        **CACHE_CONTROL,
+        "annotations": Refused(_OF_ANSWERS, ([],)),
+        "audio": Refused(_OF_ANSWERS),
+        "function_call": Refused(_OF_ANSWERS),
+        "reasoning": Refused(_OF_ANSWERS, ("",)),
+        "reasoning_content": Refused(_OF_ANSWERS, ("",)),
+        "refusal": Refused(_OF_ANSWERS, ("",)),
+        "tool_call_id": Refused(_OF_TOOLS, ("",)),
+        "tool_calls": Refused(_OF_ANSWERS, ([],)),
+    }
+
+    role: Literal["developer", "system", "user", "function"]
+    content: Content
+    name: str | None = None
+
+
+class ToolMessage(EchoedModel):
+    """The output of a tool."""
+
+    role: Literal["tool"]
+    content: EarlierContent | None
+    tool_call_id: str = Field(min_length=1)
+    name: str | None = None
+
+
+class AssistantMessage(EchoedModel):
+    """An earlier answer."""
+
+    policy: ClassVar[Policy] = {
+        "audio": Refused("generations have text only"),
+        "function_call": Refused("use 'tool_calls'"),
+    }
+
+    role: Literal["assistant"]
+    content: EarlierContent | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: list[MessageToolCall] | None = None
-    tool_call_id: str | None = None
     reasoning_content: str | None = Field(
-        None, description="The reasoning of an assistant message."
+        None, description="The reasoning, for templates that use it."
     )
     reasoning: str | None = Field(None, description="Another name for reasoning_content.")
-    annotations: list[Any] | None = Field(None, description="Accepted and ignored.")
-    audio: dict[str, Any] | None = Field(None, description="Not supported.")
-    function_call: dict[str, Any] | None = Field(None, description="Not supported; use tool_calls.")
 
-    @property
-    def content_parts(self) -> Sequence[ContentPart]:
-        """The parts of the content; none if it is a text."""
-        return self.content if isinstance(self.content, list) else ()
+
+def _message_kind(value: object) -> str:
+    """The union tag of a message: by its role, input if the role is not known."""
+    role = value.get("role") if isinstance(value, dict) else getattr(value, "role", None)
+    return f"~{role}" if role in ("assistant", "tool") else "~input"
+
+
+Message = Annotated[
+    Annotated[InputMessage, Tag("~input")]
+    | Annotated[AssistantMessage, Tag("~assistant")]
+    | Annotated[ToolMessage, Tag("~tool")],
+    Discriminator(_message_kind),
+]
+
+
+def _content_parts(message: Message) -> Sequence[ContentPart]:
+    """The parts of the content; none if it is a text."""
+    return message.content if isinstance(message.content, list) else ()
 
 
 def referenced_files(messages: Sequence[Message]) -> Iterator[FileReference]:
@@ -124,7 +186,7 @@ def num_media_characters(messages: Sequence[Message]) -> int:
         + len(part.input_audio.data if part.input_audio else "")
         + len(part.file.file_data or "" if part.file else "")
         for message in messages
-        for part in message.content_parts
+        for part in _content_parts(message)
     )
 
 
@@ -141,7 +203,7 @@ def picture_names(messages: Sequence[Message]) -> dict[str, str]:
 def _files(messages: Sequence[Message]) -> Iterator[tuple[str, File]]:
     """The files of messages, each with the path of its part."""
     for index, message in enumerate(messages):
-        for number, part in enumerate(message.content_parts):
+        for number, part in enumerate(_content_parts(message)):
             if part.file is not None:
                 yield f"messages[{index}].content[{number}]", part.file
 
@@ -171,57 +233,44 @@ _ROLES = {
     "assistant": chat_pb2.ROLE_ASSISTANT,
     "tool": chat_pb2.ROLE_TOOL,
 }
-_ASSISTANT_ONLY = ("refusal", "tool_calls", "reasoning_content", "reasoning")
 
 
 def _message(path: str, message: Message, files: StoredFiles) -> chat_pb2.ChatMessage:
     role = _ROLES.get(message.role)
     if role is None:
         raise UnsupportedValue(field=f"{path}.role", value=message.role)
-    for name in ("audio", "function_call"):
-        if getattr(message, name) is not None:
-            raise UnsupportedField(field=f"{path}.{name}")
-    _check_role(path, message)
-    return chat_pb2.ChatMessage(
-        role=role,
-        parts=_parts(path, message, files),
-        tool_calls=[
-            _tool_call(f"{path}.tool_calls[{index}]", call)
-            for index, call in enumerate(message.tool_calls or ())
-        ],
-        tool_call_id=message.tool_call_id or "",
-        name=message.name or "",
-        reasoning=message.reasoning_content or message.reasoning or "",
+    proto = chat_pb2.ChatMessage(
+        role=role, parts=_parts(path, message, files), name=message.name or ""
     )
+    if isinstance(message, ToolMessage):
+        proto.tool_call_id = message.tool_call_id
+    if isinstance(message, AssistantMessage):
+        _add_answer(path, message, proto)
+    return proto
 
 
-def _check_role(path: str, message: Message) -> None:
-    if message.role == "assistant":
-        if message.content is None and not message.tool_calls and message.refusal is None:
-            raise MissingField(field=f"{path}.content")
-        return
-    for name in _ASSISTANT_ONLY:
-        if getattr(message, name):
-            raise InvalidField(
-                field=f"{path}.{name}", problem="it is only allowed in assistant messages"
-            )
-    if message.content is None:
+def _add_answer(path: str, message: AssistantMessage, proto: chat_pb2.ChatMessage) -> None:
+    """Add what only answers have. Raises MissingField for one without content."""
+    is_empty = not message.tool_calls and message.refusal is None
+    if is_empty and "content" not in message.model_fields_set:
         raise MissingField(field=f"{path}.content")
-    if message.role == "tool" and not message.tool_call_id:
-        raise MissingField(field=f"{path}.tool_call_id")
+    if message.refusal is not None:
+        proto.parts.add(refusal=message.refusal)
+    elif is_empty and message.content is None:
+        proto.parts.add(text="")
+    for index, call in enumerate(message.tool_calls or ()):
+        proto.tool_calls.append(_tool_call(f"{path}.tool_calls[{index}]", call))
+    proto.reasoning = message.reasoning_content or message.reasoning or ""
 
 
 def _parts(path: str, message: Message, files: StoredFiles) -> list[chat_pb2.ContentPart]:
     if isinstance(message.content, str):
-        parts = [chat_pb2.ContentPart(text=message.content)]
-    else:
-        parts = [
-            _part(f"{path}.content[{index}]", part, files)
-            for index, part in enumerate(message.content or ())
-        ]
-    if message.refusal is not None:
-        parts.append(chat_pb2.ContentPart(refusal=message.refusal))
-    return parts
+        return [chat_pb2.ContentPart(text=message.content)]
+    if message.content is None:
+        return [chat_pb2.ContentPart(text="")] if isinstance(message, ToolMessage) else []
+    return [
+        _part(f"{path}.content[{index}]", part, files) for index, part in enumerate(message.content)
+    ]
 
 
 def _part(path: str, part: ContentPart, files: StoredFiles) -> chat_pb2.ContentPart:
@@ -256,10 +305,11 @@ def _file(path: str, file: File, files: StoredFiles) -> chat_pb2.ContentPart:
 
 
 def _tool_call(path: str, call: MessageToolCall) -> chat_pb2.ToolCall:
-    if call.type != "function":
-        raise UnsupportedValue(field=f"{path}.type", value=call.type)
-    if call.function is None:
-        raise MissingField(field=f"{path}.function")
-    return chat_pb2.ToolCall(
-        id=call.id, name=call.function.name, arguments_json=call.function.arguments
-    )
+    """Convert a call. The input of a custom tool becomes the argument `input` of a function."""
+    function, custom = call.function, call.custom
+    if call.type == "custom" and custom is not None:
+        arguments = json_text({"input": custom.input})
+        return chat_pb2.ToolCall(id=call.id, name=custom.name, arguments_json=arguments)
+    if function is None:
+        raise MissingField(field=f"{path}.{call.type}")
+    return chat_pb2.ToolCall(id=call.id, name=function.name, arguments_json=function.arguments)

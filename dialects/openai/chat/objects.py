@@ -128,7 +128,7 @@ class ChatCompletion:
                 for index, choice in enumerate(self._choices)
             ],
             **prompt_fields(self._body, self._prompt),
-            **usage_and_timings(self._done),
+            **usage_and_timings(self._done, has_prediction=self._body.prediction is not None),
         }
 
     def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
@@ -247,9 +247,13 @@ def answer_ids(body: CompletionFields, token_ids: Sequence[int]) -> dict[str, ob
     return {"token_ids": list(token_ids)} if body.return_token_ids else {}
 
 
-def usage_and_timings(done: Sequence[generation_pb2.Done]) -> dict[str, object]:
+def usage_and_timings(
+    done: Sequence[generation_pb2.Done], *, has_prediction: bool = False
+) -> dict[str, object]:
     """The summed usage of calls and, if there is only one, its timings."""
-    fields: dict[str, object] = {"usage": usage_object(each.usage for each in done)}
+    fields: dict[str, object] = {
+        "usage": usage_object([each.usage for each in done], has_prediction=has_prediction)
+    }
     if len(done) == 1:
         fields["timings"] = timings_object(done[0])
     return fields
@@ -282,9 +286,12 @@ def _milliseconds(duration: Duration) -> float:
     return duration.seconds * 1e3 + duration.nanos / 1e6
 
 
-def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
-    """The summed token counts of calls."""
-    every = list(usages)
+def usage_object(
+    every: Sequence[generation_pb2.Usage], *, has_prediction: bool
+) -> dict[str, object]:
+    """The summed token counts of calls. Without a prediction, drafts are not counted as its."""
+    drafted = sum(usage.draft_tokens for usage in every) if has_prediction else 0
+    accepted = sum(usage.accepted_draft_tokens for usage in every) if has_prediction else 0
     prompt = sum(usage.prompt_tokens for usage in every)
     completion = sum(usage.completion_tokens for usage in every)
     return {
@@ -299,10 +306,8 @@ def usage_object(usages: Iterable[generation_pb2.Usage]) -> dict[str, object]:
         "completion_tokens_details": {
             "reasoning_tokens": sum(usage.reasoning_tokens for usage in every),
             "audio_tokens": 0,
-            "accepted_prediction_tokens": sum(usage.accepted_draft_tokens for usage in every),
-            "rejected_prediction_tokens": sum(
-                usage.draft_tokens - usage.accepted_draft_tokens for usage in every
-            ),
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
         },
     }
 

@@ -9,7 +9,12 @@ from typing import Annotated, Any, ClassVar
 from corral.inference.v1 import generation_pb2
 from pydantic import AliasChoices, BeforeValidator, Field, Tag
 
-from dialects.openai.chat.output_format import ResponseFormat, StructuredOutputs, resolve_constraint
+from dialects.openai.chat.output_format import (
+    GuidedFields,
+    ResponseFormat,
+    StructuredOutputs,
+    resolve_constraint,
+)
 from dialects.openai.chat.policy import GENERATION
 from dialects.openai.chat.sampling import SamplingFields, sampling_params
 from dialects.shared.fields import BY_KIND, Count, TokenId, WireModel, resolve_alias
@@ -32,8 +37,10 @@ class StreamOptions(WireModel):
     include_usage: bool | None = Field(
         None, description="Send a last chunk with the token counts before [DONE]."
     )
+    continuous_usage_stats: bool | None = Field(
+        None, description="Send the token counts so far with every chunk."
+    )
     policy: ClassVar[Policy] = {
-        "continuous_usage_stats": Ignored("token counts are sent at the end", (False,)),
         "include_obfuscation": Ignored("streams are not padded", (False,)),
     }
 
@@ -66,12 +73,14 @@ class Speculation(WireModel):
     )
 
 
-class GenerationBody(SamplingFields):
+class GenerationBody(SamplingFields, GuidedFields):
     """Fields of every generation request except its prompt."""
 
     policy: ClassVar[Policy] = GENERATION
 
-    model: str = Field(description="The model's name, as GET /v1/models lists it.")
+    model: str = Field(
+        description="The model's name, as GET /v1/models lists it. Empty: the server's first model."
+    )
     n: Annotated[int, Field(ge=1, le=128)] | None = Field(
         None, description="How many answers to generate. Default: 1."
     )
@@ -124,13 +133,8 @@ class GenerationBody(SamplingFields):
     @property
     def constraint_field(self) -> str:
         """The field that specifies the constraint, for error messages."""
-        local = ("json_schema", "grammar", "structured_outputs")
+        local = ("json_schema", "grammar", "structured_outputs", *GuidedFields.model_fields)
         return next((name for name in local if getattr(self, name) is not None), "response_format")
-
-    @property
-    def wants_usage(self) -> bool:
-        """Whether the stream ends with a chunk of token counts."""
-        return bool(self.stream_options and self.stream_options.include_usage)
 
 
 class CompletionFields(GenerationBody):
@@ -173,7 +177,11 @@ def generation_options(
         stopping=_stopping(body, max_tokens),
         num_choices=body.n,
         constraint=resolve_constraint(
-            body.response_format, body.json_schema, body.grammar, body.structured_outputs
+            body.response_format,
+            body.json_schema,
+            body.grammar,
+            body.structured_outputs,
+            body.guided_constraints,
         ),
         deterministic=body.deterministic,
     )

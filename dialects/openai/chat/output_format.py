@@ -1,13 +1,41 @@
 """Output formats (response_format and its extensions), converted to a Constraint."""
 
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.inference.v1 import generation_pb2
-from pydantic import Field
+from pydantic import Field, Tag
 
-from dialects.shared.fields import WireModel
+from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import json_text
+from dialects.shared.parameters import Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField
+
+JsonSchema = Annotated[
+    Annotated[dict[str, Any], Tag("~object")] | Annotated[str, Tag("~string")], BY_KIND
+]
+
+
+class GuidedFields(WireModel):
+    """Constraints of vLLM until release 0.12."""
+
+    guided_json: JsonSchema | None = Field(None, description="As structured_outputs.json.")
+    guided_regex: str | None = Field(None, description="As structured_outputs.regex.")
+    guided_choice: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="As structured_outputs.choice."
+    )
+    guided_grammar: str | None = Field(None, description="As structured_outputs.grammar.")
+
+    @property
+    def guided_constraints(self) -> dict[str, generation_pb2.Constraint]:
+        """The constraints of these fields."""
+        names = ("json", "regex", "choice", "grammar")
+        values = {name: getattr(self, f"guided_{name}") for name in names}
+        return {
+            f"guided_{name}": constraint
+            for name, value in values.items()
+            if (constraint := _constraint(**{name: value})) is not None
+        }
 
 
 class JsonSchemaFormat(WireModel):
@@ -15,7 +43,7 @@ class JsonSchemaFormat(WireModel):
 
     name: str | None = Field(None, description="A name for the schema.")
     schema_: dict[str, Any] | None = Field(None, alias="schema", description="The JSON Schema.")
-    strict: bool | None = Field(None, description="Ignored: the schema is always enforced.")
+    strict: bool | None = Field(None, description="The schema is enforced in any case.")
     description: str | None = None
 
 
@@ -32,7 +60,11 @@ class ResponseFormat(WireModel):
 class StructuredOutputs(WireModel):
     """A constraint in vLLM's format. Exactly one field must be set."""
 
-    json_: dict[str, Any] | None = Field(None, alias="json", description="A JSON Schema.")
+    policy: ClassVar[Policy] = {"structural_tag": Refused("use 'json', 'regex' or 'grammar'")}
+
+    json_: JsonSchema | None = Field(
+        None, alias="json", description="A JSON Schema, as an object or as text."
+    )
     regex: str | None = Field(None, description="A regular expression for the whole answer.")
     choice: list[str] | None = Field(None, min_length=1, description="The allowed answers.")
     grammar: str | None = Field(None, description="A GBNF grammar.")
@@ -44,6 +76,7 @@ def resolve_constraint(
     json_schema: dict[str, Any] | None,
     grammar: str | None,
     structured_outputs: StructuredOutputs | None,
+    guided: Mapping[str, generation_pb2.Constraint],
 ) -> generation_pb2.Constraint | None:
     """The constraint of a body, or None. Raises InvalidField if there are two."""
     candidates = {
@@ -53,6 +86,7 @@ def resolve_constraint(
         "structured_outputs": _from_structured_outputs(structured_outputs),
     }
     constraints = {field: each for field, each in candidates.items() if each is not None}
+    constraints |= guided
     if len(constraints) > 1:
         first, second = list(constraints)[:2]
         raise InvalidField(field=second, problem=f"it cannot be combined with '{first}'")
@@ -62,6 +96,10 @@ def resolve_constraint(
 def _from_response_format(output: ResponseFormat | None) -> generation_pb2.Constraint | None:
     if output is None or output.type == "text":
         return None
+    if output.json_schema is not None and output.json_schema.description:
+        ignore_parameter(
+            "response_format.json_schema.description", "the model reads no description of a format"
+        )
     nested = None if output.json_schema is None else output.json_schema.schema_
     schema = output.schema_ if nested is None else nested
     if output.type == "json_schema" and schema is None:
@@ -80,15 +118,28 @@ def _from_structured_outputs(
 ) -> generation_pb2.Constraint | None:
     if outputs is None:
         return None
-    choices = outputs.choice
-    fields: dict[str, Any] = {
-        "json_schema": json_text(outputs.json_) or None,
-        "regex": outputs.regex,
-        "gbnf": outputs.grammar,
-        "json_object": outputs.json_object or None,
-        "choices": None if choices is None else generation_pb2.TextChoices(values=choices),
-    }
-    given = {name: value for name, value in fields.items() if value is not None}
+    values = outputs.model_dump(by_alias=True)
+    given = {name: value for name, value in values.items() if value not in (None, False)}
     if len(given) != 1:
         raise InvalidField(field="structured_outputs", problem="exactly one field must be set")
-    return generation_pb2.Constraint(**given)
+    return _constraint(**given)
+
+
+def _constraint(
+    *,
+    json: dict[str, Any] | str | None = None,
+    regex: str | None = None,
+    choice: Sequence[str] | None = None,
+    grammar: str | None = None,
+    json_object: bool | None = None,
+) -> generation_pb2.Constraint | None:
+    """The constraint of the one argument that is given."""
+    if json is not None:
+        return generation_pb2.Constraint(
+            json_schema=json if isinstance(json, str) else json_text(json)
+        )
+    if choice is not None:
+        return generation_pb2.Constraint(choices=generation_pb2.TextChoices(values=choice))
+    if regex is None and grammar is None and not json_object:
+        return None
+    return generation_pb2.Constraint(regex=regex, gbnf=grammar, json_object=json_object)

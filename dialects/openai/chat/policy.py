@@ -24,6 +24,7 @@ GENERATION: Final[Policy] = {
     **CACHE_CONTROL,
     **LABELS,
     "guided_decoding_backend": _OPERATOR,
+    "guided_whitespace_pattern": Refused("use 'guided_regex' or 'guided_grammar'"),
     "id_slot": _OPERATOR,
     "keep_alive": _OPERATOR,
     "main_gpu": _OPERATOR,

@@ -1,7 +1,7 @@
 """Request bodies and objects of LoRA adapters."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from corral.control.v1 import adapter_pb2, adapter_service_pb2
 from google.protobuf.duration_pb2 import Duration
@@ -10,6 +10,7 @@ from pydantic import Field
 from dialects.openai.shared.objects import round_float32, state_name
 from dialects.openai.shared.pagination import ListQuery
 from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.shared.parameters import Ignored, Policy
 from svc_kit.errors import InvalidField
 
 Scale = Annotated[float, Field(ge=-10, le=10)]
@@ -62,8 +63,9 @@ class LoadLoraBody(WireModel):
 class UnloadLoraBody(WireModel):
     """vLLM's request to unload an adapter."""
 
+    policy: ClassVar[Policy] = {"lora_int_id": Ignored("adapters are found by name")}
+
     lora_name: str = Field(min_length=1, description="The adapter.")
-    lora_int_id: int | None = Field(None, description="Ignored, as in vLLM.")
 
 
 class NamedPathBody(WireModel):

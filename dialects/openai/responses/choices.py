@@ -7,6 +7,7 @@ import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
+from dialects.openai.responses.namespaces import flat_name, split_name
 from dialects.openai.shared.objects import Json, enum_name
 from dialects.openai.shared.tools import schema_to_proto
 from dialects.shared.fields import BY_KIND, WireModel
@@ -21,6 +22,7 @@ class NamedTool(WireModel):
 
     type: str
     name: str | None = None
+    namespace: str | None = None
     server_label: str | None = None
 
 
@@ -89,7 +91,7 @@ def tool_choice_object(
     mode = enum_name(modes.Name(choice.mode or modes.MODE_AUTO), "MODE_")
     types = {tool_name(tool): tool.WhichOneof("tool") or "function" for tool in tools}
     selected = [
-        {"type": kind, "name": name}
+        {"type": kind, **split_name(name)}
         if (kind := types.get(name, name)) in _NAMED_TYPES
         else {"type": kind}
         for name in choice.allowed_names
@@ -146,7 +148,7 @@ def _name(tool: NamedTool, path: str) -> str:
         raise UnsupportedValue(field=f"{path}.type", value=tool.type)
     if not tool.name:
         raise MissingField(field=f"{path}.name")
-    return tool.name
+    return flat_name(tool.namespace, tool.name)
 
 
 def _check_supported(mode: str, names: Sequence[str], tools: Sequence[tool_pb2.Tool]) -> None:

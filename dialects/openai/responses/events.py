@@ -8,6 +8,7 @@ import orjson
 from corral.control.v1 import response_event_pb2 as pb
 
 from dialects.openai.errors import error_body
+from dialects.openai.responses.namespaces import split_name
 from dialects.openai.responses.objects import response_object
 from dialects.openai.responses.output_items import (
     citation_object,
@@ -124,7 +125,7 @@ def _call_delta(event: pb.ResponseCallEvent) -> Json:
 
 
 def _arguments(event: pb.ResponseCallEvent) -> Json:
-    return _item_position(event) | {"arguments": event.text, "name": event.name}
+    return _item_position(event) | {"arguments": event.text, **split_name(event.name)}
 
 
 def _input(event: pb.ResponseCallEvent) -> Json:

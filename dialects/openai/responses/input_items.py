@@ -4,22 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import item_pb2
-from pydantic import ConfigDict, Field, Tag
+from pydantic import Field, Tag
 
-from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
+from dialects.openai.responses.namespaces import flat_name
+from dialects.shared.fields import BY_KIND, EchoedModel, check_type, validate
 from dialects.shared.json_body import json_text
 from dialects.shared.media import is_address, scheme_of
+from dialects.shared.parameters import ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 TextOrParts = Annotated[
     Annotated[str, Tag("~string")] | Annotated[list[dict[str, Any]], Tag("~array")], BY_KIND
 ]
-
-
-class EchoedModel(WireModel):
-    """An object that clients send back as received. Fields added by their SDKs are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 class TextPart(EchoedModel):
@@ -223,6 +219,7 @@ class CallModel(ItemModel):
 
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
+    namespace: str | None = None
     arguments: str
 
 
@@ -231,6 +228,7 @@ class CustomCallModel(ItemModel):
 
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
+    namespace: str | None = None
     input: str
 
 
@@ -267,7 +265,20 @@ def items_to_proto(items: str | Sequence[Mapping[str, Any]], path: str) -> list[
         parts = parts_to_proto(items, path)
         message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts)
         return [item_pb2.Item(message=message)]
-    return [item_to_proto(item, f"{path}[{index}]") for index, item in enumerate(items)]
+    return [
+        item_to_proto(item, f"{path}[{index}]")
+        for index, item in enumerate(items)
+        if not _is_dropped(item, path)
+    ]
+
+
+def _is_dropped(item: Mapping[str, Any], path: str) -> bool:
+    """Whether an item is a call of a hosted tool that another server has. Reports it."""
+    kind = item.get("type")
+    if kind not in _DROPPED:
+        return False
+    ignore_parameter(f"{path}.{kind}", "the tool is not supported here")
+    return True
 
 
 def item_to_proto(fields: Mapping[str, Any], path: str) -> item_pb2.Item:
@@ -294,6 +305,9 @@ def item_to_proto(fields: Mapping[str, Any], path: str) -> item_pb2.Item:
             output = parts_to_proto(model.output, f"{path}.output")
             message = item_pb2.ToolOutputItem(call_id=model.call_id, output=output)
             getattr(item, kind).CopyFrom(message)
+        case CallModel() | CustomCallModel():
+            flat = flat_name(model.namespace, model.name)
+            _fill(getattr(item, kind), model.model_copy(update={"name": flat, "namespace": None}))
         case ReferenceModel():  # an item without content is a reference
             pass
         case _:
@@ -345,6 +359,21 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
+_DROPPED: Final = frozenset(
+    f"{tool}_call{end}"
+    for tool in (
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "image_generation",
+        "local_shell",
+        "shell",
+        "tool_search",
+        "web_search",
+    )
+    for end in ("", "_output")
+) | {"tool_search_output", "additional_tools"}
+"""Items of tools that only other servers have. Clients that change servers send them back."""
 _MODELS: Final[Mapping[str, type[ItemModel]]] = {
     "message": MessageModel,
     "function_call": CallModel,

@@ -7,6 +7,7 @@ from corral.control.v1 import response_service_pb2 as service_pb
 
 from dialects.openai.errors import RESPONSE_PARAMS, openai_name
 from dialects.openai.responses.choices import format_object, tool_choice_object
+from dialects.openai.responses.namespaces import group_tools
 from dialects.openai.responses.output_items import item_objects
 from dialects.openai.responses.tools import tool_object
 from dialects.openai.shared.objects import (
@@ -73,7 +74,7 @@ def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
     is_auto = settings.truncation == response_pb2.ResponseSettings.TRUNCATION_AUTO
     return {
         "instructions": settings.instructions if settings.HasField("instructions") else None,
-        "tools": [tool_object(tool) for tool in settings.tools],
+        "tools": group_tools([tool_object(tool) for tool in settings.tools]),
         "tool_choice": tool_choice_object(settings.tool_choice, settings.tools),
         "parallel_tool_calls": settings.parallel_tool_calls
         if settings.HasField("parallel_tool_calls")

@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 from corral.control.v1 import item_pb2
 
+from dialects.openai.responses.namespaces import split_name
 from dialects.openai.shared.objects import Json, enum_name
 from dialects.shared.media import is_address
 
@@ -114,6 +115,10 @@ def _fields(message: Any) -> Json:
     return written
 
 
+def _call(item: item_pb2.Item, call: Any) -> Json:
+    return _status(item) | _fields(call) | split_name(call.name)
+
+
 def _output(item: item_pb2.ToolOutputItem) -> Json:
     """A single text is written as a string instead of a list of parts."""
     parts = item.output
@@ -175,9 +180,9 @@ def _parse_json(text: str, default: object) -> object:
 
 _WRITERS: Final[dict[str, Callable[[item_pb2.Item], Json]]] = {
     "message": _message,
-    "function_call": lambda item: _status(item) | _fields(item.function_call),
+    "function_call": lambda item: _call(item, item.function_call),
     "function_call_output": lambda item: _status(item) | _output(item.function_call_output),
-    "custom_tool_call": lambda item: _status(item) | _fields(item.custom_tool_call),
+    "custom_tool_call": lambda item: _call(item, item.custom_tool_call),
     "custom_tool_call_output": lambda item: _status(item) | _output(item.custom_tool_call_output),
     "reasoning": _reasoning,
     "compaction": lambda item: _fields(item.compaction),

@@ -1,6 +1,6 @@
 """Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import orjson
@@ -8,13 +8,27 @@ from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.chat.policy import CACHE_CONTROL
+from dialects.openai.responses.namespaces import flat_name
 from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
 from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
-from dialects.shared.parameters import Ignored, Policy, Refused
-from svc_kit.errors import InvalidField, MissingField
+from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
+from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
-Name = Annotated[str, Field(min_length=1, max_length=128)]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^.]*$")]
+"""Dots separate namespaces."""
+_HOSTED: Final = (
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "image_generation",
+    "local_shell",
+    "programmatic",
+    "shell",
+    "tool_search",
+    "web_search",
+)
+"""The first words of types of tools that only other servers have. Clients offer some unasked."""
 
 _ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
 _NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
@@ -37,6 +51,18 @@ class FunctionToolModel(WireModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+
+class NamespaceModel(WireModel):
+    """Functions and custom tools with a common name."""
+
+    policy: ClassVar[Policy] = {
+        "description": Ignored("the model reads the descriptions of the tools in it", ("",)),
+    }
+
+    type: Literal["namespace"]
+    name: Name
+    tools: list[dict[str, Any]] = Field(max_length=128)
 
 
 class CustomFormat(WireModel):
@@ -111,7 +137,9 @@ class McpToolModel(WireModel):
 
 def tools_to_proto(tools: Sequence[Mapping[str, Any]]) -> list[tool_pb2.Tool]:
     """Convert tools. Raises DomainErrors; UnsupportedValue for an unsupported type."""
-    return [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    return [
+        proto for index, tool in enumerate(tools) for proto in _flatten(tool, f"tools[{index}]")
+    ]
 
 
 def tool_object(tool: tool_pb2.Tool) -> Json:
@@ -132,6 +160,24 @@ def tool_object(tool: tool_pb2.Tool) -> Json:
                 "parameters": orjson.loads(function.parameters_json or "null"),
                 "strict": function.strict if function.HasField("strict") else None,
             }
+
+
+def _flatten(fields: Mapping[str, Any], path: str) -> Iterator[tool_pb2.Tool]:
+    """The tools of a namespace, or one tool; none for a hosted tool of other servers."""
+    kind = fields.get("type")
+    if isinstance(kind, str) and kind.startswith(_HOSTED):
+        ignore_parameter(f"tools.{kind}", "the tool is not supported here")
+    elif kind == "namespace":
+        space = validate(NamespaceModel, fields, path)
+        for index, inner in enumerate(space.tools):
+            proto = _tool(inner, f"{path}.tools[{index}]")
+            named = proto.custom if proto.HasField("custom") else proto.function
+            if not named.name:
+                raise UnsupportedValue(field=f"{path}.tools[{index}].type", value=inner["type"])
+            named.name = flat_name(space.name, named.name)
+            yield proto
+    else:
+        yield _tool(fields, path)
 
 
 def _tool(fields: Mapping[str, Any], path: str) -> tool_pb2.Tool:

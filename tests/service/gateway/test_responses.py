@@ -244,8 +244,8 @@ async def test_other_routes_of_responses(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
-        ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type", "unsupported_value"),
-        ({"input": [{"type": "computer_call", "id": "x"}]}, "input[0].type", "unsupported_value"),
+        ({"input": "x", "tools": [{"type": "telepathy"}]}, "tools[0].type", "unsupported_value"),
+        ({"input": [{"type": "telepathy_call", "id": "x"}]}, "input[0].type", "unsupported_value"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
          "input[0].content[0].type", "unsupported_value"),

@@ -75,7 +75,7 @@ async def create_and_list_input_ids(client: ResponseClient, *items: item_pb2.Ite
 async def test_encrypted_reasoning_is_decrypted_for_the_model(
     running: RunningControl, client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Changed bytes and reasoning of another project raise SealInvalid."""
+    """Changed bytes and those of another project raise SealInvalid, unless the text is readable."""
     model.script = text_script("Fine", reasoning="deep thought")
     response = await client.create("one", store=False, include=[SEALED])
     sealed = response.output[0].reasoning.sealed
@@ -89,6 +89,10 @@ async def test_encrypted_reasoning_is_decrypted_for_the_model(
         await client.create("one", forged, "two")
     with pytest.raises(SealInvalid):
         await ResponseClient(running.of_project("other")).create("one", thought, "two")
+    forged.reasoning.text = "a thought that can be read"
+    await client.create("one", forged, *response.output[1:], "two", store=False)
+    reasoning = [message.reasoning for message in model.requests[-1].messages]
+    assert "a thought that can be read" in reasoning
 
 
 async def test_a_compaction_item_is_accepted_as_input(

@@ -186,7 +186,7 @@ def test_results_without_a_call_are_refused(preceding: tuple[Message, ...]) -> N
         (ToolSpec(""), MissingField),
         (GET_WEATHER, InvalidField),
         (ToolSpec("has space"), InvalidField),
-        (ToolSpec("x" * 65), InvalidField),
+        (ToolSpec("x" * 129), InvalidField),
         (ToolSpec("f", parameters_json="{"), InvalidJson),
         (ToolSpec("f", parameters_json="[]"), InvalidType),
         (ToolSpec("f", parameters_json='{"a": NaN}'), InvalidJson),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from corral.inference.v1 import chat_pb2, inference_service_pb2
+from corral.inference.v1.generation_pb2 import TextChoices
 
 from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.errors import error_body
@@ -83,11 +84,21 @@ def test_null_means_not_given() -> None:
         ),
         ({"messages": [USER | {"extra": 1}]}, "messages[0].extra", "unknown_parameter"),
         (
-            {"messages": [USER | {"tool_calls": [{"id": "c", "function": {"name": "f"}}]}]},
+            {"messages": [ASSISTANT | {"tool_calls": [{"id": "c", "function": {"name": "f"}}]}]},
             "messages[0].tool_calls[0].function.arguments",
             "missing_required_parameter",
         ),
-        ({"messages": [USER | {"refusal": "no"}]}, "messages[0].refusal", "invalid_value"),
+        (
+            {"messages": [ASSISTANT | {"tool_calls": [{"id": "c", "type": "custom"}]}]},
+            "messages[0].tool_calls[0].custom",
+            "missing_required_parameter",
+        ),
+        ({"messages": [USER | {"refusal": "no"}]}, "messages[0].refusal", "unsupported_parameter"),
+        (
+            {"messages": [USER | {"tool_calls": [{"id": "c"}]}]},
+            "messages[0].tool_calls",
+            "unsupported_parameter",
+        ),
         ({"messages": [ASSISTANT]}, "messages[0].content", "missing_required_parameter"),
         (
             {"messages": [ASSISTANT | {"function_call": {"name": "f"}}]},
@@ -186,6 +197,8 @@ def test_null_means_not_given() -> None:
             "invalid_value",
         ),
         ({"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+        ({"guided_choice": []}, "guided_choice", "empty_array"),
+        ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
         ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking", "invalid_value"),
         (
             {"chat_template_kwargs": {"enable_thinking": "yes"}},
@@ -266,6 +279,66 @@ def test_an_answer_can_be_sent_back() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"parsed": {"a": 1}},
+        {"provider_specific_fields": {"refusal": None}},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": ""}]},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+        {"status": "completed", "cache_control": {"type": "ephemeral"}},
+        {"tool_calls": None, "function_call": None, "audio": None, "annotations": [], "name": None},
+    ],
+)
+def test_fields_that_clients_add_to_answers_are_ignored(added: dict[str, Any]) -> None:
+    """In answers and outputs of tools, their parts and calls."""
+    function = {"name": "look", "arguments": "{}"}
+    call: dict[str, Any] = {"id": "c1", "type": "function", "function": function}
+    seen = call | {"index": 0, "function": {**function, "parsed_arguments": {}}}
+    part: dict[str, Any] = {"type": "text", "text": "42"}
+    plain = [
+        USER,
+        ASSISTANT | {"content": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [part]},
+        ASSISTANT | {"content": [part]},
+    ]
+    sent = [
+        USER,
+        ASSISTANT | added | {"content": "hm", "tool_calls": [seen | added]},
+        {"role": "tool", "tool_call_id": "c1", "content": [part | added], **added},
+        ASSISTANT | added | {"content": [part | added]},
+    ]
+
+    assert make_request(messages=sent) == make_request(messages=plain)
+
+
+@pytest.mark.parametrize(
+    ("turn", "reasoning"),
+    [
+        ({"content": "a", "reasoning_content": "hm", "reasoning": "other"}, "hm"),
+        ({"content": "a", "reasoning_content": "", "reasoning": "other"}, "other"),
+        ({"content": None, "reasoning": "cut off"}, "cut off"),
+        ({"content": None}, ""),
+    ],
+)
+def test_reasoning_is_played_back(turn: dict[str, Any], reasoning: str) -> None:
+    """By both names; an answer may have no content, if it says so."""
+    message = make_request(messages=[USER, ASSISTANT | turn]).conversation.messages[1]
+
+    assert message.reasoning == reasoning
+    assert message.parts[0].text == (turn["content"] or "")
+
+
+def test_a_call_of_a_custom_tool_is_played_back_as_a_function() -> None:
+    """Its input is an argument."""
+    call = {"id": "c1", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
+    message = make_request(messages=[USER, ASSISTANT | {"tool_calls": [call]}])
+
+    assert message.conversation.messages[1].tool_calls == [
+        chat_pb2.ToolCall(id="c1", name="sh", arguments_json='{"input":"ls"}')
+    ]
+
+
 def test_schemas_keep_the_order_of_keys() -> None:
     """Parameters are JSON text."""
     (tool,) = make_request(tools=[TOOL]).conversation.tools
@@ -322,6 +395,12 @@ def test_parallel_tool_calls_are_passed_on() -> None:
         ({"grammar": "root ::= [0-9]"}, "gbnf", "root ::= [0-9]"),
         ({"structured_outputs": {"regex": "[0-9]"}}, "regex", "[0-9]"),
         ({"structured_outputs": {"json": {"a": 1}}}, "json_schema", '{"a":1}'),
+        ({"structured_outputs": {"json": '{"b": 1}'}}, "json_schema", '{"b": 1}'),
+        ({"guided_json": {"a": 1}}, "json_schema", '{"a":1}'),
+        ({"guided_json": '{"b": 1}'}, "json_schema", '{"b": 1}'),
+        ({"guided_regex": "[0-9]"}, "regex", "[0-9]"),
+        ({"guided_grammar": "root ::= [0-9]"}, "gbnf", "root ::= [0-9]"),
+        ({"guided_choice": ["a", "b"]}, "choices", TextChoices(values=["a", "b"])),
     ],
 )
 def test_constraints_are_converted(fields: dict[str, Any], form: str, text: object) -> None:

@@ -96,6 +96,23 @@ def test_the_chunks_of_a_chat_are_in_order() -> None:
     ]
 
 
+def test_continuous_usage_counts_the_tokens_so_far() -> None:
+    """With every chunk, also of tokens whose text is held back."""
+    body = chat_body(stream=True, stream_options={"continuous_usage_stats": True})
+    chunks = ChatChunks(make_envelope(), body)
+    events = [chat_accepted(), chat_delta("a"), chat_delta(""), chat_delta("b"),
+              ChatEvent(finished=finished())]  # fmt: skip
+    events[0].accepted.prompt_tokens = 7
+    for event in events[1:4]:
+        event.delta.num_tokens = 2
+    sent = decode(frame for event in events for frame in chunks.frames(event))
+
+    assert [chunk["usage"] for chunk in sent] == [
+        {"prompt_tokens": 7, "completion_tokens": count, "total_tokens": 7 + count}
+        for count in (0, 2, 6, 6)
+    ]
+
+
 def test_include_usage_adds_a_last_chunk_with_the_usage() -> None:
     """Other chunks have the key with null."""
     *chunks, usage, end = chat_chunks(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -34,6 +35,22 @@ def chat_object(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False
     for event in events:
         completion.add(event, 0)
     return completion.as_object()
+
+
+@pytest.mark.parametrize(("has_prediction", "counts"), [(True, (3, 1)), (False, (0, 0))])
+def test_drafts_are_counted_as_those_of_a_prediction(
+    has_prediction: bool, counts: tuple[int, int]
+) -> None:
+    """Only if the request has one."""
+    event = done(10, 5)
+    event.usage.draft_tokens, event.usage.accepted_draft_tokens = 4, 3
+    usage: Any = usage_and_timings([event], has_prediction=has_prediction)["usage"]
+    details = usage["completion_tokens_details"]
+
+    assert counts == (
+        details["accepted_prediction_tokens"],
+        details["rejected_prediction_tokens"],
+    )
 
 
 def test_timings_of_a_single_call() -> None:
