@@ -45,7 +45,7 @@ from gateway.routes import (
     vector_store_files,
     vector_stores,
 )
-from gateway.routes.anthropic import messages
+from gateway.routes.anthropic import message_batches, messages
 from gateway.routes.ollama import catalog as ollama_catalog
 from gateway.routes.ollama import embeddings as ollama_embeddings
 from gateway.routes.ollama import generation as ollama_generation
@@ -254,6 +254,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
     for router in (
         completions.router,
         messages.router,
+        message_batches.router,
         audio.router,
         embeddings.router,
         models.router,

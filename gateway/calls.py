@@ -192,6 +192,41 @@ class UploadCall(StoppableCall, Generic[Request, Message]):
             raise UpstreamUnavailable(service=self._service) from error
 
 
+class CallSequence(Generic[Message]):
+    """Streams that are read one after the other, each opened when the one before has ended."""
+
+    first: Message | None = None
+
+    def __init__(self, starts: Sequence[Callable[[], StreamCall[Message]]]) -> None:
+        self._starts = list(starts)
+        self._call: StreamCall[Message] | None = None
+        self._stopped: DomainError | None = None
+
+    async def open(self) -> None:
+        """Open the first stream. Raises the DomainError of a rejection."""
+        await self._open_next()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
+        """Yield the messages of all streams, with call number 0."""
+        while self._call is not None:
+            async for event in self._call:
+                yield event
+            await self._open_next()
+
+    def stop(self, error: DomainError) -> None:
+        """Cancel the stream that is read, and open no other. Waiting callers get `error`."""
+        self._stopped = self._stopped or error
+        if self._call is not None:
+            self._call.stop(error)
+
+    async def _open_next(self) -> None:
+        if self._stopped is not None:
+            raise self._stopped
+        self._call = self._starts.pop(0)() if self._starts else None
+        if self._call is not None:
+            await self._call.open()
+
+
 class CallGroup(Generic[Message]):
     """Several calls merged into one stream. At most PARALLEL_PROMPTS run at a time."""
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from control_svc.batches.concurrency import AdaptiveConcurrency
-from control_svc.batches.lines import LineResult, LineRunner, PendingLine, error_line
+from control_svc.batches.lines import LineResult, LineRunner, PendingLine
 from control_svc.batches.model import NO_TOKENS, Batch, LineState
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries
+from control_svc.batches.result_lines import unanswered_line
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import ENGINE_DEATHS_BEFORE_ALONE, MAX_ENGINE_DEATHS
@@ -153,7 +154,9 @@ class BatchRunner:
                 deaths += 1
                 await committer.set_engine_deaths(line.number, deaths)
         error = EngineCrashed(times=deaths)
-        text = error_line(batch.id, line.number, line.request, error.reason.lower(), error.message)
+        text = unanswered_line(
+            batch, line.number, line.request, error.reason.lower(), error.message
+        )
         await committer.add(LineResult(line.number, LineState.FAILED, text))
 
     async def _try_line(

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
@@ -17,10 +18,14 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from control_svc.batches.lines import LineResult, PendingLine, line_id, response_line
+from control_svc.batches.lines import LineResult, PendingLine, line_id
 from control_svc.batches.model import NO_TOKENS, Batch, BatchEndpoint, LineState, TokenUsage
+from control_svc.batches.result_lines import answered_line, refused_line
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.media import FileSource
+from dialects.anthropic.errors import with_anthropic_names
+from dialects.anthropic.message_request import convert_message, parse_message
+from dialects.anthropic.objects import CollectedMessage
 from dialects.openai.chat.chat_request import convert_chat, parse_chat
 from dialects.openai.chat.completion_request import parse_completion, prompt_requests
 from dialects.openai.chat.embeddings import embed_request, embedding_list, parse_embedding
@@ -35,13 +40,14 @@ from dialects.openai.chat.objects import (
     render_echoes,
 )
 from dialects.openai.envelope import Envelope
-from dialects.openai.errors import EMBEDDING_PARAMS, error_body, openai_names, prompt_names
+from dialects.openai.errors import EMBEDDING_PARAMS, openai_names, prompt_names
+from dialects.shared.errors import renamed
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import check_depth
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import DomainError, InternalError, UnsupportedValue
-from svc_kit.errors.status import REQUEST_ID_KEY, http_status, is_retryable, request_id_of
+from svc_kit.errors.status import REQUEST_ID_KEY, is_retryable, request_id_of
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
 from svc_kit.rpc.client import translate_errors
@@ -102,6 +108,7 @@ class LineClient:
             BatchEndpoint.COMPLETIONS: self._complete,
             BatchEndpoint.EMBEDDINGS: self._embed,
             BatchEndpoint.RESPONSES: self._respond,
+            BatchEndpoint.MESSAGES: self._message,
         }
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
@@ -123,7 +130,7 @@ class LineClient:
             internal = InternalError(request_id=request_id)
             return _failure(batch, line, fields["custom_id"], internal)
         request_id = call.request_ids[0] if call.request_ids else ""
-        text = response_line(batch.id, line.number, fields["custom_id"], 200, request_id, body)
+        text = answered_line(batch, line.number, fields["custom_id"], request_id, body)
         return LineResult(line.number, LineState.COMPLETED, text, usage)
 
     async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
@@ -135,6 +142,15 @@ class LineClient:
             request = _with_batch_priority(await convert_chat(body, files))
             with openai_names(chat_params(body)):
                 await _collect(self._stub.Chat, request, call, collector)
+        return collector.as_object()
+
+    async def _message(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = parse_message(fields)
+        _check_not_streamed(body.stream)
+        collector = CollectedMessage(body)
+        request, paths = await convert_message(body)
+        with renamed(partial(with_anthropic_names, paths=paths)):
+            await _collect(self._stub.Chat, _with_batch_priority(request), call, collector)
         return collector.as_object()
 
     async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
@@ -221,8 +237,7 @@ def _check_not_streamed(stream: bool | None) -> None:
 def _failure(batch: Batch, line: PendingLine, custom_id: str, error: DomainError) -> LineResult:
     cause = error.__cause__
     request_id = request_id_of(cause) if isinstance(cause, grpc.aio.AioRpcError) else ""
-    status, body = http_status(error), error_body(error)
-    text = response_line(batch.id, line.number, custom_id, status, request_id, body)
+    text = refused_line(batch, line.number, custom_id, request_id, error)
     return LineResult(line.number, LineState.FAILED, text, NO_TOKENS)
 
 
@@ -230,6 +245,14 @@ def _usage(usage: Mapping[str, Any] | None) -> TokenUsage:
     """Convert the `usage` of a response; None if no model was called."""
     if usage is None:
         return NO_TOKENS
+    if "cache_read_input_tokens" in usage:  # Anthropic's, which are not among the input tokens
+        cached = usage["cache_read_input_tokens"]
+        return TokenUsage(
+            input_tokens=usage["input_tokens"] + cached,
+            cached_tokens=cached,
+            output_tokens=usage["output_tokens"],
+            reasoning_tokens=usage["output_tokens_details"]["thinking_tokens"],
+        )
     if "input_tokens" in usage:
         return TokenUsage(
             input_tokens=usage["input_tokens"],

@@ -178,7 +178,7 @@ class LineChecker:
         except (InvalidField, TooLong) as error:
             raise _InvalidLine(number, "invalid_value", error.message, "body.model") from None
         self.model = self.model or model
-        if model != self.model:
+        if model != self.model and self._endpoint is not BatchEndpoint.MESSAGES:
             message = f"All requests of a batch must use the same model: '{self.model}'."
             raise _InvalidLine(number, "mismatched_model", message, "body.model")
 
@@ -236,6 +236,8 @@ def _sort_key(body: dict[str, Any]) -> bytes:
     """The first bytes of the prompt as JSON."""
     response_prompt = [body.get("instructions") or "", body.get("input") or ""]
     prompt = body.get("messages") or body.get("prompt") or response_prompt
+    if system := body.get("system"):
+        prompt = [system, prompt]
     try:
         return orjson.dumps(prompt)[:_SORT_KEY_BYTES]
     except orjson.JSONEncodeError:  # nested too deeply; the request fails when it runs
@@ -243,11 +245,6 @@ def _sort_key(body: dict[str, Any]) -> bytes:
 
 
 _ID_PREFIX: Final = "batch_req_"
-_UNRUN_ERRORS: Final = {
-    LineState.EXPIRED: ("batch_expired", "The batch's window closed before this request ran."),
-    LineState.CANCELLED: ("batch_cancelled", "The batch was cancelled before this request ran."),
-    LineState.ABANDONED: ("batch_failed", "The batch failed before this request ran."),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,14 +284,6 @@ def error_line(batch_id: str, number: int, request: bytes, code: str, message: s
     """Encode the result of a request that got no HTTP response."""
     custom_id = orjson.loads(request)["custom_id"]
     return _encode(batch_id, number, custom_id, error={"code": code, "message": message})
-
-
-def output_line(batch_id: str, line: EndedLine) -> bytes:
-    """The line of the output or error file."""
-    if line.text is not None:
-        return line.text
-    code, message = _UNRUN_ERRORS[line.state]
-    return error_line(batch_id, line.number, line.request, code, message)
 
 
 def _encode(

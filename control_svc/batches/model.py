@@ -18,7 +18,7 @@ from typing import Final
 
 from control_svc.base.validation import check_duration, check_metadata, check_request_id, check_ttl
 from control_svc.files.model import File, FilePurpose
-from svc_kit.errors import BatchNotCancellable, InvalidField, MissingField
+from svc_kit.errors import BatchNotCancellable, BatchNotEnded, InvalidField, MissingField
 
 DEFAULT_WINDOW: Final = timedelta(hours=24)
 MIN_WINDOW: Final = timedelta(hours=1)
@@ -34,6 +34,7 @@ class BatchEndpoint(StrEnum):
     COMPLETIONS = "/v1/completions"
     EMBEDDINGS = "/v1/embeddings"
     RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
 
 
 class BatchState(StrEnum):
@@ -109,6 +110,8 @@ class LineCounts:
     total: int = 0
     completed: int = 0
     failed: int = 0
+    not_run: int = 0
+    """Failed lines that did not run because the batch was cancelled or expired."""
 
     @property
     def pending(self) -> int:
@@ -177,6 +180,8 @@ class Batch:
         if is_last or self.state is BatchState.VALIDATING:
             problems = self.problems or (problem,)
             return replace(self, state=BatchState.FAILED, problems=problems, failed_at=now)
+        if self.state is BatchState.CANCELLING:
+            return self._end_pending()
         closed = self.add_results(0, self.counts.pending, NO_TOKENS)
         if self.state is not BatchState.IN_PROGRESS:
             return closed
@@ -211,12 +216,20 @@ class Batch:
     def add_results(self, completed: int, failed: int, usage: TokenUsage) -> "Batch":
         """Count lines that have ended, and their usage."""
         counts = self.counts
-        counts = LineCounts(counts.total, counts.completed + completed, counts.failed + failed)
+        counts = replace(
+            counts, completed=counts.completed + completed, failed=counts.failed + failed
+        )
         return replace(self, counts=counts, usage=self.usage + usage)
+
+    def _end_pending(self) -> "Batch":
+        """Count the pending lines as failed, because they will not run."""
+        counts, pending = self.counts, self.counts.pending
+        counts = replace(counts, failed=counts.failed + pending, not_run=counts.not_run + pending)
+        return replace(self, counts=counts)
 
     def close(self, now: datetime) -> "Batch":
         """Stop running lines. Pending lines count as failed."""
-        closed = self.add_results(0, self.counts.pending, NO_TOKENS)
+        closed = self._end_pending()
         if self.state is not BatchState.IN_PROGRESS:
             return closed
         expired_at = now if self.counts.pending else self.expired_at
@@ -242,6 +255,11 @@ class Batch:
         if self.expired_at is not None:
             return replace(done, state=BatchState.EXPIRED)
         return replace(done, state=BatchState.COMPLETED, completed_at=now)
+
+    def check_ended(self) -> None:
+        """Raise BatchNotEnded unless the state is final."""
+        if not self.state.is_final:
+            raise BatchNotEnded(batch=self.id, state=self.state.value)
 
     def cancel(self, now: datetime) -> "Batch":
         """Start to cancel the batch; idempotent. Raises BatchNotCancellable."""

@@ -7,9 +7,10 @@ since no row refers to them.
 from collections.abc import AsyncIterator
 
 from control_svc.base.ids import FILE, IdSource
-from control_svc.batches.lines import EndedLine, output_line
+from control_svc.batches.lines import EndedLine
 from control_svc.batches.model import Batch
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries
+from control_svc.batches.result_lines import ended_line
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.files.model import FilePurpose, new_file
@@ -30,7 +31,7 @@ class BatchWriter:
         project = context.claim.project
         blobs: dict[str, Blob] = {}
         for name in ("output", "error") if batch.is_validated else ():
-            blob = await self._write_blob(project, batch.id, completed=name == "output")
+            blob = await self._write_blob(project, batch, completed=name == "output")
             if blob is not None:
                 blobs[name] = blob
 
@@ -49,26 +50,26 @@ class BatchWriter:
 
         await context.finish(finish)
 
-    async def _write_blob(self, project: str, batch_id: str, *, completed: bool) -> Blob | None:
+    async def _write_blob(self, project: str, batch: Batch, *, completed: bool) -> Blob | None:
         """Write the lines that completed, or those that did not; None if there are none."""
         async with self._blobs.create() as sink:
-            async for text in self._read_lines(project, batch_id, completed=completed):
+            async for text in self._read_lines(project, batch, completed=completed):
                 await sink.write(text)
             if not sink.size_bytes:
                 return None
             return await sink.commit()
 
     async def _read_lines(
-        self, project: str, batch_id: str, *, completed: bool
+        self, project: str, batch: Batch, *, completed: bool
     ) -> AsyncIterator[bytes]:
         after = 0
 
         async def read(tx: Transaction) -> list[EndedLine]:
             return await BatchLineQueries(tx).list_ended(
-                project, batch_id, completed=completed, after=after, limit=READ_LIMIT
+                project, batch.id, completed=completed, after=after, limit=READ_LIMIT
             )
 
         while lines := await self._transactions.read(read):
             for line in lines:
-                yield output_line(batch_id, line) + b"\n"
+                yield ended_line(batch, line) + b"\n"
             after = lines[-1].number

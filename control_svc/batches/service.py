@@ -10,11 +10,13 @@ from control_svc.base.ids import BATCH, JOB, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.batches.model import Batch, NewBatch, check_input
 from control_svc.batches.queries import BatchQueries, requeue_late_jobs
+from control_svc.batches.tables import BatchRow
 from control_svc.db.cleanup import Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import (
     Transaction,
     Transactions,
+    delete_transaction,
     read_transaction,
     write_transaction,
 )
@@ -72,11 +74,17 @@ class Batches:
         return await BatchQueries(tx).get(project, batch_id)
 
     @read_transaction
-    async def page(self, tx: Transaction, project: str, page_request: PageRequest) -> Page[Batch]:
-        """List the project's batches, newest first. Raises OutOfRange or InvalidField."""
+    async def page(
+        self, tx: Transaction, project: str, page_request: PageRequest, endpoint: str = ""
+    ) -> Page[Batch]:
+        """List the project's batches, newest first, those of all endpoints if `endpoint` is empty.
+
+        Raises OutOfRange or InvalidField.
+        """
         page_request.check_cursors(BATCH, "a batch")
-        window = self.tokens.window(page_request, (project, "batches"), MAX_PAGE)
-        return window.page(await BatchQueries(tx).page(project, window))
+        window = self.tokens.window(page_request, (project, "batches", endpoint), MAX_PAGE)
+        conditions = [BatchRow.endpoint == endpoint] if endpoint else []
+        return window.page(await BatchQueries(tx).page(project, window, *conditions))
 
     @write_transaction
     async def cancel(self, tx: Transaction, project: str, batch_id: str) -> Batch:
@@ -91,6 +99,13 @@ class Batches:
         await BatchQueries(tx).update(project, batch)
         tx.announce(batch_id)
         return batch
+
+    @delete_transaction
+    async def delete(self, tx: Transaction, project: str, batch_id: str) -> None:
+        """Delete a batch that has ended, without its files. Raises BatchNotFound or
+        BatchNotEnded."""
+        (await BatchQueries(tx).lock(project, batch_id)).check_ended()
+        await BatchQueries(tx).delete(project, batch_id)
 
     def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """Yield the batch now and after each change until its end. Raises BatchNotFound."""

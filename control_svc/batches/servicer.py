@@ -45,7 +45,7 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        page = await self._batches.page(caller_project(), page_request(request))
+        page = await self._batches.page(caller_project(), page_request(request), request.endpoint)
         batches = [_BATCH.to_message(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 
@@ -55,6 +55,13 @@ class BatchServicer(rpc.BatchServiceServicer):
         """Cancel a batch."""
         batch = await self._batches.cancel(caller_project(), request.batch_id)
         return pb.CancelBatchResponse(batch=_BATCH.to_message(batch))
+
+    async def DeleteBatch(
+        self, request: pb.DeleteBatchRequest, context: Context
+    ) -> pb.DeleteBatchResponse:
+        """Delete a batch that has ended."""
+        await self._batches.delete(caller_project(), request.batch_id)
+        return pb.DeleteBatchResponse()
 
     async def WatchBatch(
         self, request: pb.WatchBatchRequest, context: Context

@@ -37,6 +37,7 @@ class BatchRow(ObjectRow):
     total: Mapped[int] = mapped_column(Integer)
     completed: Mapped[int] = mapped_column(Integer)
     failed: Mapped[int] = mapped_column(Integer)
+    not_run: Mapped[int] = mapped_column(Integer)
     input_tokens: Mapped[int] = mapped_column(BigInteger)
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)

@@ -31,6 +31,9 @@ _NAMES: Final = {
     "kwargs_json": "chat_template_kwargs",
     "stop": "stop_sequences",
     "page_size": "limit",
+    "after": "after_id",
+    "before": "before_id",
+    "request_id": "Idempotency-Key",
 }
 _TOOL: Final = re.compile(r"^(tools\[\d+\]\.)(?:function\.)?(\w+)$")
 _TOOL_FIELDS: Final = {"parameters": "input_schema", "parameters_json": "input_schema"}

@@ -44,7 +44,8 @@ _FORMATS: Final = {
     Dialect.OPENAI: ErrorFormat(lambda error, _: openai.error_body(error)),
     Dialect.ANTHROPIC: ErrorFormat(
         anthropic.error_body,
-        routes="POST /v1/messages, POST /v1/messages/count_tokens, GET /v1/models",
+        routes="POST /v1/messages, POST /v1/messages/count_tokens, /v1/messages/batches, "
+        "GET /v1/models",
     ),
     Dialect.OLLAMA: ErrorFormat(
         lambda error, _: ollama.error_body(error),

@@ -239,6 +239,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             Scope.INFERENCE,
             "CreateBatch",
             "CancelBatch",
+            "DeleteBatch",
         ),
         **_rows(
             "corral.control.v1.BatchService",

@@ -39,6 +39,14 @@ class BatchNotCancellable(FailedPrecondition):
     """ "finalizing", "completed", "failed" or "expired"."""
 
 
+class BatchNotEnded(FailedPrecondition):
+    """The batch '{batch}' has not ended; its status is '{state}'. Wait for its end, or cancel
+    it."""
+
+    batch: str
+    state: str
+
+
 class FileNotFound(NotFound):
     """No such File object: {file}"""
 

@@ -200,6 +200,7 @@ RESOURCES: Mapping[str, Resource] = {
             "GetBatch": [{"batch_id": "{batch}"}],
             "ListBatches": [{}],
             "CancelBatch": [{"batch_id": "{batch}"}],
+            "DeleteBatch": [{"batch_id": "{batch}"}],
             "WatchBatch": [{"batch_id": "{batch}"}],
         },
     ),

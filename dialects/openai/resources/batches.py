@@ -20,7 +20,7 @@ class BatchBody(WireModel):
     input_file_id: str = Field(description="A file of purpose batch.")
     endpoint: str = Field(
         description="The endpoint of all requests: /v1/chat/completions, /v1/completions, "
-        "/v1/embeddings or /v1/responses."
+        "/v1/embeddings, /v1/responses or /v1/messages."
     )
     completion_window: str = Field(
         description="How long the batch may run: 24h, or as an extension 1h to 168h."

@@ -99,14 +99,16 @@ class BatchError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., line: _Optional[int] = ...) -> None: ...
 
 class BatchRequestCounts(_message.Message):
-    __slots__ = ("total", "completed", "failed")
+    __slots__ = ("total", "completed", "failed", "not_run")
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    NOT_RUN_FIELD_NUMBER: _ClassVar[int]
     total: int
     completed: int
     failed: int
-    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+    not_run: int
+    def __init__(self, total: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., not_run: _Optional[int] = ...) -> None: ...
 
 class BatchUsage(_message.Message):
     __slots__ = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")

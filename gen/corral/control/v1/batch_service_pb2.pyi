@@ -52,14 +52,18 @@ class GetBatchResponse(_message.Message):
     def __init__(self, batch: _Optional[_Union[_batch_pb2.Batch, _Mapping]] = ...) -> None: ...
 
 class ListBatchesRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "after")
+    __slots__ = ("page_size", "page_token", "after", "before", "endpoint")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     after: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+    before: str
+    endpoint: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ..., before: _Optional[str] = ..., endpoint: _Optional[str] = ...) -> None: ...
 
 class ListBatchesResponse(_message.Message):
     __slots__ = ("batches", "next_page_token")
@@ -80,6 +84,16 @@ class CancelBatchResponse(_message.Message):
     BATCH_FIELD_NUMBER: _ClassVar[int]
     batch: _batch_pb2.Batch
     def __init__(self, batch: _Optional[_Union[_batch_pb2.Batch, _Mapping]] = ...) -> None: ...
+
+class DeleteBatchRequest(_message.Message):
+    __slots__ = ("batch_id",)
+    BATCH_ID_FIELD_NUMBER: _ClassVar[int]
+    batch_id: str
+    def __init__(self, batch_id: _Optional[str] = ...) -> None: ...
+
+class DeleteBatchResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class WatchBatchRequest(_message.Message):
     __slots__ = ("batch_id",)

@@ -55,6 +55,11 @@ class BatchServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchResponse.FromString,
                 _registered_method=True)
+        self.DeleteBatch = channel.unary_unary(
+                '/corral.control.v1.BatchService/DeleteBatch',
+                request_serializer=corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchResponse.FromString,
+                _registered_method=True)
         self.WatchBatch = channel.unary_stream(
                 '/corral.control.v1.BatchService/WatchBatch',
                 request_serializer=corral_dot_control_dot_v1_dot_batch__service__pb2.WatchBatchRequest.SerializeToString,
@@ -99,6 +104,14 @@ class BatchServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteBatch(self, request, context):
+        """DeleteBatch deletes a batch that has ended. Its files remain.
+        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has not ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchBatch(self, request, context):
         """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
         ended.
@@ -130,6 +143,11 @@ def add_BatchServiceServicer_to_server(servicer, server):
                     servicer.CancelBatch,
                     request_deserializer=corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchResponse.SerializeToString,
+            ),
+            'DeleteBatch': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteBatch,
+                    request_deserializer=corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchResponse.SerializeToString,
             ),
             'WatchBatch': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchBatch,
@@ -246,6 +264,33 @@ class BatchService:
             '/corral.control.v1.BatchService/CancelBatch',
             corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_batch__service__pb2.CancelBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.BatchService/DeleteBatch',
+            corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_batch__service__pb2.DeleteBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,

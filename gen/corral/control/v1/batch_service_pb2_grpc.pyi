@@ -51,6 +51,10 @@ class BatchServiceStub:
     Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
     being written.
     """
+    DeleteBatch: _grpc.UnaryUnaryMultiCallable[_batch_service_pb2.DeleteBatchRequest, _batch_service_pb2.DeleteBatchResponse]
+    """DeleteBatch deletes a batch that has ended. Its files remain.
+    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has not ended.
+    """
     WatchBatch: _grpc.UnaryStreamMultiCallable[_batch_service_pb2.WatchBatchRequest, _batch_service_pb2.WatchBatchResponse]
     """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
     ended.
@@ -77,6 +81,10 @@ class BatchServiceAsyncStub(BatchServiceStub):
     """CancelBatch cancels a batch; its results so far remain. It is idempotent.
     Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
     being written.
+    """
+    DeleteBatch: _aio.UnaryUnaryMultiCallable[_batch_service_pb2.DeleteBatchRequest, _batch_service_pb2.DeleteBatchResponse]  # type: ignore[assignment]
+    """DeleteBatch deletes a batch that has ended. Its files remain.
+    Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has not ended.
     """
     WatchBatch: _aio.UnaryStreamMultiCallable[_batch_service_pb2.WatchBatchRequest, _batch_service_pb2.WatchBatchResponse]  # type: ignore[assignment]
     """WatchBatch sends a batch now and whenever its state or its counts have changed, until it has
@@ -121,6 +129,15 @@ class BatchServiceServicer:
         """CancelBatch cancels a batch; its results so far remain. It is idempotent.
         Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has ended, or its files are
         being written.
+        """
+
+    def DeleteBatch(
+        self,
+        request: _batch_service_pb2.DeleteBatchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_batch_service_pb2.DeleteBatchResponse, _abc.Awaitable[_batch_service_pb2.DeleteBatchResponse]]:
+        """DeleteBatch deletes a batch that has ended. Its files remain.
+        Errors include: NOT_FOUND: no such batch. FAILED_PRECONDITION: it has not ended.
         """
 
     def WatchBatch(

@@ -23,7 +23,9 @@ async def test_the_document_has_every_route_and_field(client: AsyncClient) -> No
     document = (await client.get("/openapi.json")).json()
 
     assert document["paths"].keys() == {
-        "/v1/messages", "/v1/messages/count_tokens",
+        "/v1/messages", "/v1/messages/count_tokens", "/v1/messages/batches",
+        "/v1/messages/batches/{batch_id}", "/v1/messages/batches/{batch_id}/cancel",
+        "/v1/messages/batches/{batch_id}/results",
         "/api/chat", "/api/generate", "/api/embed", "/api/embeddings", "/api/tags", "/api/show",
         "/api/ps", "/api/version", "/api/pull", "/api/delete", "/api/copy", "/api/create",
         "/api/push",

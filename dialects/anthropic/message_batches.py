@@ -1,0 +1,178 @@
+"""Request bodies and objects of message batches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import orjson
+from corral.control.v1 import batch_pb2, batch_service_pb2, file_pb2
+from google.protobuf.duration_pb2 import Duration
+from pydantic import Field
+
+from dialects.anthropic.blocks import Part
+from dialects.anthropic.objects import Json, page_object, rfc3339
+from dialects.shared.fields import WireModel, parse_integer, validate
+from svc_kit.errors import InvalidField, MissingField
+
+ENDPOINT: Final = "/v1/messages"
+MAX_REQUESTS: Final = 100_000
+CHUNK_BYTES: Final = 1 << 20
+"""Size of the pieces in which the requests are stored."""
+_FILENAME: Final = "message_batch.jsonl"
+_WINDOW_S: Final = 24 * 3600
+_RESULTS_TTL_S: Final = 29 * 24 * 3600
+"""How long results can be read, as on Anthropic's servers."""
+_ENDED: Final = {
+    batch_pb2.Batch.STATE_COMPLETED: "completed_time",
+    batch_pb2.Batch.STATE_FAILED: "failed_time",
+    batch_pb2.Batch.STATE_EXPIRED: "expired_time",
+    batch_pb2.Batch.STATE_CANCELLED: "cancelled_time",
+}
+"""States of batches that have ended, and the time of their end."""
+
+
+class BatchedRequest(Part):
+    """A request of a batch."""
+
+    custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] = Field(
+        description="Names the result; each once."
+    )
+    params: dict[str, Any] = Field(description="The body of a message, without stream.")
+
+
+class MessageBatchBody(WireModel):
+    """Messages to create in the background."""
+
+    requests: Annotated[list[BatchedRequest], Field(min_length=1, max_length=MAX_REQUESTS)]
+
+
+class BatchListQuery(WireModel):
+    """The query of a list of batches."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    after_id: str | None = None
+    before_id: str | None = None
+
+
+def parse_batch(fields: Mapping[str, Any]) -> MessageBatchBody:
+    """Validate a new batch. What is in `params` is checked when a request runs, except for the
+    model. Raises DomainErrors."""
+    body = validate(MessageBatchBody, fields)
+    seen: set[str] = set()
+    for index, request in enumerate(body.requests):
+        if request.custom_id in seen:
+            field = f"requests[{index}].custom_id"
+            raise InvalidField(field=field, problem="another request has this custom_id")
+        seen.add(request.custom_id)
+        model = request.params.get("model")
+        if not isinstance(model, str) or not model:
+            raise MissingField(field=f"requests[{index}].params.model")
+    return body
+
+
+def input_chunks(body: MessageBatchBody) -> Iterator[bytes]:
+    """The input file of a batch in pieces."""
+    buffer = bytearray()
+    for request in body.requests:
+        line = {"method": "POST", "url": ENDPOINT, "custom_id": request.custom_id}
+        buffer += orjson.dumps(line | {"body": request.params}) + b"\n"
+        while len(buffer) >= CHUNK_BYTES:
+            yield bytes(buffer[:CHUNK_BYTES])
+            del buffer[:CHUNK_BYTES]
+    if buffer:
+        yield bytes(buffer)
+
+
+def input_header(request_id: str) -> file_pb2.FileHeader:
+    """The header of the input file."""
+    return file_pb2.FileHeader(
+        filename=_FILENAME, purpose=file_pb2.FILE_PURPOSE_BATCH, request_id=request_id
+    )
+
+
+def create_batch_request(file_id: str, request_id: str) -> batch_service_pb2.CreateBatchRequest:
+    """The request of a batch whose input file is stored."""
+    return batch_service_pb2.CreateBatchRequest(
+        input_file_id=file_id,
+        endpoint=ENDPOINT,
+        completion_window=Duration(seconds=_WINDOW_S),
+        output_ttl=Duration(seconds=_RESULTS_TTL_S),
+        request_id=request_id,
+    )
+
+
+def list_batches_request(query: Mapping[str, str]) -> batch_service_pb2.ListBatchesRequest:
+    """Convert the query of a list. Unknown parameters are ignored. Raises DomainErrors."""
+    known: dict[str, Any] = {
+        name: query[name] for name in BatchListQuery.model_fields if query.get(name)
+    }
+    if "limit" in known:
+        known["limit"] = parse_integer(known["limit"])
+    page = validate(BatchListQuery, known)
+    return batch_service_pb2.ListBatchesRequest(
+        page_size=page.limit,
+        after=page.after_id or "",
+        before=page.before_id or "",
+        endpoint=ENDPOINT,
+    )
+
+
+def has_ended(batch: batch_pb2.Batch) -> bool:
+    """Whether a batch has results."""
+    return batch.state in _ENDED
+
+
+def batch_object(batch: batch_pb2.Batch, num_requests: int = 0) -> Json:
+    """A message_batch. `num_requests` is the size of a new one, which is not checked yet."""
+    ended = _ENDED.get(batch.state)
+    status = "in_progress" if ended is None else "ended"
+    if batch.state == batch_pb2.Batch.STATE_CANCELLING:
+        status = "canceling"
+    return {
+        "id": batch.id,
+        "type": "message_batch",
+        "processing_status": status,
+        "request_counts": _counts(batch, num_requests),
+        "created_at": rfc3339(batch.create_time),
+        "expires_at": rfc3339(batch.expire_time),
+        "ended_at": None if ended is None else _time(batch, ended),
+        "cancel_initiated_at": _time(batch, "cancelling_time"),
+        "archived_at": None,
+        "results_url": None if ended is None else f"/v1/messages/batches/{batch.id}/results",
+    }
+
+
+def batch_page(page: batch_service_pb2.ListBatchesResponse) -> Json:
+    """The response of a list."""
+    data = [batch_object(batch) for batch in page.batches]
+    return page_object(data, has_more=bool(page.next_page_token))
+
+
+def deleted_batch(batch_id: str) -> Json:
+    """The confirmation that a batch was deleted."""
+    return {"id": batch_id, "type": "message_batch_deleted"}
+
+
+def result_files(batch: batch_pb2.Batch) -> Sequence[str]:
+    """The files of the results of an ended batch. Raises InvalidField if the requests could not be
+    read."""
+    files = [file_id for file_id in (batch.output_file_id, batch.error_file_id) if file_id]
+    if not files and batch.errors:
+        raise InvalidField(field="requests", problem=batch.errors[0].message)
+    return files
+
+
+def _counts(batch: batch_pb2.Batch, num_requests: int) -> Json:
+    counts, state = batch.request_counts, batch.state
+    total = counts.total or num_requests
+    was_cancelled = state in (batch_pb2.Batch.STATE_CANCELLING, batch_pb2.Batch.STATE_CANCELLED)
+    return {
+        "processing": total - counts.completed - counts.failed,
+        "succeeded": counts.completed,
+        "errored": counts.failed - counts.not_run,
+        "canceled": counts.not_run if was_cancelled else 0,
+        "expired": 0 if was_cancelled else counts.not_run,
+    }
+
+
+def _time(batch: batch_pb2.Batch, field: str) -> str | None:
+    return rfc3339(getattr(batch, field)) if batch.HasField(field) else None
