@@ -12,7 +12,7 @@ import pytest
 
 from tests.architecture.test_house_rules import PRODUCT, ROOT
 
-LOCKS = ["build", "runtime", "dev", "weights", "bench", "mutants", "transformers"]
+LOCKS = ["build", "runtime", "dev", "weights", "bench", "mutants", "lm-eval", "transformers"]
 FIRST_PARTY: Final = frozenset({*PRODUCT, "bench", "corral", "migrations", "tests", "tools"})
 PACKAGES: Final = {
     "PIL": "pillow",

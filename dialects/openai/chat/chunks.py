@@ -13,7 +13,12 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody
 from dialects.openai.chat.logprobs import completion_logprobs, num_characters
-from dialects.openai.chat.objects import FINISH_REASONS, prompt_fields, usage_and_timings
+from dialects.openai.chat.objects import (
+    FINISH_REASONS,
+    new_prompt,
+    prompt_fields,
+    usage_and_timings,
+)
 from dialects.openai.chat.options import CompletionFields, StreamOptions
 from dialects.openai.chat.prompt_tokens import PromptTokens
 from dialects.openai.envelope import Envelope
@@ -67,11 +72,12 @@ class _Chunks(ABC):
         if event == "accepted":
             self._prompt_tokens += message.accepted.prompt_tokens
             self._start(message.accepted.model)
-            self._prompts[call] = PromptTokens(message.accepted.prompt_token_ids)
+            prompt = self._prompts[call] = self._new_prompt()
+            prompt.ids = message.accepted.prompt_token_ids
             value = self._first_output(call)
             return [self._chunk(index, value) for index in self._indexes(call) if value]
         if event == "prompt_tokens":
-            self._prompts[call].tokens.extend(message.prompt_tokens.tokens)
+            self._prompts[call].add(message.prompt_tokens.tokens)
         if event == "done":
             self._done.append(message.done)
         return ()
@@ -102,6 +108,9 @@ class _Chunks(ABC):
         if prompt is None or not self._sends_prompt:
             return ()
         return self._prompt_chunks(call, prompt, prompt_fields(self._options, prompt))
+
+    def _new_prompt(self) -> PromptTokens:
+        return PromptTokens(self._options.prompt_logprobs)
 
     @property
     def _sends_prompt(self) -> bool:
@@ -220,6 +229,9 @@ class CompletionChunks(_Chunks):
         has_echo = self._echoes and not self._body.echoes_logprobs
         return orjson.dumps(self._echoes[call]) if has_echo else b""
 
+    def _new_prompt(self) -> PromptTokens:
+        return new_prompt(self._body)
+
     @property
     def _sends_prompt(self) -> bool:
         return self._body.echoes_logprobs or super()._sends_prompt
@@ -231,7 +243,7 @@ class CompletionChunks(_Chunks):
         if self._body.echoes_logprobs:
             echo = self._echoes[call]
             text = orjson.dumps(echo)
-            logprobs = orjson.dumps(prompt.echo(echo, self._body.logprobs or 0))
+            logprobs = orjson.dumps(prompt.echo(echo))
         more = _more(fields)
         return [self._chunk(index, text, logprobs, more=more) for index in self._indexes(call)]
 

@@ -94,7 +94,7 @@ class ChatCompletion:
     def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
         self._envelope = envelope
         self._body = body
-        self._prompt = PromptTokens()
+        self._prompt = PromptTokens(body.prompt_logprobs)
         self._choices = [_ChatChoice() for _ in range(body.n or 1)]
         self._done: list[generation_pb2.Done] = []
 
@@ -104,7 +104,7 @@ class ChatCompletion:
             case "delta":
                 self._choices[message.delta.index].add(message.delta)
             case "prompt_tokens":
-                self._prompt.tokens.extend(message.prompt_tokens.tokens)
+                self._prompt.add(message.prompt_tokens.tokens)
             case "accepted":
                 self._envelope = self._envelope.with_model(message.accepted.model)
                 self._prompt.ids = message.accepted.prompt_token_ids
@@ -168,7 +168,8 @@ class TextCompletion:
         self._n = body.n or 1
         num_prompts, best_of = len(split_prompts(body.prompt)), body.best_of or self._n
         self._echoes = list(echoes) or [""] * num_prompts
-        self._prompts = [PromptTokens() for _ in range(num_prompts)]
+        self._num_logprobs = 0
+        self._prompts = [new_prompt(body) for _ in range(num_prompts)]
         self._choices = [[_TextChoice() for _ in range(best_of)] for _ in range(num_prompts)]
         self._done: list[generation_pb2.Done] = []
 
@@ -182,7 +183,8 @@ class TextCompletion:
                 choice.logprobs.extend(message.delta.logprobs)
                 choice.token_ids.extend(message.delta.token_ids)
             case "prompt_tokens":
-                self._prompts[prompt].tokens.extend(message.prompt_tokens.tokens)
+                self._num_logprobs += self._prompts[prompt].add(message.prompt_tokens.tokens)
+                check_collected(self._num_logprobs)
             case "accepted":
                 self._envelope = self._envelope.with_model(message.accepted.model)
                 self._prompts[prompt].ids = message.accepted.prompt_token_ids
@@ -190,7 +192,6 @@ class TextCompletion:
                 finished = message.finished
                 choice = self._choices[prompt][finished.index]
                 choice.finish_reason = FINISH_REASONS[finished.reason]
-                check_collected(self._prompts)
             case "done":
                 self._done.append(message.done)
 
@@ -224,7 +225,7 @@ class TextCompletion:
         answer = completion_logprobs(choice.logprobs, len(echo))
         if not self._body.echoes_logprobs:
             return answer
-        return joined_logprobs(prompt.echo(echo, self._body.logprobs), answer)
+        return joined_logprobs(prompt.echo(echo), answer)
 
     def _select_best(self, choices: list[_TextChoice]) -> list[_TextChoice]:
         if self._n == len(choices):
@@ -232,11 +233,16 @@ class TextCompletion:
         return sorted(choices, key=_TextChoice.mean_logprob, reverse=True)[: self._n]
 
 
+def new_prompt(body: CompletionBody) -> PromptTokens:
+    """A collector of what a body requests of each of its prompts."""
+    return PromptTokens(body.prompt_logprobs, body.logprobs if body.echo else None)
+
+
 def prompt_fields(body: CompletionFields, prompt: PromptTokens) -> dict[str, object]:
     """What a body requests of its prompt, in vLLM's fields."""
     fields: dict[str, object] = {}
     if body.prompt_logprobs is not None:
-        fields["prompt_logprobs"] = prompt.logprobs(body.prompt_logprobs)
+        fields["prompt_logprobs"] = prompt.logprobs
     if body.return_token_ids:
         fields["prompt_token_ids"] = list(prompt.ids)
     return fields

@@ -1,6 +1,6 @@
 """The tokens of a prompt with their log probabilities: vLLM's objects, and OpenAI's for `echo`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from corral.inference.v1 import generation_pb2
 
@@ -13,38 +13,53 @@ MAX_COLLECTED: int = 2**20
 
 
 class PromptTokens:
-    """Collects the prompt tokens of one call."""
+    """Collects the prompt tokens of one call. They are converted as they arrive, since all of a
+    long prompt together take too long for other requests of the process."""
 
-    def __init__(self, ids: Sequence[int] = ()) -> None:
-        self.ids = ids
+    def __init__(self, num_top: int | None, num_echoed: int | None = None) -> None:
+        """`num_top` is the number of alternatives for vLLM's form, `num_echoed` that for OpenAI's;
+        None: the form is not wanted."""
+        self.ids: Sequence[int] = ()
         """All tokens, if requested; negative numbers stand for pictures and sounds."""
-        self.tokens: list[generation_pb2.PromptToken] = []
-        """The tokens with their log probabilities, if requested."""
+        self.logprobs: list[dict[str, object] | None] = []
+        """vLLM's `prompt_logprobs`: for each token its own log probability and alternatives, by
+        token id; None where there is none."""
+        self._num_top, self._num_echoed = num_top, num_echoed
+        self._tokens: list[bytes] = []
+        self._token_logprobs: list[float | None] = []
+        self._top_logprobs: list[dict[str, float] | None] = []
 
-    def logprobs(self, num_top: int) -> list[dict[str, object] | None]:
-        """vLLM's `prompt_logprobs`: for each token its own log probability and `num_top`
-        alternatives, by token id; None where there is none."""
-        return [_candidates(token, num_top) for token in self.tokens]
+    def add(self, tokens: Sequence[generation_pb2.PromptToken]) -> int:
+        """Add the next tokens; return the number of their log probabilities with alternatives."""
+        for token in tokens:
+            if self._num_top is not None:
+                self.logprobs.append(_candidates(token, self._num_top))
+            if self._num_echoed is not None:
+                self._add_echoed(token, self._num_echoed)
+        return sum(1 + len(token.top) for token in tokens)
 
-    def echo(self, text: str, num_top: int) -> CompletionLogprobs:
+    def _add_echoed(self, token: generation_pb2.PromptToken, num_top: int) -> None:
+        logprob, top = None, None
+        if token.HasField("logprob"):
+            logprob = clamp_logprob(token.logprob)
+            others = token.top[:num_top]
+            top = {token_name(other.token): clamp_logprob(other.logprob) for other in others}
+        self._tokens.append(token.token)
+        self._token_logprobs.append(logprob)
+        self._top_logprobs.append(top)
+
+    def echo(self, text: str) -> CompletionLogprobs:
         """OpenAI's `logprobs` of a prompt that is returned as `text`."""
-        tokens = self.tokens
         return {
-            "tokens": [token_name(token.token) for token in tokens],
-            "token_logprobs": [_logprob(token) for token in tokens],
-            "top_logprobs": [
-                {token_name(other.token): clamp_logprob(other.logprob) for other in top}
-                if (top := _top(token, num_top)) is not None
-                else None
-                for token in tokens
-            ],
-            "text_offset": _offsets([token.token for token in tokens], text),
+            "tokens": [token_name(token) for token in self._tokens],
+            "token_logprobs": self._token_logprobs,
+            "top_logprobs": self._top_logprobs,
+            "text_offset": _offsets(self._tokens, text),
         }
 
 
-def check_collected(prompts: Iterable[PromptTokens]) -> None:
-    """Raise TooLong if one object would have too many log probabilities of prompts."""
-    count = sum(1 + len(token.top) for prompt in prompts for token in prompt.tokens)
+def check_collected(count: int) -> None:
+    """Raise TooLong if these are too many log probabilities of prompts for one object."""
     if count > MAX_COLLECTED:
         raise TooLong(
             field="prompt_logprobs", length=count, limit=MAX_COLLECTED, unit="log probabilities"
@@ -59,16 +74,6 @@ def joined_logprobs(prompt: CompletionLogprobs, answer: CompletionLogprobs) -> C
         "top_logprobs": prompt["top_logprobs"] + answer["top_logprobs"],
         "text_offset": prompt["text_offset"] + answer["text_offset"],
     }
-
-
-def _logprob(token: generation_pb2.PromptToken) -> float | None:
-    return clamp_logprob(token.logprob) if token.HasField("logprob") else None
-
-
-def _top(
-    token: generation_pb2.PromptToken, num_top: int
-) -> Sequence[generation_pb2.TokenLogprob] | None:
-    return token.top[:num_top] if token.HasField("logprob") else None
 
 
 def _candidates(token: generation_pb2.PromptToken, num_top: int) -> dict[str, object] | None:
