@@ -20,7 +20,9 @@ from tests.architecture.test_house_rules import ROOT
 from tests.support.prometheus import promtool
 
 DEPLOY = ROOT / "deploy"
-UNITS = ["corral.service", "corral@.service"]
+SERVICE_UNITS = ["corral.service", "corral@.service"]
+BACKUP_UNIT = "corral-backup.service"
+UNITS = [*SERVICE_UNITS, BACKUP_UNIT]
 MAX_EXPOSURE = 20
 """Of 100, in systemd's reckoning: what may be written, called, opened and seen."""
 MARGIN_S = 10
@@ -52,7 +54,7 @@ def test_units_are_hardened(name: str) -> None:
 @pytest.mark.parametrize("name", UNITS)
 def test_units_start_commands_that_exist(name: str, tmp_path: Path) -> None:
     """`corral COMMAND --help` knows the command and its options."""
-    lines = [value for key in ("ExecStartPre", "ExecStart") for value in unit(name)[key]]
+    lines = [value for key in ("ExecStartPre", "ExecStart") for value in unit(name).get(key, [])]
     for line in lines:
         program, *arguments = shlex.split(line.replace("%i", "gateway"))
         assert program == "/opt/corral/bin/corral"
@@ -69,13 +71,26 @@ def test_units_set_settings_that_exist() -> None:
     """systemd replaces %d by the folder of credentials, %S by the state folder."""
     assignments = dict(
         pair.split("=", 1)
-        for name in UNITS
+        for name in SERVICE_UNITS
         for line in unit(name)["Environment"]
         for pair in line.split()
     )
     for service in SERVICES:
         settings: Any = load_settings(settings_class(service), environment=assignments)
         assert str(settings.service_token_file) == "%d/service-token"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_backups_run_every_night_as_the_user_of_the_services() -> None:
+    """In the same data folder, with the same secrets. The timer starts the unit of its name."""
+    backup, service = unit(BACKUP_UNIT), unit("corral@.service")
+    (calendar,) = unit(BACKUP_UNIT.replace(".service", ".timer"))["OnCalendar"]
+    subprocess.run(["systemd-analyze", "calendar", calendar], check=True, capture_output=True)
+
+    assert backup["StateDirectory"] == ["corral corral-backups"]
+    for key in ("User", "DynamicUser", "EnvironmentFile", "WorkingDirectory", "UMask"):
+        assert backup[key] == service[key], key
+    assert "CORRAL_DATA_DIR=%S/corral" in backup["Environment"][0]
 
 
 @pytest.mark.parametrize(("name", "num_drains"), [("corral.service", 3), ("corral@.service", 1)])
