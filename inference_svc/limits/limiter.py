@@ -7,6 +7,7 @@ part of what was left, for a bounded time.
 
 import asyncio
 import logging
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ _REFUSAL_S: Final = 0.2
 """A share that was refused is not asked for again within this time."""
 _RETRY_S: Final = 1.0
 """While control is away, requests do not call it more often."""
+_START_S: Final = 10.0
+"""Services that start together may reach control later; until then that is no warning."""
 _MAX_SHARES: Final = 1000
 """Maximum per call, set by the control service."""
 _CHARGE_TOKENS: Final = 16
@@ -192,6 +195,7 @@ class Limiter:
         self._buckets: dict[BucketKey, Bucket] = {}
         self._lock = asyncio.Lock()
         self._away_until = 0.0
+        self._warns_from = clock() + _START_S
         self._refreshed_at: float | None = None
         if (known := saved.read()) is not None:
             self._set_limits(known)
@@ -298,11 +302,14 @@ class Limiter:
         try:
             reply = await self._lease(pb.LeaseLimitsRequest(holder=self._holder, shares=asked))
         except DomainError as error:
-            if not self._away_until:
+            now = self._clock()
+            if now >= self._warns_from:
                 _log.warning("limits cannot be leased now: %s", error)
-            self._away_until = self._clock() + _RETRY_S
+                self._warns_from = math.inf
+            self._away_until = now + _RETRY_S
             return
-        self._away_until, self._refreshed_at = 0.0, self._clock()
+        self._away_until = self._warns_from = 0.0
+        self._refreshed_at = self._clock()
         self._set_limits(reply)
         for bucket, request, share in zip(needs, asked, reply.shares, strict=True):
             bucket.answer(request, share, self._refreshed_at, time.time())

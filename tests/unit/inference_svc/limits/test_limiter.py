@@ -83,6 +83,28 @@ async def test_a_request_reserves_prompt_and_probable_output(
     assert [share.required for share in harness.control.calls[-1].shares] == [amount]
 
 
+async def test_an_outage_of_control_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not while services start together, but if it lasts; and each later one at once."""
+    harness = Harness(tmp_path)
+    away = UpstreamUnavailable(service="control")
+    warnings = []
+    for now, error in [
+        (100, away),
+        (109, away),
+        (111, away),
+        (120, away),
+        (130, None),
+        (136, away),
+    ]:
+        harness.now, harness.control.error = now, error
+        await harness.limiter.renew()
+        warnings.append(len(caplog.records))
+
+    assert warnings == [0, 0, 1, 1, 1, 2]
+
+
 async def test_the_mean_output_of_a_model_is_learned(tmp_path: Path) -> None:
     """A request without a small max_tokens reserves it."""
     harness = Harness(tmp_path, make_limit("one", "TOKENS", 10**6))
