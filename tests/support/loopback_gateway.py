@@ -75,13 +75,14 @@ async def run_gateway(
     fake: FakeInference | None = None,
     *,
     inference_keys: tuple[KeySettings, ...] = (),
+    patience_s: float = PATIENCE_S,
     **settings: Any,
 ) -> AsyncIterator[Loopback]:
-    """Run a gateway with these settings in front of the fake."""
+    """Run a gateway with these settings in front of the fake, for `patience_s` at most."""
     fake = fake or FakeInference()
     token_file = settings.get("service_token_file")
     async with (
-        asyncio.timeout(PATIENCE_S),
+        asyncio.timeout(patience_s),
         run_inference_service(
             fake, keys=inference_keys, service_token_file=token_file
         ) as inference,
