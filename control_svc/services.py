@@ -57,6 +57,7 @@ from control_svc.inference.prefix_cleanup import PrefixCleanupWorker, RpcDiskPre
 from control_svc.jobs.handler import JobHandler, refuse_retry, retry_from_start
 from control_svc.jobs.service import Jobs, Retry
 from control_svc.jobs.servicer import JobServicer
+from control_svc.limits.buckets import RateLimits
 from control_svc.limits.service import Limits
 from control_svc.limits.servicer import LimitServicer
 from control_svc.projects.keys import Keys
@@ -286,7 +287,7 @@ async def response_parts(
         build_prefix_cleanup(deps),
     )
     answering = EphemeralResponses(responses, worker, model.turns, compactor, deps.ids)
-    service = _service(ResponseServicer(responses, answering))
+    service = _service(ResponseServicer(responses, answering, RateLimits(deps.transactions)))
     return ResponseParts(service, worker, ResponseLines(answering))
 
 
@@ -301,7 +302,7 @@ def run_service(deps: Deps) -> Service:
         _message_adder(deps),
         _wait(deps),
     )
-    return _service(RunServicer(runs))
+    return _service(RunServicer(runs, RateLimits(deps.transactions)))
 
 
 def run_handlers(

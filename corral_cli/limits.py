@@ -1,5 +1,6 @@
-"""`corral limits`: create, list, change and delete limits and budgets."""
+"""`corral limits`: create, list, change and delete limits and budgets, and what is left of them."""
 
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 from corral_cli.connection import Connection
 from corral_cli.control_access import control_options
-from corral_cli.output import json_option, print_list
+from corral_cli.output import format_table, json_option, print_list
 
 _NANOS: Final = 10**9
 _COST: Final = pb.Limit.UNIT_COST
@@ -110,6 +111,25 @@ def list_limits(control: Connection, as_json: bool) -> None:
     print_list(_all_limits(control), as_json, lambda listed: map(describe, listed))
 
 
+@limits.command("status")
+@click.argument("limit_id", required=False)
+@json_option
+@control_options
+def status(control: Connection, limit_id: str | None, as_json: bool) -> None:
+    """Show what is left of LIMIT_ID, or of all limits."""
+    units = {each.id: each.unit for each in _all_limits(control)}
+    buckets = [
+        bucket
+        for each in ([limit_id] if limit_id else units)
+        for bucket in control.list_all(
+            lambda channel: LimitServiceStub(channel).ListLimitBuckets,
+            pb.ListLimitBucketsRequest(limit_id=each),
+            "buckets",
+        )
+    ]
+    print_list(buckets, as_json, lambda listed: _status_table(listed, units))
+
+
 @limits.command("update")
 @click.argument("limit_id")
 @_amount_option
@@ -141,11 +161,32 @@ def delete(control: Connection, limit_id: str) -> None:
     click.echo(f"{limit_id} is deleted")
 
 
+def _status_table(
+    buckets: Sequence[pb.LimitBucket], units: "dict[str, pb.Limit.Unit]"
+) -> list[str]:
+    def row(bucket: pb.LimitBucket) -> list[str]:
+        numbers = (bucket.remaining, bucket.held, bucket.used, bucket.amount)
+        is_cost = units.get(bucket.limit_id) == _COST
+        reset = bucket.reset_time.ToDatetime() if bucket.HasField("reset_time") else None
+        return [
+            bucket.limit_id,
+            " ".join(filter(None, (bucket.project, bucket.key, bucket.model))) or "all",
+            *(_format_amount(number, is_cost=is_cost) for number in numbers),
+            f"{reset:%Y-%m-%d}" if reset else "",
+        ]
+
+    header = ["LIMIT", "FOR", "LEFT", "HELD", "USED", "OF", "RESETS"]
+    return format_table(header, map(row, buckets), num_text_columns=2)
+
+
+def _format_amount(amount: int, *, is_cost: bool) -> str:
+    value = Decimal(amount)
+    return f"{(value / _NANOS).normalize() if is_cost else value:,f}"
+
+
 def describe(limit: pb.Limit) -> str:
     """Format a limit as one line."""
-    amount = Decimal(limit.amount)
-    if limit.unit == _COST:
-        amount = (amount / _NANOS).normalize()
+    amount = _format_amount(limit.amount, is_cost=limit.unit == _COST)
     unit = pb.Limit.Unit.Name(limit.unit).removeprefix("UNIT_").lower().replace("_", " ")
     period = ""
     if limit.period:
@@ -154,7 +195,7 @@ def describe(limit: pb.Limit) -> str:
     scope = [f"{name} {value}" for name, value in names if value]
     scope += [f"each {pb.Limit.Subject.Name(each)[8:].lower()}" for each in limit.per]
     shadow = "    shadow" if limit.mode == pb.Limit.MODE_SHADOW else ""
-    return f"{limit.id}    {amount:,f} {unit}{period}    {', '.join(scope) or 'everything'}{shadow}"
+    return f"{limit.id}    {amount} {unit}{period}    {', '.join(scope) or 'everything'}{shadow}"
 
 
 def _encode_amount(amount: Decimal, *, is_cost: bool) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
@@ -60,6 +60,24 @@ class Subject(StrEnum):
     MODEL = "model"
 
 
+class BucketKey(NamedTuple):
+    """Project, key and model of requests, or of an amount: those that its limit has one for."""
+
+    project: str = ""
+    key: str = ""
+    model: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the amount among those of its limit."""
+        return "/".join(quote(value, safe="") for value in self)
+
+    @classmethod
+    def parse(cls, name: str) -> "BucketKey":
+        """Decode a name."""
+        return cls(*map(unquote, name.split("/")))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """A limit; see `corral.control.v1.Limit`."""
@@ -104,6 +122,14 @@ class Limit:
         """Whether the amount is refilled continuously."""
         return self.period is Period.MINUTE
 
+    def applies_to(self, caller: BucketKey) -> bool:
+        """Whether it applies to requests with this project, key and model."""
+        return all(getattr(self, each) in ("", getattr(caller, each)) for each in BucketKey._fields)
+
+    def bucket_of(self, caller: BucketKey) -> BucketKey:
+        """The amount that requests with this project, key and model use."""
+        return BucketKey(*(getattr(caller, each) if each in self.per else "" for each in Subject))
+
     def window(self, now: datetime) -> tuple[datetime, datetime]:
         """Start and end of the day or month of a budget, in UTC."""
         start = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -147,9 +173,9 @@ class ShareRequest:
         check_range(f"{path}.returned", self.returned, -_MAX_COUNT, _MAX_COUNT)
 
     @property
-    def bucket(self) -> str:
-        """The name of the amount among those of the limit."""
-        return "/".join(quote(value, safe="") for value in (self.project, self.key, self.model))
+    def bucket(self) -> BucketKey:
+        """The amount that is asked for."""
+        return BucketKey(self.project, self.key, self.model)
 
 
 class Share(NamedTuple):
@@ -159,6 +185,26 @@ class Share(NamedTuple):
     remaining: int = 0
     num_holders: int = 1
     reset_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketState:
+    """An amount and what is left of it; see `corral.control.v1.LimitBucket`."""
+
+    limit_id: str
+    project: str
+    key: str
+    model: str
+    amount: int
+    used: int
+    held: int
+    remaining: int
+    reset_at: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        """The name of the amount, as a cursor."""
+        return BucketKey(self.project, self.key, self.model).name
 
 
 def check_holder(holder: str) -> None:

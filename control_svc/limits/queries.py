@@ -16,8 +16,9 @@ from control_svc.db.transaction import Queries, Transaction
 from control_svc.limits.model import Limit, Mode, Period, RateBucket, Subject, Unit
 from svc_kit.errors import LimitExists, LimitNotFound
 
-_UNUSED_KEPT_FOR: Final = timedelta(days=1)
-"""A rate that was not used for so long is full again."""
+_SHARES_KEPT_FOR: Final = timedelta(days=1)
+_BUCKETS_KEPT_FOR: Final = timedelta(days=32)
+"""Longer than the period of any budget, so that operators see all amounts that were used in it."""
 
 
 class LimitRow(Table):
@@ -71,11 +72,11 @@ class LimitQueries(Queries):
         values = {**asdict(limit), "per": ",".join(limit.per)}
         await self._session.execute(insert(LimitRow).values(**values))
 
-    async def get(self, limit_id: str) -> Limit:
-        """Return and lock a limit. Raises LimitNotFound."""
+    async def get(self, limit_id: str, *, lock: bool = True) -> Limit:
+        """Return a limit, and lock it unless told otherwise. Raises LimitNotFound."""
         row = None
         if PROJECT_ID_PATTERN.fullmatch(limit_id):
-            row = await self._session.get(LimitRow, limit_id, with_for_update=True)
+            row = await self._session.get(LimitRow, limit_id, with_for_update=lock)
         if row is None:
             raise LimitNotFound(limit=limit_id)
         return _limit(row)
@@ -129,6 +130,17 @@ class ShareQueries(Queries):
         )
         return full
 
+    async def read(self, limit: Limit, bucket: str) -> RateBucket | None:
+        """Return a bucket without locking it; None if it was not used lately."""
+        row = await self._session.get(LimitBucketRow, (limit.id, bucket))
+        return None if row is None else RateBucket(row.level, row.updated_at)
+
+    async def page(self, limit: Limit, window: Window) -> list[str]:
+        """List the names of the buckets of a limit."""
+        query = select(LimitBucketRow.bucket).where(LimitBucketRow.limit_id == limit.id)
+        names = await self._session.scalars(apply_window(query, LimitBucketRow.bucket, window))
+        return list(names)
+
     async def save(self, limit: Limit, bucket: str, level: RateBucket) -> None:
         """Update a locked bucket."""
         await self._session.execute(
@@ -137,8 +149,8 @@ class ShareQueries(Queries):
             .values(**asdict(level))
         )
 
-    async def held_by_others(self, limit: Limit, bucket: str, holder: str) -> Sequence[int]:
-        """What each other holder has of a locked bucket, without those whose leases expired."""
+    async def held_by_others(self, limit: Limit, bucket: str, holder: str = "") -> Sequence[int]:
+        """What each other holder has of a bucket, without those whose leases expired."""
         rows = await self._session.scalars(
             select(LimitShareRow.held).where(
                 LimitShareRow.limit_id == limit.id,
@@ -164,11 +176,10 @@ class ShareQueries(Queries):
 
 async def delete_unused_shares(tx: Transaction, now: datetime) -> Deleted:
     """Delete expired shares and unused buckets. A step of the sweeper."""
-    before = now - _UNUSED_KEPT_FOR
-    shares = await delete_some(tx, LimitShareRow, LimitShareRow.expires_at < before)
-    buckets = await delete_some(
-        tx, LimitBucketRow, LimitBucketRow.updated_at < before, limit=ROWS_AT_ONCE
-    )
+    expired = LimitShareRow.expires_at < now - _SHARES_KEPT_FOR
+    unused = LimitBucketRow.updated_at < now - _BUCKETS_KEPT_FOR
+    shares = await delete_some(tx, LimitShareRow, expired)
+    buckets = await delete_some(tx, LimitBucketRow, unused, limit=ROWS_AT_ONCE)
     return Deleted(len(shares) + len(buckets))
 
 

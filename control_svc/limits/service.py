@@ -14,20 +14,21 @@ from control_svc.db.transaction import (
     read_transaction,
     write_transaction,
 )
+from control_svc.limits.buckets import read_state, read_used
 from control_svc.limits.model import (
     LEASE,
     MAX_LIMITS,
     MAX_SHARES,
+    BucketKey,
+    BucketState,
     Limit,
     Mode,
     Share,
     ShareRequest,
-    Subject,
     check_holder,
     divide,
 )
 from control_svc.limits.queries import LimitQueries, ShareQueries
-from control_svc.projects.usage import UsageQueries
 from svc_kit.errors import TooManyLimits
 
 MAX_PAGE = 1000
@@ -90,6 +91,18 @@ class Limits:
         await LimitQueries(tx).delete(limit_id)
         await record_act(tx, limit_id)
 
+    @read_transaction
+    async def buckets(
+        self, tx: Transaction, limit_id: str, page_request: PageRequest
+    ) -> Page[BucketState]:
+        """List the amounts of a limit and what is left. Raises LimitNotFound or InvalidField."""
+        limit = await LimitQueries(tx).get(limit_id, lock=False)
+        window = self.tokens.window(page_request, ("limit buckets", limit_id), MAX_PAGE)
+        names = await ShareQueries(tx).page(limit, window)
+        if not limit.per:
+            names = names or [BucketKey().name]
+        return window.page([await read_state(tx, limit, BucketKey.parse(each)) for each in names])
+
     async def lease(self, holder: str, requests: Sequence[ShareRequest]) -> Leased:
         """Return all limits, and grant shares.
 
@@ -110,7 +123,7 @@ async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest])
     shares = [Share()] * len(requests)
     # In key order, to avoid deadlocks.
     for number, request in sorted(
-        enumerate(requests), key=lambda each: (each[1].limit_id, each[1].bucket)
+        enumerate(requests), key=lambda each: (each[1].limit_id, each[1].bucket.name)
     ):
         if (limit := by_id.get(request.limit_id)) is not None:
             shares[number] = await _grant(tx, holder, limit, request)
@@ -119,7 +132,7 @@ async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest])
 
 async def _grant(tx: Transaction, holder: str, limit: Limit, request: ShareRequest) -> Share:
     """Grant a share of one bucket."""
-    queries, bucket = ShareQueries(tx), request.bucket
+    queries, bucket = ShareQueries(tx), request.bucket.name
     level = await queries.lock(limit, bucket)
     others = await queries.held_by_others(limit, bucket, holder)
     held, reset_at = sum(others) + request.held, None
@@ -128,13 +141,7 @@ async def _grant(tx: Transaction, holder: str, limit: Limit, request: ShareReque
         share = divide(level.level, request, len(others) + 1)
         await queries.save(limit, bucket, level.subtract(share.granted))
     else:
-        used = 0
-        if limit.period is not None:
-            start, reset_at = limit.window(await tx.now())
-            subjects = {
-                name.value: getattr(request, name) or getattr(limit, name) for name in Subject
-            }
-            used = limit.used(await UsageQueries(tx).total(start, **subjects))
+        used, reset_at = await read_used(tx, limit, request.bucket)
         share = divide(limit.amount - used - held, request, len(others) + 1)
         await queries.save(limit, bucket, replace(level, updated_at=await tx.now()))
     await queries.set_held(limit, bucket, holder, request.held + share.granted, LEASE)

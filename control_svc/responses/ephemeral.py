@@ -46,6 +46,7 @@ class CompactedItems:
 
     id: str
     created_at: datetime
+    model: str
     output: Sequence[Item]
     usage: TurnUsage
 
@@ -184,6 +185,7 @@ class EphemeralResponses:
         return CompactedItems(
             id=response.id,
             created_at=response.created_at,
+            model=response.settings.model,
             output=[*user_messages, self.compactor.new_item(project, summary)],
             usage=usage,
         )

@@ -12,8 +12,9 @@ from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.input_items import Include
 from control_svc.items.proto import includes_from_pb, items_to_pb
 from control_svc.jobs.model import JobPriority
+from control_svc.limits.buckets import RateLimits
 from control_svc.responses.ephemeral import EphemeralResponses
-from control_svc.responses.events import event_to_pb
+from control_svc.responses.events import CREATED, event_to_pb
 from control_svc.responses.proto import USAGE, compact_request, new_response, response_to_pb
 from control_svc.responses.service import Responses
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
@@ -26,9 +27,12 @@ from svc_kit.rpc.message_mapper import encode_timestamp
 class ResponseServicer(rpc.ResponseServiceServicer):
     """Responses over gRPC."""
 
-    def __init__(self, responses: Responses, requests: EphemeralResponses) -> None:
+    def __init__(
+        self, responses: Responses, requests: EphemeralResponses, limits: RateLimits
+    ) -> None:
         self._responses = responses
         self._requests = requests
+        self._limits = limits
 
     async def CreateResponse(
         self, request: pb.CreateResponseRequest, context: Context
@@ -36,7 +40,10 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         """Create a response and return it when it has ended."""
         new = new_response(request.new_response, request.request_id)
         response = await self._requests.answer(caller_project(), new)
-        return pb.CreateResponseResponse(response=response_to_pb(response))
+        return pb.CreateResponseResponse(
+            response=response_to_pb(response),
+            rate_limits=await self._limits.of_caller(response.settings.model),
+        )
 
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
@@ -46,7 +53,11 @@ class ResponseServicer(rpc.ResponseServiceServicer):
         groups = self._requests.stream(caller_project(), new)
         async with aclosing(_flatten(groups)) as events:
             async for event in events:
-                yield pb.StreamResponseResponse(event=event_to_pb(event))
+                message = pb.StreamResponseResponse(event=event_to_pb(event))
+                if message.event.HasField(CREATED):
+                    model = message.event.created.settings.model
+                    message.rate_limits.extend(await self._limits.of_caller(model))
+                yield message
 
     async def WatchResponse(
         self, request: pb.WatchResponseRequest, context: Context
@@ -131,6 +142,7 @@ class ResponseServicer(rpc.ResponseServiceServicer):
             create_time=encode_timestamp(compacted.created_at),
             output=items_to_pb(compacted.output, [Include.INPUT_IMAGE_URLS]),
             usage=USAGE.to_message(compacted.usage),
+            rate_limits=await self._limits.of_caller(compacted.model),
         )
 
 

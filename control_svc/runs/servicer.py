@@ -8,6 +8,7 @@ from corral.control.v1 import run_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.event_log.model import BEFORE_FIRST
+from control_svc.limits.buckets import RateLimits
 from control_svc.runs.model import ToolOutput
 from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.service import Runs
@@ -16,8 +17,9 @@ from control_svc.runs.service import Runs
 class RunServicer(rpc.RunServiceServicer):
     """Runs over gRPC."""
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, runs: Runs, limits: RateLimits) -> None:
         self._runs = runs
+        self._limits = limits
 
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
@@ -25,7 +27,8 @@ class RunServicer(rpc.RunServiceServicer):
         """Create a run."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         run = await self._runs.create(caller_project(), request.thread_id, new)
-        return pb.CreateRunResponse(run=RUN.to_message(run))
+        limits = await self._limits.of_caller(run.settings.model)
+        return pb.CreateRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
     async def CreateThreadAndRun(
         self, request: pb.CreateThreadAndRunRequest, context: Context
@@ -35,7 +38,8 @@ class RunServicer(rpc.RunServiceServicer):
         run = await self._runs.create_with_thread(
             caller_project(), NEW_RUN_THREAD.from_message(request), new
         )
-        return pb.CreateThreadAndRunResponse(run=RUN.to_message(run))
+        limits = await self._limits.of_caller(run.settings.model)
+        return pb.CreateThreadAndRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
         """Return a run."""
@@ -77,7 +81,9 @@ class RunServicer(rpc.RunServiceServicer):
             request.request_id,
         )
         return pb.SubmitToolOutputsResponse(
-            run=RUN.to_message(result.run), last_event=result.last_event
+            run=RUN.to_message(result.run),
+            last_event=result.last_event,
+            rate_limits=await self._limits.of_caller(result.run.settings.model),
         )
 
     async def GetRunStep(

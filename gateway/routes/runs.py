@@ -11,6 +11,7 @@ from corral.control.v1 import run_service_pb2 as pb
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from dialects.openai.assistants.run_objects import (
     DONE,
@@ -42,6 +43,7 @@ from gateway.calls import StreamCall
 from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import ControlClient
 from svc_kit.errors import DomainError
 
@@ -79,8 +81,8 @@ class StartedRun:
     stream but not the run.
     """
 
-    first = None
-    """The first message has no state of limits."""
+    first: _Reply | None = None
+    """The created run, with the state of limits."""
 
     def __init__(self, start_run: _StartRun, watch: _WatchRun) -> None:
         self._start_run = start_run
@@ -93,7 +95,7 @@ class StartedRun:
         """Start the run and wait for its first event."""
         self._opening = asyncio.ensure_future(self._start_run())
         try:
-            reply = await self._opening
+            self.first = reply = await self._opening
         except asyncio.CancelledError:
             if self._stopped is None:
                 raise
@@ -125,7 +127,10 @@ class StartedRun:
 class RunResponder:
     """Responds with a run, or with its events."""
 
-    def __init__(self, control: ControlClient, include: list[str], context: AppContext) -> None:
+    def __init__(
+        self, scope: Scope, control: ControlClient, include: list[str], context: AppContext
+    ) -> None:
+        self._scope = scope
         self._control = control
         self._include = include
         self._context = context
@@ -133,14 +138,18 @@ class RunResponder:
     async def respond(self, start_run: _StartRun, *, stream: bool | None) -> Response:
         """Create or resume a run, and respond with it or with a stream of its events."""
         if not stream:
-            return _run_response((await start_run()).run)
+            reply = await start_run()
+            set_rate_limits(self._scope, reply)
+            return _run_response(reply.run)
         watch = functools.partial(self._control.stream, self._control.runs.WatchRun)
         start = functools.partial(StartedRun, start_run, watch)
         return self._context.stream_response(start, RunFrames(self._include), ASSISTANT_PARAMS)
 
 
-async def _responder(control: Control, include: Include, context: Context) -> RunResponder:
-    return RunResponder(control, include, context)
+async def _responder(
+    request: Request, control: Control, include: Include, context: Context
+) -> RunResponder:
+    return RunResponder(request.scope, control, include, context)
 
 
 Responder = Annotated[RunResponder, Depends(_responder)]

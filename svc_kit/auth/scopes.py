@@ -192,6 +192,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             "corral.control.v1.LimitService",
             Scope.ADMIN_READ,
             "ListLimits",
+            "ListLimitBuckets",
         ),
         **_rows("corral.control.v1.LimitService", Scope.SERVICE, "LeaseLimits"),
         **_rows(

@@ -90,6 +90,17 @@ async def wait_until_refused(client: openai.AsyncOpenAI) -> openai.RateLimitErro
                 return error
 
 
+async def wait_until_limited(client: openai.AsyncOpenAI, limit_id: str) -> None:
+    """Send chats until a new limit applies to them."""
+    async with asyncio.timeout(30):
+        limited = False
+        while not limited:
+            raw = await client.chat.completions.with_raw_response.create(
+                model=MODEL, messages=MESSAGES, max_tokens=1
+            )
+            limited = limit_id in raw.headers.get("ratelimit", "")
+
+
 async def wait_for_batch(client: openai.AsyncOpenAI, *prompts: str) -> Batch:
     """Run a batch of chats to its end."""
     lines = [
@@ -137,6 +148,33 @@ async def test_the_official_client_sees_a_rate_limit(limited: Limited) -> None:
     assert "'red-calls'" in refused.message
     assert refused.response.headers["x-ratelimit-remaining-requests"] == "0"
     assert 0 < int(refused.response.headers["retry-after"]) <= 20
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK deprecates Assistants
+async def test_responses_and_runs_have_the_headers_too(limited: Limited) -> None:
+    """Whole responses, streams and runs; what is leased in advance counts as used."""
+    secret, key_id = await limited.key("violet")
+    await limited.operator.create_limit("violet-calls", "REQUESTS", 50, key=key_id)
+    async with limited.corral.sdk(secret) as client:
+        await wait_until_limited(client, "violet-calls")
+        answers = [
+            await client.responses.with_raw_response.create(
+                model=MODEL, input=CAPITAL, store=False, max_output_tokens=1
+            ),
+            await client.responses.with_raw_response.create(
+                model=MODEL, input=CAPITAL, stream=True, max_output_tokens=1
+            ),
+        ]
+        assistant = await client.beta.assistants.create(model=MODEL)
+        create_run = client.beta.threads.with_raw_response.create_and_run
+        answers += [
+            await create_run(assistant_id=assistant.id, thread={"messages": MESSAGES}),
+            await create_run(assistant_id=assistant.id, thread={"messages": MESSAGES}, stream=True),
+        ]
+    left = [int(each.headers["x-ratelimit-remaining-requests"]) for each in answers]
+
+    assert all(40 <= each < 50 for each in left)
+    assert '"violet-calls";q=50;w=60' in answers[3].headers["ratelimit-policy"]
 
 
 async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, rpc: Rpc) -> None:

@@ -128,6 +128,13 @@ class Operator(GrpcClient):
         request = limit_service_pb2.CreateLimitRequest(limit=limit)
         return (await self.call(self.limits.CreateLimit, request)).limit
 
+    async def limit_buckets(
+        self, limit_id: str, **request: Any
+    ) -> limit_service_pb2.ListLimitBucketsResponse:
+        """List a page of the amounts of a limit."""
+        asked = limit_service_pb2.ListLimitBucketsRequest(limit_id=limit_id, **request)
+        return await self.call(self.limits.ListLimitBuckets, asked)
+
     async def lease(
         self, holder: str, *shares: limit_service_pb2.LimitShareRequest
     ) -> limit_service_pb2.LeaseLimitsResponse:

@@ -208,6 +208,26 @@ def test_limits_are_created_changed_and_deleted(served: Served) -> None:
     assert "Nothing to change" in served.corral("limits", "update", "spend").output
 
 
+def test_what_limits_have_left_is_a_table(served: Served) -> None:
+    """Of all limits or one, amounts of cost in the currency, and as JSON."""
+    for name, unit, period, amount in (
+        ("calls", "requests", "minute", "6000"),
+        ("spend", "cost", "month", "12.50"),
+    ):
+        served.output(
+            *("limits", "create", name, "--unit", unit, "--period", period, "--amount", amount)
+        )
+    lines = [line.split() for line in served.output("limits", "status").splitlines()]
+    (spend,) = json.loads(served.output("limits", "status", "spend", "--json"))
+
+    assert lines[0] == ["LIMIT", "FOR", "LEFT", "HELD", "USED", "OF", "RESETS"]
+    assert lines[1] == ["calls", "all", "6,000", "0", "0", "6,000"]
+    assert lines[2][:6] == ["spend", "all", "12.5", "0", "0", "12.5"]
+    assert lines[2][6].endswith("-01")
+    assert (spend["limit_id"], spend["remaining"]) == ("spend", "12500000000")
+    assert served.corral("limits", "status", "gone").exit_code == 1
+
+
 def test_usage_is_a_table(served: Served) -> None:
     """By day or hour, of one project or all."""
     operator, now = Operator.of(served.running), served.running.clock()

@@ -128,6 +128,46 @@ class DeleteLimitResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ListLimitBucketsRequest(_message.Message):
+    __slots__ = ("limit_id", "page_size", "page_token")
+    LIMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    limit_id: str
+    page_size: int
+    page_token: str
+    def __init__(self, limit_id: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class LimitBucket(_message.Message):
+    __slots__ = ("limit_id", "project", "key", "model", "amount", "used", "held", "remaining", "reset_time")
+    LIMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    AMOUNT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    RESET_TIME_FIELD_NUMBER: _ClassVar[int]
+    limit_id: str
+    project: str
+    key: str
+    model: str
+    amount: int
+    used: int
+    held: int
+    remaining: int
+    reset_time: _timestamp_pb2.Timestamp
+    def __init__(self, limit_id: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., model: _Optional[str] = ..., amount: _Optional[int] = ..., used: _Optional[int] = ..., held: _Optional[int] = ..., remaining: _Optional[int] = ..., reset_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ListLimitBucketsResponse(_message.Message):
+    __slots__ = ("buckets", "next_page_token")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedCompositeFieldContainer[LimitBucket]
+    next_page_token: str
+    def __init__(self, buckets: _Optional[_Iterable[_Union[LimitBucket, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class LimitShareRequest(_message.Message):
     __slots__ = ("limit_id", "project", "key", "model", "held", "returned", "required", "desired")
     LIMIT_ID_FIELD_NUMBER: _ClassVar[int]

@@ -56,6 +56,11 @@ class LimitServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitResponse.FromString,
                 _registered_method=True)
+        self.ListLimitBuckets = channel.unary_unary(
+                '/corral.control.v1.LimitService/ListLimitBuckets',
+                request_serializer=corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsResponse.FromString,
+                _registered_method=True)
         self.LeaseLimits = channel.unary_unary(
                 '/corral.control.v1.LimitService/LeaseLimits',
                 request_serializer=corral_dot_control_dot_v1_dot_limit__service__pb2.LeaseLimitsRequest.SerializeToString,
@@ -100,6 +105,15 @@ class LimitServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLimitBuckets(self, request, context):
+        """ListLimitBuckets lists the amounts of a limit and what is left of them: one, or for a limit per
+        project, key or model one for each that was used lately, by project, key and model.
+        Errors include: NOT_FOUND: no such limit. INVALID_ARGUMENT: a page token of another list.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaseLimits(self, request, context):
         """LeaseLimits returns all limits to an inference service, and shares of those that it asks for.
         Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
@@ -131,6 +145,11 @@ def add_LimitServiceServicer_to_server(servicer, server):
                     servicer.DeleteLimit,
                     request_deserializer=corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitResponse.SerializeToString,
+            ),
+            'ListLimitBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLimitBuckets,
+                    request_deserializer=corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsResponse.SerializeToString,
             ),
             'LeaseLimits': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaseLimits,
@@ -248,6 +267,33 @@ class LimitService:
             '/corral.control.v1.LimitService/DeleteLimit',
             corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_limit__service__pb2.DeleteLimitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLimitBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.LimitService/ListLimitBuckets',
+            corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_limit__service__pb2.ListLimitBucketsResponse.FromString,
             options,
             channel_credentials,
             insecure,

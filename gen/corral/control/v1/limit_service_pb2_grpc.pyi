@@ -52,6 +52,11 @@ class LimitServiceStub:
     """
     DeleteLimit: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.DeleteLimitRequest, _limit_service_pb2.DeleteLimitResponse]
     """DeleteLimit deletes a limit. Errors include: NOT_FOUND: no such limit."""
+    ListLimitBuckets: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.ListLimitBucketsRequest, _limit_service_pb2.ListLimitBucketsResponse]
+    """ListLimitBuckets lists the amounts of a limit and what is left of them: one, or for a limit per
+    project, key or model one for each that was used lately, by project, key and model.
+    Errors include: NOT_FOUND: no such limit. INVALID_ARGUMENT: a page token of another list.
+    """
     LeaseLimits: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.LeaseLimitsRequest, _limit_service_pb2.LeaseLimitsResponse]
     """LeaseLimits returns all limits to an inference service, and shares of those that it asks for.
     Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
@@ -80,6 +85,11 @@ class LimitServiceAsyncStub(LimitServiceStub):
     """
     DeleteLimit: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.DeleteLimitRequest, _limit_service_pb2.DeleteLimitResponse]  # type: ignore[assignment]
     """DeleteLimit deletes a limit. Errors include: NOT_FOUND: no such limit."""
+    ListLimitBuckets: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.ListLimitBucketsRequest, _limit_service_pb2.ListLimitBucketsResponse]  # type: ignore[assignment]
+    """ListLimitBuckets lists the amounts of a limit and what is left of them: one, or for a limit per
+    project, key or model one for each that was used lately, by project, key and model.
+    Errors include: NOT_FOUND: no such limit. INVALID_ARGUMENT: a page token of another list.
+    """
     LeaseLimits: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.LeaseLimitsRequest, _limit_service_pb2.LeaseLimitsResponse]  # type: ignore[assignment]
     """LeaseLimits returns all limits to an inference service, and shares of those that it asks for.
     Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
@@ -125,6 +135,16 @@ class LimitServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_limit_service_pb2.DeleteLimitResponse, _abc.Awaitable[_limit_service_pb2.DeleteLimitResponse]]:
         """DeleteLimit deletes a limit. Errors include: NOT_FOUND: no such limit."""
+
+    def ListLimitBuckets(
+        self,
+        request: _limit_service_pb2.ListLimitBucketsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_limit_service_pb2.ListLimitBucketsResponse, _abc.Awaitable[_limit_service_pb2.ListLimitBucketsResponse]]:
+        """ListLimitBuckets lists the amounts of a limit and what is left of them: one, or for a limit per
+        project, key or model one for each that was used lately, by project, key and model.
+        Errors include: NOT_FOUND: no such limit. INVALID_ARGUMENT: a page token of another list.
+        """
 
     def LeaseLimits(
         self,

@@ -4,6 +4,7 @@ from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import response_pb2 as _response_pb2
 from corral.control.v1 import response_event_pb2 as _response_event_pb2
+from corral.inference.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -22,10 +23,12 @@ class CreateResponseRequest(_message.Message):
     def __init__(self, new_response: _Optional[_Union[_response_pb2.NewResponse, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CreateResponseResponse(_message.Message):
-    __slots__ = ("response",)
+    __slots__ = ("response", "rate_limits")
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     response: _response_pb2.Response
-    def __init__(self, response: _Optional[_Union[_response_pb2.Response, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, response: _Optional[_Union[_response_pb2.Response, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class StreamResponseRequest(_message.Message):
     __slots__ = ("new_response", "request_id")
@@ -36,10 +39,12 @@ class StreamResponseRequest(_message.Message):
     def __init__(self, new_response: _Optional[_Union[_response_pb2.NewResponse, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class StreamResponseResponse(_message.Message):
-    __slots__ = ("event",)
+    __slots__ = ("event", "rate_limits")
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     event: _response_event_pb2.ResponseEvent
-    def __init__(self, event: _Optional[_Union[_response_event_pb2.ResponseEvent, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, event: _Optional[_Union[_response_event_pb2.ResponseEvent, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class WatchResponseRequest(_message.Message):
     __slots__ = ("response_id", "after")
@@ -178,13 +183,15 @@ class CompactResponseRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., input: _Optional[_Iterable[_Union[_item_pb2.Item, _Mapping]]] = ..., previous_response_id: _Optional[str] = ..., instructions: _Optional[str] = ..., prompt_cache_key: _Optional[str] = ...) -> None: ...
 
 class CompactResponseResponse(_message.Message):
-    __slots__ = ("id", "create_time", "output", "usage")
+    __slots__ = ("id", "create_time", "output", "usage", "rate_limits")
     ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     id: str
     create_time: _timestamp_pb2.Timestamp
     output: _containers.RepeatedCompositeFieldContainer[_item_pb2.Item]
     usage: _response_pb2.ResponseUsage
-    def __init__(self, id: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., output: _Optional[_Iterable[_Union[_item_pb2.Item, _Mapping]]] = ..., usage: _Optional[_Union[_response_pb2.ResponseUsage, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, id: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., output: _Optional[_Iterable[_Union[_item_pb2.Item, _Mapping]]] = ..., usage: _Optional[_Union[_response_pb2.ResponseUsage, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...

@@ -75,10 +75,12 @@ class CreateRunRequest(_message.Message):
     def __init__(self, thread_id: _Optional[str] = ..., run: _Optional[_Union[RunOptions, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CreateRunResponse(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "rate_limits")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     run: _run_pb2.Run
-    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class CreateThreadAndRunRequest(_message.Message):
     __slots__ = ("thread", "messages", "run", "request_id", "new_vector_stores")
@@ -95,10 +97,12 @@ class CreateThreadAndRunRequest(_message.Message):
     def __init__(self, thread: _Optional[_Union[_thread_pb2.Thread, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_message_pb2.NewMessage, _Mapping]]] = ..., run: _Optional[_Union[RunOptions, _Mapping]] = ..., request_id: _Optional[str] = ..., new_vector_stores: _Optional[_Iterable[_Union[_vector_store_service_pb2.CreateVectorStoreRequest, _Mapping]]] = ...) -> None: ...
 
 class CreateThreadAndRunResponse(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "rate_limits")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     run: _run_pb2.Run
-    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
     __slots__ = ("thread_id", "run_id")
@@ -198,12 +202,14 @@ class ToolOutput(_message.Message):
     def __init__(self, call_id: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
 
 class SubmitToolOutputsResponse(_message.Message):
-    __slots__ = ("run", "last_event")
+    __slots__ = ("run", "last_event", "rate_limits")
     RUN_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     run: _run_pb2.Run
     last_event: int
-    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ..., last_event: _Optional[int] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, run: _Optional[_Union[_run_pb2.Run, _Mapping]] = ..., last_event: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class GetRunStepRequest(_message.Message):
     __slots__ = ("thread_id", "run_id", "step_id")

@@ -20,6 +20,8 @@ from tests.support.operators import make_limit
 START = datetime(2026, 11, 26, tzinfo=UTC)
 KEY = UsageKey("red", "key_1", "demo")
 MOST_OUTPUT = 400
+MOST_REQUESTS = 20
+"""More than the largest amount admits."""
 
 
 class FakeControl:
@@ -121,6 +123,12 @@ class Installation:
             self.used.append((self.control.now, tokens + (0 if before else prompt)))
         self.running[number] = (holder, admission, prompt, before + tokens)
 
+    def generate_reserved(self, number: int) -> None:
+        """Generate all tokens that a request has reserved."""
+        _, admission, prompt, tokens = self.running[number]
+        if (rest := self._reserved(admission) - prompt - tokens) > 0:
+            self.generate(number, rest)
+
     def finish(self, number: int) -> None:
         """End a request, and report its usage at once."""
         holder, admission, prompt, tokens = self.running.pop(number)
@@ -175,6 +183,36 @@ async def run_steps(installation: Installation, steps: list[tuple[str, int, int]
                 installation.control.now += size / 20
             case "renew":
                 await installation.holders[number % num_holders].renew()
+
+
+@settings(max_examples=examples(50))
+@given(
+    num_holders=st.integers(1, 4),
+    amount=st.integers(300, 3000),
+    steps=STEPS,
+    pause_s=st.integers(0, 120),
+)
+def test_what_streams_have_reserved_is_not_refilled(
+    num_holders: int, amount: int, steps: list[tuple[str, int, int]], pause_s: int
+) -> None:
+    """After a pause of any length, those that run and all that are admitted then use together at
+    most the amount, however much of it they use at once."""
+    installation = Installation(make_limit("tokens", "TOKENS", amount), num_holders)
+
+    async def run() -> None:
+        await run_steps(installation, steps)
+        await installation.admit(0, 1, MOST_OUTPUT)
+        installation.control.now += pause_s
+        await installation.start()
+        installation.used.clear()
+        installation.topped_up = 0
+        for number in range(MOST_REQUESTS):
+            await installation.admit(number % num_holders, 1, MOST_OUTPUT)
+        for number in range(len(installation.running)):
+            installation.generate_reserved(number)
+
+    asyncio.run(run())
+    assert sum(used for _, used in installation.used) <= amount + installation.topped_up
 
 
 @settings(max_examples=examples(150))

@@ -170,6 +170,33 @@ async def test_a_budget_is_what_usage_has_left(running: RunningControl, operator
     assert await granted(operator, "one", mine) == [100]
 
 
+async def test_an_operator_sees_what_is_left(running: RunningControl, operator: Operator) -> None:
+    """Of a limit that nobody used, of each amount of a limit per key, and of a budget; what
+    holders have leased is not left."""
+    running.clock.now = running.clock.now.replace(hour=12)
+    await operator.create_limit("calls", "REQUESTS", 60)
+    await operator.create_limit("daily", "TOKENS", 100, "DAY", per=["SUBJECT_KEY"], project="red")
+    await operator.report("a", make_usage_delta(running.clock.now, (1, 20, 0, 10), key="k/1"))
+    daily = [share("daily", key=key, required=5) for key in ("k/1", "k2")]
+    await operator.lease("one", *daily)
+    unused = await operator.limit_buckets("calls")
+    await operator.lease("one", share("calls", required=40))
+    running.clock.advance(seconds=10)
+    after = await operator.limit_buckets("calls")
+    budgets = await operator.limit_buckets("daily", page_size=1)
+    page = await operator.limit_buckets("daily", page_size=1, page_token=budgets.next_page_token)
+
+    assert [*unused.buckets] == [pb.LimitBucket(limit_id="calls", amount=60, remaining=60)]
+    assert [*after.buckets] == [pb.LimitBucket(limit_id="calls", amount=60, held=40, remaining=20)]
+    (first,), (second,) = budgets.buckets, page.buckets
+    assert not page.next_page_token
+    assert (first.key, first.used, first.held, first.remaining) == ("k/1", 30, 5, 65)
+    assert (second.key, second.used, second.held, second.remaining) == ("k2", 0, 5, 95)
+    assert first.reset_time.ToDatetime().hour == 0
+    with pytest.raises(LimitNotFound):
+        await operator.limit_buckets("gone")
+
+
 async def test_parallel_holders_never_get_more_than_there_is(operator: Operator) -> None:
     """Transactions on the same bucket wait for each other, also the one that creates it."""
     await operator.create_limit("at-once", "CONCURRENT_REQUESTS", 25, "")

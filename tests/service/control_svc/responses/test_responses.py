@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_pb2
+from corral.control.v1 import limit_service_pb2 as limit_pb
 from corral.control.v1 import response_service_pb2 as pb
 
 from control_svc.inference.turns import TextPart, TurnRequest
@@ -16,7 +17,15 @@ from svc_kit.errors import (
     ToolOutputMissing,
 )
 from tests.support.control import RunningControl
-from tests.support.response_client import ResponseClient, event_names, function_output, output_text
+from tests.support.conversation_client import make_message
+from tests.support.operators import Operator
+from tests.support.response_client import (
+    ResponseClient,
+    event_names,
+    function_output,
+    new_response_message,
+    output_text,
+)
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 
 COMPLETED = response_pb2.Response.STATE_COMPLETED
@@ -285,3 +294,33 @@ async def test_closing_the_stream_cancels_a_response_that_is_not_stored(
     await stream.aclose()
     async with asyncio.timeout(10):
         await model.ended.wait()
+
+
+async def test_answers_tell_what_the_limits_of_the_caller_have_left(
+    running: RunningControl, client: ResponseClient
+) -> None:
+    """The reply of a response and the first message of a stream, for enforced limits that apply."""
+    operator = Operator.of(running)
+    for limit_id, fields in (
+        ("calls", {}),
+        ("others", {"model": "another"}),
+        ("shadow", {"mode": limit_pb.Limit.MODE_SHADOW}),
+    ):
+        await operator.create_limit(limit_id, "REQUESTS", 60, **fields)
+    await operator.lease("one", limit_pb.LimitShareRequest(limit_id="calls", required=20))
+    created = await client.client.call(
+        client.stub.CreateResponse,
+        pb.CreateResponseRequest(new_response=new_response_message("Hi")),
+    )
+    request = pb.StreamResponseRequest(new_response=new_response_message("Hi", store=False))
+    call = client.stub.StreamResponse(request, metadata=client.client.metadata)
+    first, *others = [message async for message in call]
+    compacted = await client.client.call(
+        client.stub.CompactResponse, pb.CompactResponseRequest(input=[make_message("Hi")])
+    )
+
+    (status,) = created.rate_limits
+    assert (status.name, status.amount, status.remaining) == ("calls", 60, 40)
+    assert (status.reset.seconds, status.window.seconds) == (20, 60)
+    assert [*first.rate_limits] == [*compacted.rate_limits] == [status]
+    assert not any(message.rate_limits for message in others)
