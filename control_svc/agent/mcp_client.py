@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx2
 import orjson
@@ -35,6 +35,7 @@ from control_svc.config import McpServerSettings
 from control_svc.items.input_items import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
 from svc_kit.lifecycle import StartupError
+from svc_kit.tracing.span import trace_metadata
 
 _log = logging.getLogger(__name__)
 _MAX_PROBLEM_CHARACTERS: Final = 2000
@@ -92,7 +93,9 @@ class RemoteMcpServers:
         limit = self._servers[label].output_bytes
 
         async def call_tool(client: Client) -> str:
-            params = CallToolRequestParams(name=name, arguments=dict(arguments))
+            # As OpenTelemetry's conventions for MCP say, besides the header of the connection.
+            trace: Any = dict(trace_metadata())
+            params = CallToolRequestParams(name=name, arguments=dict(arguments), _meta=trace)
             request = CallToolRequest(params=params)
             result = await client.session.send_request(request, _RESULT)
             if isinstance(result, InputRequiredResult):
@@ -131,7 +134,7 @@ class RemoteMcpServers:
 async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
     http = httpx2.AsyncClient(
         transport=_BoundedTransport(server.output_bytes),
-        headers=dict(server.headers),
+        headers=dict(server.headers) | dict(trace_metadata()),
         timeout=server.timeout_s,
         trust_env=False,
     )

@@ -1,6 +1,7 @@
 """The job handler of runs: restores the state, prepares the agent loop, and ends the run."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
@@ -46,6 +47,7 @@ from control_svc.runs.transitions import end_run, wait_for_outputs
 from control_svc.tools.model import FileSearchTool, ResponseFormat
 from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import DomainError
+from svc_kit.tracing.span import Attributes, current_span, running_span
 
 KIND: Final = "run"
 """Kind of the jobs that execute runs."""
@@ -124,10 +126,22 @@ class RunWorker(LoopWorker[RunRecorder]):
             ),
         )
 
+    async def execute(
+        self, recorder: RunRecorder, prepared: Awaitable[LoopWork], cancelled: asyncio.Event
+    ) -> None:
+        """Run the loop below a span for the invocation of the assistant."""
+        with running_span(current_span().child("invoke_agent")) as span:
+            if span.is_recording:
+                span.set(_agent_attributes(recorder.run))
+            await super().execute(recorder, prepared, cancelled)
+
     async def end(self, recorder: RunRecorder, result: LoopResult) -> None:
         """End the run, or make it wait for outputs unless cancellation was requested."""
 
+        span = current_span()
+
         async def finish(tx: Transaction, run: Run) -> Sequence[RunEvent]:
+            span.set(_usage_attributes(run) | {"corral.run.outcome": result.outcome})
             project, is_cancelling = recorder.project, run.state is RunState.CANCELLING
             if result.outcome is Outcome.ACTION_REQUIRED and not is_cancelling:
                 calls = await _open_calls(tx, project, run)
@@ -138,10 +152,33 @@ class RunWorker(LoopWorker[RunRecorder]):
 
     async def fail(self, recorder: RunRecorder, error: DomainError) -> None:
         """End the run with the text that was published."""
-        failed = RunEnd(RunState.FAILED, to_run_error(error))
-        await recorder.conclude(
-            None, lambda tx, run: end_run(tx, recorder.project, run, failed, recorder.texts())
-        )
+        failed, span = RunEnd(RunState.FAILED, to_run_error(error)), current_span()
+
+        async def finish(tx: Transaction, run: Run) -> Sequence[RunEvent]:
+            span.set(_usage_attributes(run) | {"error.type": error.reason})
+            return await end_run(tx, recorder.project, run, failed, recorder.texts())
+
+        await recorder.conclude(None, finish)
+
+
+def _agent_attributes(run: Run) -> Attributes:
+    """Attributes of OpenTelemetry's GenAI conventions."""
+    return {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "corral",
+        "gen_ai.agent.id": run.assistant_id,
+        "gen_ai.conversation.id": run.thread_id,
+        "gen_ai.request.model": run.settings.model,
+        "corral.run.id": run.id,
+    }
+
+
+def _usage_attributes(run: Run) -> dict[str, str | int]:
+    """The usage of all attempts of a run."""
+    return {
+        "gen_ai.usage.input_tokens": run.usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": run.usage.completion_tokens,
+    }
 
 
 _ENDS: Final = {

@@ -157,7 +157,7 @@ async def test_responses_and_runs_have_the_headers_too(limited: Limited) -> None
     await limited.operator.create_limit("violet-calls", "REQUESTS", 50, key=key_id)
     async with limited.corral.sdk(secret) as client:
         await wait_until_limited(client, "violet-calls")
-        answers = [
+        answers: list[Any] = [
             await client.responses.with_raw_response.create(
                 model=MODEL, input=CAPITAL, store=False, max_output_tokens=1
             ),

@@ -9,14 +9,14 @@ import httpx
 import pytest
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
-from tests.support.mcp_server import LABEL, run_shop
+from tests.support.mcp_server import LABEL, Shop, run_shop
 from tests.support.otlp import Collector, ReceivedSpan, run_collector
 from tests.support.services import MODEL, corral_up
 
 pytestmark = pytest.mark.e2e
 
 PARENT: Final = "00f067aa0ba902b7"
-CHAT, BACKGROUND, BATCH, UNSAMPLED, REFUSED = (f"{number:032x}" for number in range(1, 6))
+CHAT, BACKGROUND, BATCH, UNSAMPLED, REFUSED, RUN = (f"{number:032x}" for number in range(1, 7))
 """Trace ids of the requests."""
 SECRET: Final = "What is the capital of France?"
 MESSAGES: Final = [{"role": "user", "content": SECRET}]
@@ -40,6 +40,8 @@ class Traced:
     collector: Collector
     chat: dict[str, Any]
     batch: dict[str, Any]
+    run: dict[str, Any]
+    shop: Shop
 
     def root(self, trace_id: str) -> ReceivedSpan:
         """The first span of a trace, which is below the caller's."""
@@ -95,6 +97,16 @@ def run_requests(client: httpx.Client) -> tuple[dict[str, Any], dict[str, Any]]:
     return chat, batch
 
 
+def run_assistant(client: httpx.Client) -> dict[str, Any]:
+    """Run an assistant to its end."""
+    assistant = client.post("/v1/assistants", json={"model": MODEL}).json()
+    body = {"assistant_id": assistant["id"], "thread": {"messages": MESSAGES}}
+    run: dict[str, Any] = client.post("/v1/threads/runs", json=body, headers=headers(RUN)).json()
+    while run["status"] in ("queued", "in_progress"):
+        run = client.get(f"/v1/threads/{run['thread_id']}/runs/{run['id']}").json()
+    return run
+
+
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     """Run requests with traces, and stop: spans that have not been sent yet are sent then."""
@@ -106,7 +118,8 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             httpx.Client(base_url=corral.url, timeout=60, trust_env=False) as client,
         ):
             chat, batch = run_requests(client)
-        yield Traced(collector, chat, batch)
+            run = run_assistant(client)
+        yield Traced(collector, chat, batch, run, shop)
 
 
 def test_a_chat_is_traced_from_http_to_the_tokens(traced: Traced) -> None:
@@ -168,6 +181,29 @@ def test_a_job_continues_the_trace_of_the_request_that_queued_it(traced: Traced)
     assert tool in below
     assert tool.attributes["gen_ai.tool.name"] == "order"
     assert {name for name in tool.attributes if name.startswith("gen_ai.")} <= JSON_NAMES
+
+
+def test_a_tools_server_gets_the_trace_context(traced: Traced) -> None:
+    """That of the span of the call, in the headers and in the message."""
+    (traces,) = set(traced.shop.traces)
+    tool = traced.find(BACKGROUND, "execute_tool order")
+
+    assert traces == (f"00-{BACKGROUND}-{tool.proto.span_id.hex()}-01",) * 2
+
+
+def test_a_run_is_the_invocation_of_an_agent(traced: Traced) -> None:
+    """Between its job and the calls of the model, with the usage that the caller is told."""
+    agent = traced.find(RUN, "invoke_agent")
+    usage = traced.run["usage"]
+
+    assert agent in traced.collector.children(traced.find(RUN, "job run"))
+    assert list(traced.collector.tree(agent)) == ["corral.inference.v1.InferenceService/Chat"]
+    assert {name for name in agent.attributes if name.startswith("gen_ai.")} <= JSON_NAMES
+    assert agent.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert agent.attributes["gen_ai.agent.id"] == traced.run["assistant_id"]
+    assert agent.attributes["gen_ai.conversation.id"] == traced.run["thread_id"]
+    assert agent.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+    assert agent.attributes["corral.run.outcome"] == "answered"
 
 
 def test_a_batch_line_is_a_trace_of_its_own_with_a_link_to_the_batch(traced: Traced) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
@@ -30,6 +30,8 @@ class Shop:
     began: threading.Event = field(default_factory=threading.Event)
     """Set once `wait` was called."""
     authorizations: list[str] = field(default_factory=list)
+    traces: list[tuple[str, str]] = field(default_factory=list)
+    """The trace context of each order: in the HTTP headers, and in the message."""
 
     def app(self) -> MCPServer:
         """The server with its tools."""
@@ -40,6 +42,7 @@ class Shop:
             """Orders a ware."""
             headers = context.headers or {}
             self.authorizations.append(headers.get("authorization", ""))
+            self.traces.append((headers.get("traceparent", ""), _message_trace(context)))
             self.ordered.append(ware)
             return f"Ordered: {ware}{self.small_print}"
 
@@ -62,6 +65,12 @@ class Shop:
             return "x" * 100_000
 
         return server
+
+
+def _message_trace(context: Context) -> str:
+    meta: Any = context.request_context.meta or {}
+    trace: str = meta.get("traceparent", "")
+    return trace
 
 
 @contextmanager
