@@ -5,30 +5,21 @@ What inference services hold counts as not left, also what they have leased for 
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
+from corral.control.v1 import limit_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from control_svc.db.transaction import Transaction, Transactions
-from control_svc.limits.model import BucketKey, BucketState, Limit, Mode, Period, Unit
+from control_svc.limits.model import BucketKey, Limit, Mode, Period, Unit
 from control_svc.limits.queries import LimitQueries, ShareQueries
 from control_svc.projects.usage import UsageQueries
 from svc_kit.auth.principal import current_key, current_principal
 from svc_kit.errors import DomainError
-from svc_kit.rpc.message_mapper import encode_duration
 
 _log = logging.getLogger(__name__)
-_UNITS: Final = {
-    Unit.REQUESTS: RateLimitStatus.UNIT_REQUESTS,
-    Unit.TOKENS: RateLimitStatus.UNIT_TOKENS,
-    Unit.CONCURRENT_REQUESTS: RateLimitStatus.UNIT_CONCURRENT_REQUESTS,
-}
-_WINDOWS: Final = {
-    Period.MINUTE: timedelta(minutes=1),
-    Period.DAY: timedelta(days=1),
-    Period.MONTH: timedelta(days=30),
-}
+_WINDOWS_S: Final = {Period.MINUTE: 60, Period.DAY: 86_400, Period.MONTH: 30 * 86_400}
 
 
 async def read_used(tx: Transaction, limit: Limit, key: BucketKey) -> tuple[int, datetime | None]:
@@ -43,23 +34,19 @@ async def read_used(tx: Transaction, limit: Limit, key: BucketKey) -> tuple[int,
     return limit.used(await UsageQueries(tx).total(start, **subjects)), reset_at
 
 
-async def read_state(tx: Transaction, limit: Limit, key: BucketKey) -> BucketState:
+async def read_state(tx: Transaction, limit: Limit, key: BucketKey) -> pb.LimitBucket:
     """Read one amount of a limit, without locking it."""
     shares = ShareQueries(tx)
-    held = sum(await shares.held_by_others(limit, key.name))
+    held = sum(await shares.held_by_others(limit, key.id))
     used, reset_at = await read_used(tx, limit, key)
     free: float = limit.amount - used - held
-    if limit.is_rate and (level := await shares.read(limit, key.name)) is not None:
+    if limit.is_rate and (level := await shares.read(limit, key.id)) is not None:
         free = level.refill(limit.amount, await tx.now(), held=held, returned=0).level
-    return BucketState(
-        limit_id=limit.id,
-        **key._asdict(),
-        amount=limit.amount,
-        used=used,
-        held=held,
-        remaining=max(0, int(free)),
-        reset_at=reset_at,
-    )
+    state = pb.LimitBucket(limit_id=limit.id, **key._asdict(), amount=limit.amount)
+    state.used, state.held, state.remaining = used, held, max(0, int(free))
+    if reset_at is not None:
+        state.reset_time.FromDatetime(reset_at)
+    return state
 
 
 @dataclass(frozen=True)
@@ -91,16 +78,14 @@ async def _read_statuses(tx: Transaction, caller: BucketKey) -> list[RateLimitSt
     ]
 
 
-def _status(limit: Limit, state: BucketState, now: datetime) -> RateLimitStatus:
-    status = RateLimitStatus(
-        name=limit.id, unit=_UNITS.get(limit.unit), amount=limit.amount, remaining=state.remaining
-    )
-    reset = timedelta()
-    if state.reset_at is not None:
-        reset = state.reset_at - now
+def _status(limit: Limit, state: pb.LimitBucket, now: datetime) -> RateLimitStatus:
+    status = RateLimitStatus(name=limit.id, amount=limit.amount, remaining=state.remaining)
+    if limit.unit is not Unit.COST:
+        status.unit = RateLimitStatus.Unit.Value(f"UNIT_{limit.unit.upper()}")
+    if state.HasField("reset_time"):
+        status.reset.FromTimedelta(state.reset_time.ToDatetime(UTC) - now)
     elif limit.is_rate:
-        reset = timedelta(minutes=(limit.amount - state.remaining) / limit.amount)
-    status.reset.CopyFrom(encode_duration(reset))
+        status.reset.FromMilliseconds((limit.amount - state.remaining) * 60_000 // limit.amount)
     if limit.period is not None:
-        status.window.CopyFrom(encode_duration(_WINDOWS[limit.period]))
+        status.window.FromSeconds(_WINDOWS_S[limit.period])
     return status

@@ -68,14 +68,14 @@ class BucketKey(NamedTuple):
     model: str = ""
 
     @property
-    def name(self) -> str:
+    def id(self) -> str:
         """The name of the amount among those of its limit."""
         return "/".join(quote(value, safe="") for value in self)
 
     @classmethod
-    def parse(cls, name: str) -> "BucketKey":
-        """Decode a name."""
-        return cls(*map(unquote, name.split("/")))
+    def parse(cls, bucket_id: str) -> "BucketKey":
+        """Decode an id."""
+        return cls(*map(unquote, bucket_id.split("/")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,26 +185,6 @@ class Share(NamedTuple):
     remaining: int = 0
     num_holders: int = 1
     reset_at: datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketState:
-    """An amount and what is left of it; see `corral.control.v1.LimitBucket`."""
-
-    limit_id: str
-    project: str
-    key: str
-    model: str
-    amount: int
-    used: int
-    held: int
-    remaining: int
-    reset_at: datetime | None = None
-
-    @property
-    def id(self) -> str:
-        """The name of the amount, as a cursor."""
-        return BucketKey(self.project, self.key, self.model).name
 
 
 def check_holder(holder: str) -> None:

@@ -13,7 +13,7 @@ from control_svc.base.validation import PROJECT_ID_PATTERN
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table, read_row
 from control_svc.db.transaction import Queries, Transaction
-from control_svc.limits.model import Limit, Mode, Period, RateBucket, Subject, Unit
+from control_svc.limits.model import BucketKey, Limit, Mode, Period, RateBucket, Subject, Unit
 from svc_kit.errors import LimitExists, LimitNotFound
 
 _SHARES_KEPT_FOR: Final = timedelta(days=1)
@@ -135,11 +135,11 @@ class ShareQueries(Queries):
         row = await self._session.get(LimitBucketRow, (limit.id, bucket))
         return None if row is None else RateBucket(row.level, row.updated_at)
 
-    async def page(self, limit: Limit, window: Window) -> list[str]:
-        """List the names of the buckets of a limit."""
+    async def page(self, limit: Limit, window: Window) -> list[BucketKey]:
+        """List the buckets of a limit."""
         query = select(LimitBucketRow.bucket).where(LimitBucketRow.limit_id == limit.id)
-        names = await self._session.scalars(apply_window(query, LimitBucketRow.bucket, window))
-        return list(names)
+        ids = await self._session.scalars(apply_window(query, LimitBucketRow.bucket, window))
+        return list(map(BucketKey.parse, ids))
 
     async def save(self, limit: Limit, bucket: str, level: RateBucket) -> None:
         """Update a locked bucket."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from corral.control.v1.limit_service_pb2 import LimitBucket
+
 from control_svc.audit.log import record_act
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_length
@@ -20,7 +22,6 @@ from control_svc.limits.model import (
     MAX_LIMITS,
     MAX_SHARES,
     BucketKey,
-    BucketState,
     Limit,
     Mode,
     Share,
@@ -94,14 +95,16 @@ class Limits:
     @read_transaction
     async def buckets(
         self, tx: Transaction, limit_id: str, page_request: PageRequest
-    ) -> Page[BucketState]:
-        """List the amounts of a limit and what is left. Raises LimitNotFound or InvalidField."""
+    ) -> tuple[list[LimitBucket], str]:
+        """List amounts of a limit, and the token of the next page.
+
+        Raises LimitNotFound or InvalidField.
+        """
         limit = await LimitQueries(tx).get(limit_id, lock=False)
         window = self.tokens.window(page_request, ("limit buckets", limit_id), MAX_PAGE)
-        names = await ShareQueries(tx).page(limit, window)
-        if not limit.per:
-            names = names or [BucketKey().name]
-        return window.page([await read_state(tx, limit, BucketKey.parse(each)) for each in names])
+        keys = await ShareQueries(tx).page(limit, window)
+        page = window.page(keys if limit.per else keys or [BucketKey()])
+        return [await read_state(tx, limit, key) for key in page.items], page.next_token
 
     async def lease(self, holder: str, requests: Sequence[ShareRequest]) -> Leased:
         """Return all limits, and grant shares.
@@ -123,7 +126,7 @@ async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest])
     shares = [Share()] * len(requests)
     # In key order, to avoid deadlocks.
     for number, request in sorted(
-        enumerate(requests), key=lambda each: (each[1].limit_id, each[1].bucket.name)
+        enumerate(requests), key=lambda each: (each[1].limit_id, each[1].bucket.id)
     ):
         if (limit := by_id.get(request.limit_id)) is not None:
             shares[number] = await _grant(tx, holder, limit, request)
@@ -132,7 +135,7 @@ async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest])
 
 async def _grant(tx: Transaction, holder: str, limit: Limit, request: ShareRequest) -> Share:
     """Grant a share of one bucket."""
-    queries, bucket = ShareQueries(tx), request.bucket.name
+    queries, bucket = ShareQueries(tx), request.bucket.id
     level = await queries.lock(limit, bucket)
     others = await queries.held_by_others(limit, bucket, holder)
     held, reset_at = sum(others) + request.held, None

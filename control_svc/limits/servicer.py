@@ -6,13 +6,12 @@ from corral.control.v1 import limit_service_pb2 as pb
 from corral.control.v1 import limit_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, check_mask, page_request
-from control_svc.limits.model import LEASE, BucketState, Limit, Mode, Share, ShareRequest
+from control_svc.limits.model import LEASE, Limit, Mode, Share, ShareRequest
 from control_svc.limits.service import Limits
 from control_svc.projects.prices import Price, Prices
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_duration
 
 _LIMIT: Final = MessageMapper(Limit, pb.Limit)
-_BUCKET: Final = MessageMapper(BucketState, pb.LimitBucket)
 _MODE: Final = EnumMapper[Mode](Mode, pb.Limit.Mode)
 _REQUEST: Final = MessageMapper(ShareRequest, pb.LimitShareRequest)
 _SHARE: Final = MessageMapper(Share, pb.LimitShare)
@@ -65,9 +64,8 @@ class LimitServicer(rpc.LimitServiceServicer):
     ) -> pb.ListLimitBucketsResponse:
         """List the amounts of a limit and what is left of them."""
         asked = page_request(request, 0, newest_first=False)
-        page = await self._limits.buckets(request.limit_id, asked)
-        buckets = [_BUCKET.to_message(each) for each in page.items]
-        return pb.ListLimitBucketsResponse(buckets=buckets, next_page_token=page.next_token)
+        buckets, next_token = await self._limits.buckets(request.limit_id, asked)
+        return pb.ListLimitBucketsResponse(buckets=buckets, next_page_token=next_token)
 
     async def LeaseLimits(
         self, request: pb.LeaseLimitsRequest, context: Context
