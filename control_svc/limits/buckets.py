@@ -79,13 +79,13 @@ async def _read_statuses(tx: Transaction, caller: BucketKey) -> list[RateLimitSt
 
 
 def _status(limit: Limit, state: pb.LimitBucket, now: datetime) -> RateLimitStatus:
-    status = RateLimitStatus(name=limit.id, amount=limit.amount, remaining=state.remaining)
-    if limit.unit is not Unit.COST:
-        status.unit = RateLimitStatus.Unit.Value(f"UNIT_{limit.unit.upper()}")
+    unit = None if limit.unit is Unit.COST else f"UNIT_{limit.unit.upper()}"
+    left = state.remaining
+    status = RateLimitStatus(name=limit.id, unit=unit, amount=limit.amount, remaining=left)
     if state.HasField("reset_time"):
         status.reset.FromTimedelta(state.reset_time.ToDatetime(UTC) - now)
     elif limit.is_rate:
-        status.reset.FromMilliseconds((limit.amount - state.remaining) * 60_000 // limit.amount)
+        status.reset.FromMilliseconds((limit.amount - left) * 60_000 // limit.amount)
     if limit.period is not None:
         status.window.FromSeconds(_WINDOWS_S[limit.period])
     return status
