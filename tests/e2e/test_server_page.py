@@ -1,4 +1,4 @@
-"""The commands of docs/operate/server.md run as they are written, in order."""
+"""The commands of the pages for operators run as they are written, in order."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from tests.support.shell_blocks import WAIT, blocks, needs_own_network, run_scri
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(280), needs_own_network]
 
-PAGE = "docs/operate/server.md"
+OPERATE = "docs/operate"
+PAGE = f"{OPERATE}/server.md"
 STEPS = [
     *("Install", "Certificate", "Settings", "Start", "First keys", "Limits", "Metrics", "Backup"),
     "Upgrade",
@@ -47,3 +48,39 @@ def test_a_server_is_set_up_by_the_page_alone(tmp_path: Path) -> None:
     assert "shop-rate    60 requests per minute    project shop, each key" in output
     assert output.count("ready") > 3
     assert "0 problems" in output
+
+
+A_KEY = "$(corral keys list | grep -o '^key_[^ ]*' | head -1)"
+"""What an operator has instead of the pages' `key_…`."""
+RUNS_ON = "corral up "
+"""What the test itself starts."""
+
+
+def commands(page: str, heading: str = "") -> list[str]:
+    """The command lines below a heading, with values in place of placeholders."""
+    lines = "\n".join(blocks(f"{OPERATE}/{page}.md", heading)).replace("key_…", A_KEY).splitlines()
+    return [line for line in lines if not line.startswith(RUNS_ON)]
+
+
+def test_the_commands_of_the_other_pages_run(tmp_path: Path) -> None:
+    """Of keys, the audit log, limits, models and adapters, where keys are not required."""
+    output = run_script(
+        [
+            'export PATH="$PWD/.venv/bin:$PATH"',
+            "cp repository/inference_svc/models/bundled/demo-lora-pirate-f16.gguf pirate.gguf",
+            "corral up --model chat=bundled >up.log 2>&1 &",
+            f"{WAIT} http://127.0.0.1:8080/ready",
+            *commands("secure", "Keys"),
+            *commands("secure", "Audit log"),
+            *commands("limits"),
+            *commands("models", "Loading and eviction"),
+            "corral models load chat",
+            *commands("adapters", "For every server"),
+        ],
+        tmp_path,
+    ).stdout
+
+    assert ", archived " in output
+    assert "ProjectService/ArchiveProject" in output
+    assert "chat-rate is deleted" in output
+    assert '"default_scale":0.5' in output.replace(" ", "")

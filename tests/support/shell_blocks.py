@@ -25,10 +25,11 @@ needs_own_network = pytest.mark.skipif(
 )
 
 
-def blocks(page: str, heading: str) -> list[str]:
-    """The shell blocks below a heading of the second level."""
-    text = (ROOT / page).read_text("utf-8").split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return _BLOCK.findall(text)
+def blocks(page: str, heading: str = "") -> list[str]:
+    """The shell blocks below a heading of the second level, by default those above the first."""
+    text = (ROOT / page).read_text("utf-8")
+    below = text.split(f"\n## {heading}\n")[1] if heading else text
+    return _BLOCK.findall(below.split("\n## ")[0])
 
 
 def run_script(lines: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
