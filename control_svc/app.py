@@ -305,6 +305,7 @@ def _authenticator(settings: ControlSettings, keys: Keys) -> Authenticator:
         require_keys=settings.require_keys,
         service_token_file=settings.service_token_file,
         stored_keys=keys,
+        check_project=keys.check_project,
     )
 
 

@@ -52,7 +52,12 @@ from gateway.routes.ollama import generation as ollama_generation
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
-from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
+from svc_kit.auth.control_keys import (
+    ControlKeys,
+    ControlProjects,
+    control_key_lookup,
+    control_project_lookup,
+)
 from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import stop_on_signals
@@ -97,7 +102,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             options=CHANNEL_OPTIONS,
         ) as inference_channel,
         open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
-        _stored_keys(settings, token) as stored_keys,
+        _stored_keys(settings, token) as (stored_keys, stored_projects),
         open_tracer(settings.tracing, "gateway") as tracer,
     ):
         # HTTP callers cannot authenticate with the service token.
@@ -108,6 +113,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             allow_keyless=settings.allow_keyless,
             require_keys=settings.require_keys,
             stored_keys=stored_keys,
+            check_project=None if stored_projects is None else stored_projects.check,
         )
         credentials, timeout_s = Credentials(token), settings.request_timeout_s
         inference = InferenceClient(inference_channel, credentials, timeout_s)
@@ -142,14 +148,17 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
 @asynccontextmanager
 async def _stored_keys(
     settings: GatewaySettings, token: ServiceToken | None
-) -> AsyncIterator[ControlKeys | None]:
-    """The API keys of the control service; None without a service token."""
+) -> AsyncIterator[tuple[ControlKeys | None, ControlProjects | None]]:
+    """The API keys and projects of the control service; None without a service token."""
     if token is None:
-        yield None
+        yield None, None
         return
     tls = settings.control_tls
     async with open_channel(settings.control_target, token=token.secret, tls=tls) as channel:
-        yield ControlKeys(control_key_lookup(channel), cache_s=settings.key_cache_s)
+        yield (
+            ControlKeys(control_key_lookup(channel), cache_s=settings.key_cache_s),
+            ControlProjects(control_project_lookup(channel), cache_s=settings.key_cache_s),
+        )
 
 
 class Endpoints(NamedTuple):

@@ -57,7 +57,12 @@ from inference_svc.usage import (
     make_sender,
 )
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
-from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
+from svc_kit.auth.control_keys import (
+    ControlKeys,
+    ControlProjects,
+    control_key_lookup,
+    control_project_lookup,
+)
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
@@ -243,9 +248,11 @@ async def _usage(
 
 
 def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None) -> Authenticator:
-    stored = None
+    stored, projects = None, None
     if control is not None:
         stored = ControlKeys(control_key_lookup(control), cache_s=settings.key_cache_s)
+        lookup = control_project_lookup(control)
+        projects = ControlProjects(lookup, cache_s=settings.key_cache_s).check
     return build_authenticator(
         listen=settings.listen,
         keys=settings.keys,
@@ -254,6 +261,7 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
         require_keys=settings.require_keys,
         service_token_file=settings.service_token_file,
         stored_keys=stored,
+        check_project=projects,
     )
 
 

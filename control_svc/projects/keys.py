@@ -274,6 +274,12 @@ class Keys:
             raise verification.refusal or ApiKeyInvalid()
         return verification.key.principal
 
+    async def check_project(self, project: str) -> None:
+        """Raise ProjectArchived if a project is archived; one without a row is active."""
+        status = await self.transactions.read(lambda tx: ProjectQueries(tx).find(project))
+        if status is not None:
+            status.check_active()
+
     async def _record_use(self, key: ApiKey, now: datetime) -> None:
         if key.last_used_at is not None and now - key.last_used_at < _LAST_USED_RESOLUTION:
             return

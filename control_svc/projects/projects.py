@@ -107,10 +107,15 @@ class ProjectQueries(Queries):
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
         """Return a project, locked on request. Raises ProjectNotFound."""
-        row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
-        if row is None:
+        project = await self.find(project_id, locked=locked)
+        if project is None:
             raise ProjectNotFound(project=project_id)
-        return read_row(Project, row)
+        return project
+
+    async def find(self, project_id: str, *, locked: bool = False) -> Project | None:
+        """Return a project, locked on request; None if there is none with this id."""
+        row = await self._session.get(ProjectRow, project_id, with_for_update=locked)
+        return None if row is None else read_row(Project, row)
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
         """List the projects of a window, by id."""
@@ -167,6 +172,12 @@ class Projects:
         """Return a project. Raises MissingField or ProjectNotFound."""
         check_project_id(project_id)
         return await ProjectQueries(tx).get(project_id)
+
+    @read_transaction
+    async def is_archived(self, tx: Transaction, project_id: str) -> bool:
+        """Whether a project is archived; one without a row is not."""
+        project = await ProjectQueries(tx).find(project_id)
+        return project is not None and project.archived_at is not None
 
     @read_transaction
     async def page(

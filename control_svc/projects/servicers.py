@@ -13,6 +13,7 @@ from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
 from corral.inference.v1 import generation_pb2
 
 from control_svc.base.proto import Context, page_request
+from control_svc.base.validation import check_text
 from control_svc.projects.key_model import ApiKey, NewKey, Rotation
 from control_svc.projects.keys import Keys, KeyVerification
 from control_svc.projects.projects import NewProject, Project, Projects
@@ -167,6 +168,16 @@ class ProjectServicer(project_rpc.ProjectServiceServicer):
         """Archive a project."""
         project = await self._projects.archive(request.project_id)
         return project_pb.ArchiveProjectResponse(project=project_to_pb(project))
+
+    async def VerifyProject(
+        self, request: project_pb.VerifyProjectRequest, context: Context
+    ) -> project_pb.VerifyProjectResponse:
+        """Return whether callers of a project are accepted."""
+        project_id = check_text("project_id", request.project_id)
+        states = project_pb.Project
+        if await self._projects.is_archived(project_id):
+            return project_pb.VerifyProjectResponse(state=states.STATE_ARCHIVED)
+        return project_pb.VerifyProjectResponse(state=states.STATE_ACTIVE)
 
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from svc_kit.auth.jwt_issuers import JwtIssuers
+from svc_kit.auth.jwt_issuers import JwtIssuers, ProjectCheck
 from svc_kit.auth.keys import KeyChain, KeyVerifier, SettingsKeys, has_key_form
 from svc_kit.auth.principal import UNRESTRICTED, Principal, Priority, Restrictions
 from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
@@ -199,11 +199,13 @@ def build_authenticator(
     service_token_file: Path | None = None,
     stored_keys: KeyVerifier | None = None,
     issuers: Sequence[IssuerSettings] = (),
+    check_project: ProjectCheck | None = None,
 ) -> Authenticator:
     """Build the authenticator of a service from its settings.
 
     `stored_keys` verifies the keys of the control service; None if control is not configured.
-    Access tokens of `issuers` are accepted too, and so are keys required as if there were `keys`.
+    Access tokens of `issuers` are accepted too, and so are keys required as if there were `keys`;
+    `check_project` refuses those of archived projects.
     Raises StartupError for settings that contradict each other or let nobody call.
     """
     token = None if service_token_file is None else ServiceToken.read(service_token_file)
@@ -218,7 +220,7 @@ def build_authenticator(
     if stored_keys is not None:
         verifiers.append(stored_keys)
     if issuers:
-        verifiers.append(JwtIssuers.from_settings(issuers))
+        verifiers.append(JwtIssuers.from_settings(issuers, check_project))
     if require_keys and not verifiers:
         raise StartupError(
             "require_keys is set, but no key can be verified: add a key to the settings, or set "

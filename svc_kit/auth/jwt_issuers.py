@@ -8,7 +8,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import jwt
@@ -33,6 +33,8 @@ UNKNOWN_KEY_INTERVAL_S: Final = 30.0
 _TIMEOUT_S: Final = 5.0
 _MAX_SUBJECT: Final = 255
 
+ProjectCheck = Callable[[str], Awaitable[None]]
+"""Raises ProjectArchived for an archived project, UpstreamUnavailable if its state is unknown."""
 Fetch = Callable[[], Sequence[PyJWK]]
 """Fetches the keys of an issuer, blocking. Raises PyJWKClientError, PyJWKSetError or ValueError."""
 
@@ -148,17 +150,27 @@ class _Issuer:
 class JwtIssuers:
     """Verifies access tokens, as a KeyVerifier."""
 
-    def __init__(self, issuers: Sequence[tuple[IssuerSettings, IssuerKeys]]) -> None:
+    def __init__(
+        self,
+        issuers: Sequence[tuple[IssuerSettings, IssuerKeys]],
+        check_project: ProjectCheck | None = None,
+    ) -> None:
+        """`check_project` refuses tokens of archived projects."""
         self._issuers = {each.issuer: _Issuer(each, keys) for each, keys in issuers}
+        self._check_project = check_project
 
     @classmethod
-    def from_settings(cls, settings: Sequence[IssuerSettings]) -> "JwtIssuers":
+    def from_settings(
+        cls, settings: Sequence[IssuerSettings], check_project: ProjectCheck | None = None
+    ) -> "JwtIssuers":
         """Accept the tokens of these issuers. Raises OSError if a file cannot be read."""
-        return cls([(each, IssuerKeys(each.name, _fetcher(each))) for each in settings])
+        issuers = [(each, IssuerKeys(each.name, _fetcher(each))) for each in settings]
+        return cls(issuers, check_project)
 
     async def verify(self, key: str) -> Principal:
         """Raises ApiKeyInvalid for a text that is no JWT, AccessTokenInvalid,
-        AccessTokenWithoutProject, and UpstreamUnavailable if the issuer's keys are unknown."""
+        AccessTokenWithoutProject, ProjectArchived, and UpstreamUnavailable if the issuer's keys or
+        the state of the project are unknown."""
         try:
             unverified = jwt.decode_complete(key, options={"verify_signature": False})
         except jwt.InvalidTokenError:
@@ -167,7 +179,10 @@ class JwtIssuers:
         found = self._issuers.get(issuer) if isinstance(issuer, str) else None
         if found is None:
             raise AccessTokenInvalid(problem="its issuer is not accepted")
-        return await found.verify(key, unverified["header"])
+        principal = await found.verify(key, unverified["header"])
+        if self._check_project is not None:
+            await self._check_project(principal.project)
+        return principal
 
 
 def _fetcher(settings: IssuerSettings) -> Fetch:

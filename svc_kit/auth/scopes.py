@@ -112,6 +112,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows("corral.control.v1.UploadService", Scope.FILES_READ, "GetUpload"),
         **_rows("corral.control.v1.ProjectService", Scope.ADMIN, "CreateProject ArchiveProject"),
         **_rows("corral.control.v1.ProjectService", Scope.ADMIN_READ, "GetProject ListProjects"),
+        **_rows("corral.control.v1.ProjectService", Scope.SERVICE, "VerifyProject"),
         **_rows("corral.control.v1.KeyService", Scope.ADMIN, "CreateKey RevokeKey RotateKey"),
         **_rows("corral.control.v1.KeyService", Scope.ADMIN_READ, "GetKey ListKeys"),
         **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),

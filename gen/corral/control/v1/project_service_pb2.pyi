@@ -89,3 +89,15 @@ class ArchiveProjectResponse(_message.Message):
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     project: Project
     def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ...) -> None: ...
+
+class VerifyProjectRequest(_message.Message):
+    __slots__ = ("project_id",)
+    PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    project_id: str
+    def __init__(self, project_id: _Optional[str] = ...) -> None: ...
+
+class VerifyProjectResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: Project.State
+    def __init__(self, state: _Optional[_Union[Project.State, str]] = ...) -> None: ...

@@ -57,6 +57,11 @@ class ProjectServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectResponse.FromString,
                 _registered_method=True)
+        self.VerifyProject = channel.unary_unary(
+                '/corral.control.v1.ProjectService/VerifyProject',
+                request_serializer=corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectResponse.FromString,
+                _registered_method=True)
 
 
 class ProjectServiceServicer:
@@ -99,6 +104,15 @@ class ProjectServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def VerifyProject(self, request, context):
+        """VerifyProject returns to one of Corral's own services whether callers of a project are accepted.
+        A project that is not listed here is active.
+        Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProjectServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +135,11 @@ def add_ProjectServiceServicer_to_server(servicer, server):
                     servicer.ArchiveProject,
                     request_deserializer=corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectResponse.SerializeToString,
+            ),
+            'VerifyProject': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyProject,
+                    request_deserializer=corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -234,6 +253,33 @@ class ProjectService:
             '/corral.control.v1.ProjectService/ArchiveProject',
             corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_project__service__pb2.ArchiveProjectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyProject(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ProjectService/VerifyProject',
+            corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_project__service__pb2.VerifyProjectResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,11 @@ class ProjectServiceStub:
     remain. It is idempotent.
     Errors include: NOT_FOUND: no such project. INVALID_ARGUMENT: the default project.
     """
+    VerifyProject: _grpc.UnaryUnaryMultiCallable[_project_service_pb2.VerifyProjectRequest, _project_service_pb2.VerifyProjectResponse]
+    """VerifyProject returns to one of Corral's own services whether callers of a project are accepted.
+    A project that is not listed here is active.
+    Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
+    """
 
 @_typing.type_check_only
 class ProjectServiceAsyncStub(ProjectServiceStub):
@@ -82,6 +87,11 @@ class ProjectServiceAsyncStub(ProjectServiceStub):
     """ArchiveProject archives a project permanently: its keys are refused from then on, its objects
     remain. It is idempotent.
     Errors include: NOT_FOUND: no such project. INVALID_ARGUMENT: the default project.
+    """
+    VerifyProject: _aio.UnaryUnaryMultiCallable[_project_service_pb2.VerifyProjectRequest, _project_service_pb2.VerifyProjectResponse]  # type: ignore[assignment]
+    """VerifyProject returns to one of Corral's own services whether callers of a project are accepted.
+    A project that is not listed here is active.
+    Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
     """
 
 class ProjectServiceServicer:
@@ -126,6 +136,16 @@ class ProjectServiceServicer:
         """ArchiveProject archives a project permanently: its keys are refused from then on, its objects
         remain. It is idempotent.
         Errors include: NOT_FOUND: no such project. INVALID_ARGUMENT: the default project.
+        """
+
+    def VerifyProject(
+        self,
+        request: _project_service_pb2.VerifyProjectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_project_service_pb2.VerifyProjectResponse, _abc.Awaitable[_project_service_pb2.VerifyProjectResponse]]:
+        """VerifyProject returns to one of Corral's own services whether callers of a project are accepted.
+        A project that is not listed here is active.
+        Errors include: PERMISSION_DENIED: the caller is not one of Corral's services.
         """
 
 def add_ProjectServiceServicer_to_server(servicer: ProjectServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -18,7 +18,7 @@ from gateway.config import GatewaySettings
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.auth.keys import create_key
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import INCLUDED, METHOD_SCOPES, Scope
 from svc_kit.errors import (
     DomainError,
     PermissionDenied,
@@ -30,6 +30,7 @@ from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.rpc.server import RpcServer, Service
 from tests.support.control import RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
+from tests.support.tokens import AUDIENCE, Issuer, run_issuer
 
 CHAT = "/corral.inference.v1.InferenceService/Chat"
 NO_MESSAGE = b"\xff\xff"
@@ -155,7 +156,7 @@ def expected_outcomes(
     holders = {service_token}
     if scope not in (Scope.SERVICE, Scope.ADMIN, Scope.ADMIN_READ):
         holders.add(keys.user)
-    if scope in (Scope.KNOWN, Scope.ADMIN, Scope.ADMIN_READ):
+    if scope is Scope.KNOWN or Scope.ADMIN in {scope, *INCLUDED.get(scope, ())}:
         holders.add(keys.admin)
     for key in (keys.user, keys.admin, service_token):
         yield key, "reached" if key in holders else "SCOPE_MISSING"
@@ -210,7 +211,8 @@ async def test_every_route_of_the_gateway_checks_keys(control: RunningControl) -
                 denied = reason in ("SCOPE_MISSING", "PROJECT_ARCHIVED")
                 assert refused.status_code == (403 if denied else 401), (verb, path)
                 code = {"API_KEY_INVALID": "invalid_api_key", "API_KEY_MISSING": None}
-                assert refused.json()["error"]["code"] == code.get(reason, reason.lower())
+                if not path.startswith("/v1/messages"):  # Anthropic's errors have no code
+                    assert refused.json()["error"]["code"] == code.get(reason, reason.lower())
             headers = {"authorization": f"Bearer {right}"}
             reached = await client.request(verb, path, headers=headers)
             assert reached.status_code not in (401, 403), (verb, path)
@@ -229,3 +231,52 @@ async def test_keys_are_not_invalid_if_the_service_token_is_wrong(
     async with run_inference_server(control, token="svc-corral-of-another") as channel:
         with pytest.raises(UpstreamUnavailable):
             await call(channel, CHAT, key)
+
+
+@asynccontextmanager
+async def run_with_issuer(
+    folder: Path, issuer: Issuer, cache_s: float
+) -> AsyncIterator[tuple[RunningControl, httpx.AsyncClient]]:
+    """Run a control service and a gateway that accept the tokens of an issuer."""
+    accepted = {
+        "name": "idp",
+        "issuer": issuer.url,
+        "audience": AUDIENCE,
+        "projects": {"research": "lab", "staff": "office"},
+    }
+    async with run_control(folder, issuers=[accepted]) as control:
+        settings = GatewaySettings(
+            listen="127.0.0.1:0",
+            management_listen=None,
+            control_target=control.target,
+            service_token_file=control.folder / "token",
+            key_cache_s=cache_s,
+            issuers=[accepted],
+        )
+        async with (
+            running_gateway(settings) as gateway,
+            httpx.AsyncClient(base_url=f"http://{gateway.http}", trust_env=False) as client,
+        ):
+            yield control, client
+
+
+async def test_an_archived_project_stops_its_access_tokens(tmp_path: Path) -> None:
+    """In the gateway and in the control service; those of projects that nobody has created stay
+    valid."""
+    async with run_issuer() as issuer, run_with_issuer(tmp_path, issuer, 0) as (control, client):
+        lab, office = issuer.token(groups=["research"]), issuer.token(groups=["staff"])
+        operator = Operator.of(control)
+        await operator.create_project("lab")
+        answers = []
+        for _ in range(2):
+            for token in (lab, office):
+                listed = await client.get("/v1/files", headers={"authorization": f"Bearer {token}"})
+                answers.append(listed.json().get("error", {}).get("code", listed.status_code))
+                over_grpc = outcome(
+                    control.client.channel, "/corral.control.v1.FileService/ListFiles", token
+                )
+                answers.append(await over_grpc)
+            await operator.archive("lab")
+
+    refused = ["project_archived", "PROJECT_ARCHIVED"]
+    assert answers == [*(200, "reached"), *(200, "reached"), *refused, *(200, "reached")]

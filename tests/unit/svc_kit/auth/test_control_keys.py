@@ -5,7 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from svc_kit.auth.control_keys import MAX_PENDING_LOOKUPS, ControlKeys, KeyLookupResult
+from svc_kit.auth.control_keys import (
+    MAX_PENDING_LOOKUPS,
+    ControlKeys,
+    ControlProjects,
+    KeyLookupResult,
+    ProjectLookupResult,
+)
 from svc_kit.auth.keys import create_key, hash_key
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
@@ -13,6 +19,7 @@ from svc_kit.errors import (
     ApiKeyInvalid,
     ApiKeyRevoked,
     DomainError,
+    ProjectArchived,
     UpstreamUnavailable,
 )
 
@@ -217,3 +224,28 @@ async def test_a_cache_time_of_zero_disables_the_cache() -> None:
 
     with pytest.raises(ApiKeyRevoked):
         await fixture.keys.verify(key)
+
+
+async def test_the_state_of_a_project_is_cached_for_thirty_seconds() -> None:
+    """Then an archived one is refused; while control does not answer, nobody of an unknown
+    project is accepted."""
+    now, archived, asked = [0.0], [False], []
+
+    async def look_up(project: str) -> ProjectLookupResult:
+        asked.append(project)
+        if project == "away":
+            raise UpstreamUnavailable(service="control")
+        return ProjectLookupResult(ProjectArchived(project=project) if archived[0] else None)
+
+    projects = ControlProjects(look_up, clock=lambda: 1000.0 + now[0])
+    await projects.check("red")
+    archived[0], now[0] = True, 29.9
+    await projects.check("red")
+    now[0] = 30.0
+    for _ in range(2):
+        with pytest.raises(ProjectArchived):
+            await projects.check("red")
+    with pytest.raises(UpstreamUnavailable):
+        await projects.check("away")
+
+    assert asked == ["red", "red", "away"]
