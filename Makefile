@@ -27,8 +27,8 @@ test-unit: dev ## Run the tests that need no process of their own
 test-e2e: dev ## Run the tests that start real processes
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/e2e -m "not slow and not bench" $(ARGS)
 
-test-clients: dev ## Run clients of others against a fresh server: OpenAI's and Anthropic's, Claude Code, LangChain, lm-eval; T5 beside transformers
-	$(BIN)/python -m tools.test_clients
+test-clients: dev ## Run clients of others against a fresh server (ARGS=--write: the table of docs/use/clients.md), and T5 beside transformers
+	$(BIN)/python -m tools.test_clients $(ARGS)
 
 check: dev ## Check format, lint, types, layers, protos, generated code and docs
 	$(BIN)/ruff format --check .
@@ -121,6 +121,7 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) requirements/anthropic-0.80.0.in -o requirements/anthropic-0.80.0.txt
 	$(UV_LOCK) $(ARGS) requirements/anthropic-2.10.0.in -o requirements/anthropic-2.10.0.txt
 	$(UV_LOCK) $(ARGS) requirements/clients.in -o requirements/clients.txt
+	$(UV_LOCK) $(ARGS) requirements/clients-litellm.in -o requirements/clients-litellm.txt
 	$(UV_LOCK) $(ARGS) requirements/transformers.in -o requirements/transformers.txt
 	$(UV_LOCK) $(ARGS) requirements/lm-eval.in -o requirements/lm-eval.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt

@@ -2,9 +2,9 @@
 
 Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
 Node with its own test runner, and Python programs that use Anthropic's client or libraries built on
-OpenAI's.
-The output of each program is compared with `EXPECTED`. Then runs the tests beside transformers,
-those with lm-eval, those with oidc-provider and those with Claude Code.
+OpenAI's. The output of each program is compared with `EXPECTED`. Then the clients of
+`client_matrix.py` run, with `--write` also for the table in docs/use/clients.md, and the tests
+beside transformers, those with lm-eval, those with oidc-provider and those with Claude Code.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
@@ -17,6 +17,8 @@ import tempfile
 import venv
 from pathlib import Path
 
+from tools.client_matrix import CLIENTS as ALL
+from tools.client_matrix import run_clients, write_table
 from tools.corral_server import running_server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +62,7 @@ compared."""
 def main() -> int:
     """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
     with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
-        failures = run_node(base_url) or run_programs(base_url)
+        failures = run_node(base_url) or run_programs(base_url) or run_matrix(base_url)
     return (
         failures
         or run_beside("transformers", "CORRAL_TRANSFORMERS", "transformers")
@@ -120,6 +122,23 @@ def run_claude_code() -> int:
 def run_programs(base_url: str) -> int:
     """Run the programs. Returns 0 if each printed the expected fields."""
     return sum(not run_program(lock, name, base_url) for lock, name in EXPECTED)
+
+
+def run_matrix(base_url: str) -> int:
+    """Run the clients of the table. Returns the number that failed; with `--write` as an argument,
+    writes the table if none did and none was skipped."""
+
+    def command_of(lock: str) -> list[str] | None:
+        if lock != "node":
+            return [str(install(lock))]
+        node = shutil.which("node")
+        return [node] if node and (CLIENTS / "node_modules").is_dir() else None
+
+    rows = run_clients(base_url, command_of)
+    failed = sum(bool(row.failures) for row in rows)
+    if "--write" in sys.argv[1:] and not failed and len(rows) == len(ALL):
+        write_table(rows)
+    return failed
 
 
 def run_beside(name: str, variable: str, folder: str) -> int:

@@ -26,11 +26,13 @@ PACKAGES: Final = {
     "grpc_reflection": "grpcio-reflection",
     "jwt": "pyjwt",
     "llama_cpp": "llama-cpp-python",
+    "llama_index": "llama-index-llms-openai-like",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-grpc",
     "opentelemetry.proto": "opentelemetry-proto",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.semconv": "opentelemetry-semantic-conventions",
+    "pydantic_ai": "pydantic-ai-slim",
     "yaml": "pyyaml",
 }
 """Distribution names that differ from the names of their modules."""

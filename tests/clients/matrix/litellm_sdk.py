@@ -1,0 +1,98 @@
+"""litellm's SDK as an OpenAI-compatible client."""
+
+import asyncio
+
+import litellm
+
+from tests.clients.matrix.scenario import ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, run
+
+TARGET = {"model": f"openai/{MODEL}", "api_base": BASE_URL, "api_key": KEY, "temperature": 0}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def ask(text: str) -> list[dict[str, object]]:
+    return [{"role": "user", "content": text}]
+
+
+def answer() -> object:
+    reply = litellm.completion(messages=ask(QUESTION), max_tokens=64, **TARGET)
+    return ANSWER in reply.choices[0].message.content and reply.usage.total_tokens > 0
+
+
+def stream() -> object:
+    chunks = list(litellm.completion(messages=ask(QUESTION), max_tokens=64, stream=True, **TARGET))
+    whole = litellm.stream_chunk_builder(chunks)
+    return len(chunks) > 2 and ANSWER in whole.choices[0].message.content
+
+
+def tools() -> object:
+    messages = ask(WEATHER)
+    first = litellm.completion(messages=messages, tools=[TOOL], tool_choice="required", **TARGET)
+    message = first.choices[0].message
+    call = message.tool_calls[0]
+    messages += [
+        message,
+        {
+            "role": "tool",
+            "tool_call_id": call.id,
+            "name": call.function.name,
+            "content": "sunny, 21 degrees",
+        },
+    ]
+    second = litellm.completion(messages=messages, tools=[TOOL], max_tokens=64, **TARGET)
+    messages.append(second.choices[0].message)
+    messages += ask("Thank you!")
+    third = litellm.completion(messages=messages, tools=[TOOL], max_tokens=64, **TARGET)
+    return second.choices[0].message.content and third.choices[0].finish_reason
+
+
+def structured() -> object:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}},
+        "required": ["name"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
+    reply = litellm.completion(messages=ask("Name a city."), response_format=form, **TARGET)
+    return '"name"' in reply.choices[0].message.content
+
+
+def error() -> object:
+    try:
+        litellm.completion(messages=ask("?"), **{**TARGET, "model": "openai/no-such-model"})
+    except litellm.NotFoundError as problem:
+        return "no-such-model" in str(problem)
+    return False
+
+
+def cancel() -> object:
+    pieces = litellm.completion(messages=ask(QUESTION), max_tokens=500, stream=True, **TARGET)
+    next(iter(pieces))
+    pieces.completion_stream.close()
+    return answer()
+
+
+asyncio.run(
+    run(
+        {
+            "answer": answer,
+            "stream": stream,
+            "tools": tools,
+            "structured": structured,
+            "error": error,
+            "cancel": cancel,
+        }
+    )
+)

@@ -1,0 +1,142 @@
+"""Runs the programs of tests/clients/matrix with clients that others wrote, and lists the results.
+
+Each program does what applications do with its client: an answer, a stream, a tool loop whose
+history is sent again, structured output, an error, and a cancelled stream. It prints the problem of
+each check as JSON, empty if it passed. `make test-clients ARGS=--write` writes the table of
+docs/use/clients.md.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = ROOT / "tests" / "clients" / "matrix"
+DOCUMENT = ROOT / "docs" / "use" / "clients.md"
+BEGIN, END = "<!-- clients: made by make test-clients ARGS=--write -->", "<!-- /clients -->"
+CHECKS: Final = ("answer", "stream", "tools", "structured", "error", "cancel")
+NOT_OFFERED: Final = "not offered"
+TIMEOUT_S: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client: its name, its program, the lock file of its packages, and the package whose
+    version is listed."""
+
+    name: str
+    program: str
+    lock: str
+    package: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A client's version and the problem of each check, empty if it passed."""
+
+    client: Client
+    version: str
+    problems: dict[str, str]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """The checks that failed."""
+        return {
+            name: problem
+            for name, problem in self.problems.items()
+            if problem and problem != NOT_OFFERED
+        }
+
+
+CLIENTS: Final = (
+    Client("OpenAI for Python", "openai_sdk.py", "clients", "openai"),
+    Client("LangChain, `langchain-openai`", "langchain_chat.py", "clients", "langchain-openai"),
+    Client("pydantic-ai", "pydantic_ai_agent.py", "clients", "pydantic-ai-slim"),
+    Client("`llm`", "llm_command.py", "clients", "llm"),
+    Client("litellm", "litellm_sdk.py", "clients-litellm", "litellm"),
+    Client(
+        "LlamaIndex, `OpenAILike`",
+        "llama_index_llm.py",
+        "clients-litellm",
+        "llama-index-llms-openai-like",
+    ),
+    Client("instructor", "instructor_client.py", "clients-litellm", "instructor"),
+    Client("DSPy", "dspy_program.py", "clients-litellm", "dspy"),
+    Client("Vercel AI SDK", "vercel_ai.mjs", "node", "ai"),
+    Client("OpenAI for Node", "openai_node.mjs", "node", "openai"),
+)
+
+
+def run_clients(base_url: str, command_of: Callable[[str], Sequence[str] | None]) -> list[Row]:
+    """Run all clients against a server, and print a line for each.
+
+    `command_of` returns the command of an interpreter with the packages of a lock file; None skips
+    its clients.
+    """
+    rows = []
+    for client in CLIENTS:
+        command = command_of(client.lock)
+        if command is None:
+            print(f"SKIPPED {client.name}: {client.lock} not found")
+            continue
+        row = _run(client, command, base_url)
+        rows.append(row)
+        print(f"{'FAILED' if row.failures else 'passed'} {client.name} {row.version}", flush=True)
+        for check, problem in row.failures.items():
+            print(f"  {check}: {problem}")
+    return rows
+
+
+def _run(client: Client, command: Sequence[str], base_url: str) -> Row:
+    environment = {
+        **os.environ,
+        "CORRAL_BASE_URL": base_url,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+    environment["PYTHONPATH"] = str(ROOT)
+    program = [*command, str(PROGRAMS / client.program)]
+    completed = subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    lines = completed.stdout.strip().splitlines()
+    if completed.returncode != 0 or not lines:
+        return Row(client, _version(client, command), {"answer": completed.stderr[-2000:]})
+    return Row(client, _version(client, command), json.loads(lines[-1]))
+
+
+def _version(client: Client, command: Sequence[str]) -> str:
+    if client.lock == "node":
+        folder = ROOT / "tests" / "clients" / "node_modules" / client.package
+        return str(json.loads((folder / "package.json").read_text())["version"])
+    code = f"from importlib.metadata import version; print(version({client.package!r}))"
+    return subprocess.check_output([*command, "-c", code], text=True).strip()
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The results as a table in Markdown."""
+    lines = [
+        f"| client | version | {' | '.join(CHECKS)} |",
+        "|---|---|" + "---|" * len(CHECKS),
+    ]
+    for row in rows:
+        cells = (_cell(row.problems.get(check, "")) for check in CHECKS)
+        lines.append(f"| {row.client.name} | {row.version} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(problem: str) -> str:
+    if problem == NOT_OFFERED:
+        return "-"
+    return "no" if problem else "yes"
+
+
+def write_table(rows: Sequence[Row]) -> None:
+    """Write the table into the document, between its marks."""
+    text = DOCUMENT.read_text()
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    DOCUMENT.write_text(f"{head}{BEGIN}\n{table(rows)}\n{END}{tail}")
