@@ -57,17 +57,14 @@ class OtherSource(Part):
     type: str
 
 
-def _tag(value: object, known: tuple[str, ...]) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return TAG_PREFIX + (kind if isinstance(kind, str) and kind in known else "other")
+def _by_type(*kinds: str) -> Discriminator:
+    """Select the model of a union by `type`; that of other types has the tag "~other"."""
 
+    def tag(value: object) -> str:
+        kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+        return TAG_PREFIX + (kind if kind in kinds else "other")
 
-def _image_source(value: object) -> str:
-    return _tag(value, ("base64", "url"))
-
-
-def _document_source(value: object) -> str:
-    return _tag(value, ("base64", "url", "text", "content"))
+    return Discriminator(tag)
 
 
 class ImageBlock(Part):
@@ -80,7 +77,7 @@ class ImageBlock(Part):
         Annotated[InlineSource, Tag("~base64")]
         | Annotated[UrlSource, Tag("~url")]
         | Annotated[OtherSource, Tag("~other")],
-        Discriminator(_image_source),
+        _by_type("base64", "url"),
     ]
 
 
@@ -94,7 +91,7 @@ class ContentSource(Part):
             list[
                 Annotated[
                     Annotated[TextBlock, Tag("~text")] | Annotated[ImageBlock, Tag("~image")],
-                    Discriminator(lambda value: _tag(value, ("text", "image"))),
+                    _by_type("text", "image"),
                 ]
             ],
             Tag("~array"),
@@ -115,7 +112,7 @@ class DocumentBlock(Part):
         | Annotated[TextSource, Tag("~text")]
         | Annotated[ContentSource, Tag("~content")]
         | Annotated[OtherSource, Tag("~other")],
-        Discriminator(_document_source),
+        _by_type("base64", "url", "text", "content"),
     ]
     title: str | None = Field(None, description="The model reads it.")
     context: str | None = Field(None, description="Text about the document, for the model.")
@@ -139,17 +136,13 @@ class OtherBlock(Part):
     type: str
 
 
-def _inner_block(value: object) -> str:
-    return _tag(value, ("text", "image", "document", "search_result"))
-
-
 InnerBlock = Annotated[
     Annotated[TextBlock, Tag("~text")]
     | Annotated[ImageBlock, Tag("~image")]
     | Annotated[DocumentBlock, Tag("~document")]
     | Annotated[SearchResultBlock, Tag("~search_result")]
     | Annotated[OtherBlock, Tag("~other")],
-    Discriminator(_inner_block),
+    _by_type("text", "image", "document", "search_result"),
 ]
 
 
@@ -195,20 +188,6 @@ class RedactedThinkingBlock(Part):
     data: str | None = None
 
 
-def _block(value: object) -> str:
-    return _tag(value, _KINDS)
-
-
-_KINDS = (
-    "text",
-    "image",
-    "document",
-    "search_result",
-    "tool_use",
-    "tool_result",
-    "thinking",
-    "redacted_thinking",
-)
 Block = Annotated[
     Annotated[TextBlock, Tag("~text")]
     | Annotated[ImageBlock, Tag("~image")]
@@ -219,7 +198,16 @@ Block = Annotated[
     | Annotated[ThinkingBlock, Tag("~thinking")]
     | Annotated[RedactedThinkingBlock, Tag("~redacted_thinking")]
     | Annotated[OtherBlock, Tag("~other")],
-    Discriminator(_block),
+    _by_type(
+        "text",
+        "image",
+        "document",
+        "search_result",
+        "tool_use",
+        "tool_result",
+        "thinking",
+        "redacted_thinking",
+    ),
 ]
 Content = Annotated[Annotated[str, Tag("~string")] | Annotated[list[Block], Tag("~array")], BY_KIND]
 

@@ -9,8 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
 
 from dialects.anthropic.blocks import Part
-from dialects.anthropic.objects import Json, page_object, rfc3339
-from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.anthropic.objects import Json, page_object, parse_page_query, rfc3339
+from dialects.shared.fields import WireModel, validate
 from svc_kit.errors import InvalidField, MissingField
 
 ENDPOINT: Final = "/v1/messages"
@@ -43,14 +43,6 @@ class MessageBatchBody(WireModel):
     """Messages to create in the background."""
 
     requests: Annotated[list[BatchedRequest], Field(min_length=1, max_length=MAX_REQUESTS)]
-
-
-class BatchListQuery(WireModel):
-    """The query of a list of batches."""
-
-    limit: Annotated[int, Field(ge=1, le=100)] = 20
-    after_id: str | None = None
-    before_id: str | None = None
 
 
 def parse_batch(fields: Mapping[str, Any]) -> MessageBatchBody:
@@ -101,13 +93,8 @@ def create_batch_request(file_id: str, request_id: str) -> batch_service_pb2.Cre
 
 
 def list_batches_request(query: Mapping[str, str]) -> batch_service_pb2.ListBatchesRequest:
-    """Convert the query of a list. Unknown parameters are ignored. Raises DomainErrors."""
-    known: dict[str, Any] = {
-        name: query[name] for name in BatchListQuery.model_fields if query.get(name)
-    }
-    if "limit" in known:
-        known["limit"] = parse_integer(known["limit"])
-    page = validate(BatchListQuery, known)
+    """Convert the query of a list. Raises DomainErrors."""
+    page = parse_page_query(query)
     return batch_service_pb2.ListBatchesRequest(
         page_size=page.limit,
         after=page.after_id or "",

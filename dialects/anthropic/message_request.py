@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, sampling_pb2
@@ -12,10 +12,11 @@ from dialects.anthropic.blocks import CACHE_CONTROL, Message, Part, TextBlock
 from dialects.anthropic.conversation import ConvertedMessages, convert_messages, media_characters
 from dialects.anthropic.errors import MessagePaths
 from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
-from dialects.shared.fields import BY_KIND, Count, WireModel, validate
+from dialects.shared.efforts import EFFORTS, Effort
+from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, Refused
-from svc_kit.errors import InvalidField, MissingField, TooLong
+from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 256
@@ -47,7 +48,7 @@ class JsonFormat(Part):
 class OutputConfig(Part):
     """How the model answers."""
 
-    effort: str | None = Field(None, description="Passed to the chat template.")
+    effort: Effort | None = Field(None, description="How much the model thinks, if it thinks.")
     format: JsonFormat | None = Field(None, description="The format of the text.")
 
 
@@ -125,7 +126,8 @@ class MessageRequest(NamedTuple):
 _OPENAI_FIELDS: Final = frozenset(
     ("max_completion_tokens", "n", "response_format", "stop", "stream_options", "input")
 )
-_OPENAI_ROLES: Final = frozenset(("developer", "tool", "function"))
+_OPENAI_ROLES: Final = ("developer", "tool", "function")
+_FUNCTION: Final = ("function",)
 
 
 def parse_message(fields: Mapping[str, Any]) -> CreateMessageBody:
@@ -162,18 +164,13 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
     return MessageRequest(proto, paths)
 
 
-class TokenCountRequest(NamedTuple):
-    """A converted body."""
-
-    proto: inference_service_pb2.CountTokensRequest
-    paths: MessagePaths
-
-
-def token_count_request(body: PromptBody) -> TokenCountRequest:
+def token_count_request(
+    body: PromptBody,
+) -> tuple[inference_service_pb2.CountTokensRequest, MessagePaths]:
     """Convert the body of a token count. Raises DomainErrors with the body's field names."""
     conversation, paths = _conversation(body)
     proto = inference_service_pb2.CountTokensRequest(model=body.model, conversation=conversation)
-    return TokenCountRequest(proto, paths)
+    return proto, paths
 
 
 async def convert_message(body: CreateMessageBody, affinity: str = "") -> MessageRequest:
@@ -186,29 +183,18 @@ async def convert_message(body: CreateMessageBody, affinity: str = "") -> Messag
 
 def _check_dialect(fields: Mapping[str, Any]) -> None:
     """Raise InvalidField for what only OpenAI's bodies have."""
-    messages, tools = fields.get("messages"), fields.get("tools")
-    found = next((name for name in fields if name in _OPENAI_FIELDS), None)
-    if isinstance(messages, list) and found is None:
-        found = next(
-            (
-                f"messages[{index}].role"
-                for index, message in enumerate(messages)
-                if isinstance(message, dict) and message.get("role") in _OPENAI_ROLES
-            ),
-            None,
-        )
-    if isinstance(tools, list) and found is None:
-        found = next(
-            (
-                f"tools[{index}].function"
-                for index, tool in enumerate(tools)
-                if isinstance(tool, dict) and "function" in tool
-            ),
-            None,
-        )
-    if found is not None:
+    if (found := next(_openai_fields(fields), None)) is not None:
         problem = "it belongs to OpenAI's API; send such a body to /v1/chat/completions"
         raise InvalidField(field=found, problem=problem)
+
+
+def _openai_fields(fields: Mapping[str, Any]) -> Iterator[str]:
+    yield from (name for name in fields if name in _OPENAI_FIELDS)
+    for name, key, values in (("messages", "role", _OPENAI_ROLES), ("tools", "type", _FUNCTION)):
+        items = fields.get(name)
+        for index, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, dict) and item.get(key) in values:
+                yield f"{name}[{index}].{key}"
 
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:
@@ -225,12 +211,25 @@ def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation,
 
 def _template_options(body: PromptBody) -> chat_pb2.TemplateOptions:
     kwargs = dict(body.chat_template_kwargs or {})
-    if body.output_config is not None and body.output_config.effort:
-        kwargs.setdefault("reasoning_effort", body.output_config.effort)
-    options = chat_pb2.TemplateOptions(kwargs_json=json_text(kwargs or None))
-    if "enable_thinking" not in kwargs:
-        options.enable_thinking = body.thinking is not None and body.thinking.type != "disabled"
-    return options
+    thinks = _thinks(body, kwargs.pop("enable_thinking", None))
+    effort = "" if body.output_config is None else body.output_config.effort or ""
+    return chat_pb2.TemplateOptions(
+        kwargs_json=json_text(kwargs or None),
+        enable_thinking=thinks,
+        reasoning_effort=EFFORTS[effort],
+        thinking_budget_tokens=body.thinking.budget_tokens if thinks and body.thinking else None,
+    )
+
+
+def _thinks(body: PromptBody, in_kwargs: object) -> bool:
+    """Whether the model thinks. Two fields can say it, and must agree."""
+    if in_kwargs is not None and not isinstance(in_kwargs, bool):
+        raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
+    values = {
+        "thinking": None if body.thinking is None else body.thinking.type != "disabled",
+        "chat_template_kwargs.enable_thinking": in_kwargs,
+    }
+    return bool(agreed_value(values))
 
 
 def _constraint(body: PromptBody) -> generation_pb2.Constraint | None:

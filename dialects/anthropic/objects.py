@@ -1,6 +1,6 @@
 """Messages, token counts and models as Anthropic's objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -17,7 +17,7 @@ from dialects.shared.ids import random_suffix
 from svc_kit.errors import InvalidField
 
 Json = dict[str, Any]
-MAX_MODELS: Final = 1000
+MAX_PAGE: Final = 1000
 INVALID_INPUT: Final = "INVALID_JSON"
 """The key of an `input` whose JSON cannot be parsed; its value is the text. Anthropic's documents
 give such an input back to the model in this way."""
@@ -180,23 +180,22 @@ def rfc3339(time: Timestamp) -> str:
     return text.replace("+00:00", "Z")
 
 
-class ModelListQuery(WireModel):
+class PageQuery(WireModel):
     """The query of a list with cursors in both directions."""
 
-    limit: Annotated[int, Field(ge=1, le=MAX_MODELS)] = 20
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 20
     after_id: str | None = None
     before_id: str | None = None
 
 
-def parse_model_query(query: Any) -> ModelListQuery:
-    """Validate the query of a list of models. Unknown parameters are ignored. Raises
-    DomainErrors."""
-    known = {name: query[name] for name in ModelListQuery.model_fields if query.get(name)}
+def parse_page_query(query: Mapping[str, str]) -> PageQuery:
+    """Validate a query. Unknown and empty parameters are ignored. Raises DomainErrors."""
+    known: Json = {name: query[name] for name in PageQuery.model_fields if query.get(name)}
     if "limit" in known:
         known["limit"] = parse_integer(known["limit"])
     if "after_id" in known and "before_id" in known:
         raise InvalidField(field="before_id", problem="it cannot be combined with 'after_id'")
-    return validate(ModelListQuery, known)
+    return validate(PageQuery, known)
 
 
 def model_object(model: model_pb2.Model) -> Json:
@@ -213,7 +212,7 @@ def model_object(model: model_pb2.Model) -> Json:
     }
 
 
-def model_page(models: Sequence[model_pb2.Model], query: ModelListQuery) -> Json:
+def model_page(models: Sequence[model_pb2.Model], query: PageQuery) -> Json:
     """A page of all models. A cursor that names no model is an error. Raises InvalidField."""
     first, last = 0, len(models)
     names = [model.name for model in models]

@@ -36,7 +36,7 @@ async def list_models(inference: Inference, request: Request) -> Response:
     pages = inference.pages(inference.methods.ListModels, proto)
     models = [model async for page in pages for model in page.models]
     if dialect_of(request.scope) is Dialect.ANTHROPIC:
-        query = anthropic.parse_model_query(request.query_params)
+        query = anthropic.parse_page_query(request.query_params)
         return json_response(anthropic.model_page(models, query))
     return json_response(model_list(models))
 

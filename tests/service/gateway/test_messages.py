@@ -283,6 +283,17 @@ async def test_a_bad_field_is_named(
     assert message in error["message"]
 
 
+@pytest.mark.parametrize("name", ["system", "stop_sequences"])
+async def test_a_body_of_anthropics_is_sent_to_its_route(
+    client: httpx.AsyncClient, name: str
+) -> None:
+    """By the error of OpenAI's."""
+    answer = await client.post("/v1/chat/completions", json=HI | {name: ["x"]})
+
+    assert answer.status_code == 400
+    assert "/v1/messages" in answer.json()["error"]["message"]
+
+
 async def test_what_has_no_effect_is_named_in_a_header(client: httpx.AsyncClient) -> None:
     """Also in blocks and tools; a strict request is refused."""
     mark = {"cache_control": {"type": "ephemeral"}}

@@ -278,13 +278,19 @@ def test_a_file_that_is_too_large_is_refused() -> None:
 
 
 OPTIONS: list[Any] = [
-    ({}, {"template": {"enableThinking": False}}),
-    ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"template": {"enableThinking": True}}),
-    ({"thinking": {"type": "adaptive"}}, {"template": {"enableThinking": True}}),
-    ({"thinking": {"type": "disabled"}}, {"template": {"enableThinking": False}}),
+    ({}, {"enableThinking": False}),
     (
-        {"output_config": {"effort": "high"}, "chat_template_kwargs": {"enable_thinking": True}},
-        {"template": {"kwargsJson": '{"enable_thinking":true,"reasoning_effort":"high"}'}},
+        {"thinking": {"type": "enabled", "budget_tokens": 9}},
+        {"enableThinking": True, "thinkingBudgetTokens": 9},
+    ),
+    (
+        {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}},
+        {"enableThinking": True, "reasoningEffort": "REASONING_EFFORT_HIGH"},
+    ),
+    ({"thinking": {"type": "disabled", "budget_tokens": 9}}, {"enableThinking": False}),
+    (
+        {"chat_template_kwargs": {"enable_thinking": True, "a": 1}},
+        {"enableThinking": True, "kwargsJson": '{"a":1}'},
     ),
 ]
 
@@ -292,9 +298,16 @@ OPTIONS: list[Any] = [
 @pytest.mark.parametrize(("fields", "expected"), OPTIONS)
 def test_thinking_is_off_unless_asked_for(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     """A client that did not ask reads the first block as text."""
-    conversation = MessageToDict(convert(user("hi"), **fields).proto.conversation)
-    conversation.pop("messages")
-    assert conversation == expected
+    template = convert(user("hi"), **fields).proto.conversation.template
+    assert MessageToDict(template) == expected
+
+
+def test_two_fields_about_thinking_must_agree() -> None:
+    """Neither is preferred."""
+    fields = {"thinking": {"type": "adaptive"}, "chat_template_kwargs": {"enable_thinking": False}}
+    with pytest.raises(InvalidField) as caught:
+        convert(user("hi"), **fields)
+    assert caught.value.field == "chat_template_kwargs.enable_thinking"
 
 
 TOOLS: list[Any] = [
@@ -355,7 +368,7 @@ def test_options_are_converted() -> None:
 def test_a_token_count_has_the_same_conversation() -> None:
     """With the prompt's system and tools."""
     fields = {"model": "m", "system": "s", "messages": [user("hi")], "tools": TOOLS}
-    count = token_count_request(parse_token_count(fields)).proto
+    count = token_count_request(parse_token_count(fields))[0]
 
     request = message_request(parse_message(fields | BASE)).proto
     assert count == inference_service_pb2.CountTokensRequest(

@@ -1,5 +1,6 @@
 """Headers about limits."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -97,3 +98,22 @@ def test_a_refusal_has_the_headers_of_its_limit() -> None:
     assert (rate["retry-after"], budget["retry-after"]) == ("5", "86400")
     assert "x-should-retry" not in rate
     assert budget["x-should-retry"] == "false"
+
+
+def test_requests_of_anthropics_api_get_its_headers() -> None:
+    """Of the tightest limits; with the time of the reset."""
+    scope: dict[str, Any] = {"path": "/v1/messages"}
+    limits = [status("calls", "REQUESTS", 60, 50), status("tokens", "TOKENS", 9000, 8000)]
+    set_rate_limits(scope, pb.ChatResponse(accepted=generation.Accepted(rate_limits=limits)))
+
+    headers = {name.decode(): value.decode() for name, value in rate_limit_headers(scope)}
+    reset = headers.pop("anthropic-ratelimit-requests-reset")
+    assert datetime.fromisoformat(reset).tzinfo is not None
+    assert headers.pop("anthropic-ratelimit-tokens-reset") >= reset
+    assert {name: value for name, value in headers.items() if name.startswith("a")} == {
+        "anthropic-ratelimit-requests-limit": "60",
+        "anthropic-ratelimit-requests-remaining": "50",
+        "anthropic-ratelimit-tokens-limit": "9000",
+        "anthropic-ratelimit-tokens-remaining": "8000",
+    }
+    assert not any(name.startswith("x-ratelimit") for name in headers)
