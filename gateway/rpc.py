@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 import grpc.aio
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
@@ -155,6 +156,7 @@ class ControlClient(RpcClient):
         super().__init__(channel, credentials, transfer_timeout_s)
         self.adapters = AdapterServiceStub(channel)
         self.assistants = AssistantServiceStub(channel)
+        self.audit = AuditServiceStub(channel)
         self.batches = BatchServiceStub(channel)
         self.conversations = ConversationServiceStub(channel)
         self.files = FileServiceStub(channel)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from corral.control.v1 import (
+    audit_service_pb2,
     key_service_pb2,
     limit_service_pb2,
     project_service_pb2,
@@ -80,6 +81,8 @@ _CONTROL: Final = (
           lambda c: c.keys.ListKeys, key_service_pb2.ListKeysRequest),
     _Call("POST", "/keys", "Create a key",
           lambda c: c.keys.CreateKey, key_service_pb2.CreateKeyRequest),
+    _Call("POST", "/keys/rotate", "Give a key a new secret",
+          lambda c: c.keys.RotateKey, key_service_pb2.RotateKeyRequest),
     _Call("DELETE", "/keys/{key_id}", "Revoke a key",
           lambda c: c.keys.RevokeKey, key_service_pb2.RevokeKeyRequest),
     _Call("GET", "/limits", "List limits",
@@ -90,6 +93,8 @@ _CONTROL: Final = (
           lambda c: c.limits.DeleteLimit, limit_service_pb2.DeleteLimitRequest),
     _Call("GET", "/usage", "List usage",
           lambda c: c.usage.ListUsage, usage_service_pb2.ListUsageRequest),
+    _Call("GET", "/audit", "List acts of operators",
+          lambda c: c.audit.ListAuditEvents, audit_service_pb2.ListAuditEventsRequest),
 )  # fmt: skip
 _INFERENCE: Final = (
     _Call("GET", "/models", "List models with their state",

@@ -29,6 +29,7 @@ VIEWS = (
     "usage",
     "keys",
     "limits",
+    "audit",
 )
 """The views of the page, as in its URLs."""
 PATIENCE_MS = 20_000

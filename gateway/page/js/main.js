@@ -6,6 +6,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { AdaptersView } from "./adapters.js";
 import { apiKey, keyProblem, setKey } from "./api.js";
 import { AssistantsView } from "./assistants.js";
+import { AuditView } from "./audit.js";
 import { BatchesView } from "./batches.js";
 import { ChatView } from "./chat.js";
 import { ConversationsView } from "./conversations.js";
@@ -41,6 +42,7 @@ const GROUPS = {
     usage: ["Usage", UsageView],
     keys: ["Keys and projects", KeysView],
     limits: ["Limits", LimitsView],
+    audit: ["Audit log", AuditView],
   },
 };
 const VIEWS = Object.assign({}, ...Object.values(GROUPS));

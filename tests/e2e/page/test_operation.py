@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.browser import NARROW, WIDE, Tab, needs_chromium, open_tab
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up, start
 
@@ -92,6 +92,69 @@ async def test_a_key_is_created_and_revoked(browser: Browser, keyed: Keyed) -> N
             await row.get_by_role("button", name="Revoke").click()
             await expect(row).to_contain_text("revoked")
             assert client.get("/v1/models").status_code == 401
+
+
+@needs_chromium
+async def test_a_key_is_narrowed_and_rotated(browser: Browser, keyed: Keyed) -> None:
+    """To scopes, models and networks; with overlap both secrets work, without it only the new
+    one."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.admin, "keys")
+        await tab.page.get_by_text("New key").click()
+        form = tab.page.get_by_role("form", name="New key")
+        await form.get_by_label("Name").fill("robot")
+        await form.get_by_label("inference").uncheck()
+        await form.get_by_label("generate").check()
+        await form.get_by_label("Models").fill(f"{MODEL}, other")
+        await form.get_by_label("Networks").fill("127.0.0.0/8")
+        await form.get_by_role("button", name="Create").click()
+        shown = tab.page.get_by_label("Secret", exact=True)
+        secrets = [await shown.text_content() or ""]
+        row = tab.page.get_by_role("row").filter(has_text="robot")
+        await expect(row).to_contain_text("generate")
+        await expect(row).to_contain_text(f"{MODEL}, other, 127.0.0.0/8")
+        for hours in ("24", "0"):
+            await row.get_by_role("button", name="Rotate").click()
+            form = tab.page.get_by_role("form", name="New secret for robot")
+            await form.get_by_label("Hours").fill(hours)
+            await form.get_by_role("button", name="Rotate").click()
+            await expect(shown).not_to_have_text(secrets[-1])
+            secrets.append(await shown.text_content() or "")
+            body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+            answers = []
+            for secret in secrets:
+                with keyed.http(secret) as client:
+                    answers.append(client.post("/v1/completions", json=body).status_code)
+            assert answers == ([200, 200] if hours == "24" else [401, 401, 200])
+        with keyed.http(secrets[-1]) as client:
+            assert client.post("/v1/completions", json=body | {"model": SECOND}).status_code == 403
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+async def test_the_audit_log_is_read_page_by_page(
+    browser: Browser, keyed: Keyed, width: int
+) -> None:
+    """Newest first, filtered by object; the request of an act is shown on demand."""
+    with keyed.http(keyed.admin) as client:
+        limit = {"unit": "UNIT_TOKENS", "period": "PERIOD_DAY", "amount": 10**6, "project": "none"}
+        for number in range(28):
+            name = f"audit-{width}-{number}"
+            assert client.post("/admin/limits", json={"limit": {"id": name, **limit}}).is_success
+            assert client.delete(f"/admin/limits/{name}").is_success
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED, width=width) as tab:
+        await open_view(tab, keyed.admin, "audit")
+        rows = tab.page.get_by_role("row")
+        await expect(rows).to_have_count(51)
+        await expect(rows.nth(1)).to_contain_text(f"LimitService/DeleteLimitaudit-{width}-27")
+        await tab.page.get_by_role("button", name="Show more").click()
+        await expect(rows.nth(56)).to_contain_text(f"LimitService/CreateLimitaudit-{width}-0")
+        await tab.page.get_by_label("Object").fill(f"audit-{width}-3")
+        await tab.page.keyboard.press("Enter")
+        await expect(rows).to_have_count(3)
+        await rows.nth(2).locator("summary").click()
+        await expect(rows.nth(2)).to_contain_text('"amount": "1000000"')
+        assert await tab.overflow() == 0
 
 
 @needs_chromium

@@ -13,6 +13,7 @@ from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
+OPEN_FORMS = "document.querySelectorAll('details.panel').forEach(form => { form.open = true; })"
 pytestmark = [pytest.mark.e2e, needs_chromium]
 
 
@@ -70,6 +71,9 @@ async def test_axe_finds_no_violation(
             link = tab.page.locator("nav [aria-current=page]")
             await expect(link).to_have_attribute("href", f"#/{view.partition('/')[0]}")
             await expect(tab.page.get_by_text("Loading…")).to_have_count(0, timeout=30_000)
+            if view == "keys":
+                await tab.page.get_by_role("button", name="Rotate").click()
+            await tab.page.evaluate(OPEN_FORMS)
             results = await Axe().run(tab.page)
             found[view] = [
                 f"{each['id']}: {node['html'][:200]}"
