@@ -14,6 +14,10 @@ API_VERSION: Final = "0.33.0"
 _NEVER: Final = "9999-12-31T23:59:59Z"
 _UNITS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _OFF: Final = ("", "off")
+_THINKS: Final = (
+    model_pb2.ThinkingSupport.MODE_SWITCHABLE,
+    model_pb2.ThinkingSupport.MODE_ALWAYS,
+)
 _PARAMETERS: Final = {
     "temperature": "temperature",
     "top_k": "top_k",
@@ -74,14 +78,9 @@ def capabilities(model: model_pb2.Model) -> list[str]:
         "tools": model.turn_format.tool_calls not in _OFF,
         "insert": model.infills,
         "vision": model_pb2.MODALITY_IMAGE in model.input_modalities,
-        "thinking": thinks(model),
+        "thinking": model.thinking.mode in _THINKS,
     }
     return [name for name, is_able in can.items() if is_able]
-
-
-def thinks(model: model_pb2.Model) -> bool:
-    """Whether a model can think before it answers."""
-    return model.turn_format.reasoning not in _OFF
 
 
 def _details(model: model_pb2.Model) -> Json:

@@ -18,7 +18,6 @@ from dialects.ollama.chat_turns import (
 from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.ollama.model_options import OPTION_PARAMS, ModelOptions, generation_options
 from dialects.shared.fields import BY_KIND, TokenId, validate
-from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from svc_kit.errors import InvalidField
 
@@ -26,7 +25,8 @@ PARAMS: Final = {
     **OPTION_PARAMS,
     "constraint": "format",
     "conversation": "messages",
-    "kwargs_json": "think",
+    "enable_thinking": "think",
+    "reasoning_effort": "think",
 }
 """The caller's names of ChatRequest fields."""
 PROMPT_PARAMS: Final = {
@@ -40,6 +40,12 @@ _ZERO_DURATION: Final = re.compile(r"[+-]?(?:0+(?:\.0*)?(?:h|m|s|ms|us|µs|ns)?)
 Format = Annotated[
     Annotated[str, Tag("~string")] | Annotated[dict[str, Any], Tag("~object")], BY_KIND
 ]
+_EFFORTS: Final = {
+    "low": chat_pb2.REASONING_EFFORT_LOW,
+    "medium": chat_pb2.REASONING_EFFORT_MEDIUM,
+    "high": chat_pb2.REASONING_EFFORT_HIGH,
+    "max": chat_pb2.REASONING_EFFORT_MAX,
+}
 Think = Annotated[
     Annotated[bool, Tag("~other")]
     | Annotated[Literal["low", "medium", "high", "max"], Tag("~string")],
@@ -60,7 +66,7 @@ class GenerationBody(ModelBody):
     format: Format | None = Field(None, description='"json", or a JSON Schema.')
     options: ModelOptions | None = None
     think: Think | None = Field(
-        None, description="Whether to think, or how much. Default: as the chat template decides."
+        None, description="Whether to think, or how much. Default: if the model can."
     )
     keep_alive: KeepAlive | None = Field(
         None, description="0 without a prompt unloads the model. Otherwise ignored."
@@ -181,6 +187,8 @@ def prompt_request(body: GenerateBody) -> inference_service_pb2.ChatRequest:
     messages.append(chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, parts=parts))
     request = _chat_request(body, inference_service_pb2.Conversation(messages=messages))
     request.options.output.token_ids = True  # for the context
+    if body.context:  # thoughts would not be separated from the answer
+        request.conversation.template.enable_thinking = False
     return request
 
 
@@ -224,10 +232,11 @@ def _options(body: GenerationBody) -> generation_pb2.GenerationOptions:
 def _chat_request(
     body: GenerationBody, conversation: inference_service_pb2.Conversation
 ) -> inference_service_pb2.ChatRequest:
-    if body.think is not None:
-        conversation.template.enable_thinking = body.think is not False
+    template = conversation.template
+    template.enable_thinking = body.think is not False  # Ollama's models think unless told not to
+    template.require_thinking = bool(body.think)
     if isinstance(body.think, str):
-        conversation.template.kwargs_json = json_text({"reasoning_effort": body.think})
+        template.reasoning_effort = _EFFORTS[body.think]
     return inference_service_pb2.ChatRequest(
         model=body.model_name,
         conversation=conversation,

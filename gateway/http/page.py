@@ -67,7 +67,6 @@ def page_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
     files = PageFiles()
 
-    @router.head("/")
     @router.get("/")
     async def root(request: Request) -> Response:
         """Browsers get the page; clients of Ollama, and Claude Code, ask whether it is running."""

@@ -22,6 +22,8 @@ _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 TOKENS = ["<unk>", "<s>", "</s>", *_BYTES]
 WINDOW = 16
 BUCKETS = 32
+INFILL_TOKENS = {"pre": 4, "suf": 5, "mid": 6}
+"""Bytes that no text of a test has."""
 _PAD = 0
 _STATE, _INNER, _RANK, _CONV = 8, 2 * WIDTH, 4, 4
 
@@ -32,9 +34,16 @@ def write_model_of_kind(
     kind: str, path: Path, weights: Mapping[str, npt.NDArray[np.float32]] | None = None
 ) -> Path:
     """Write a model with a sliding "window", a "recurrent" state, both attention and a state
-    ("hybrid"), or an encoder beside the decoder ("t5"); with these weights instead of random ones,
+    ("hybrid"), an encoder beside the decoder ("t5"), or tokens for text between two others
+    ("infill"); with these weights instead of random ones,
     and without the tensors of a kind that are not among them."""
-    kinds = {"window": _window, "recurrent": _recurrent, "hybrid": _hybrid, "t5": _t5}
+    kinds = {
+        "window": _window,
+        "recurrent": _recurrent,
+        "hybrid": _hybrid,
+        "t5": _t5,
+        "infill": _infill,
+    }
     metadata, shapes = kinds[kind]()
     if weights is None:
         rng = np.random.default_rng(7)
@@ -105,6 +114,13 @@ def _window() -> tuple[dict[str, Any], Shapes]:
     for i in range(LAYERS):
         tensors |= _layer(i, _attention() | _feed_forward())
         tensors |= _layer(i, {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)})
+    return metadata, tensors
+
+
+def _infill() -> tuple[dict[str, Any], Shapes]:
+    metadata, tensors = _window()
+    for name, token in INFILL_TOKENS.items():
+        metadata[f"tokenizer.ggml.fim_{name}_token_id"] = token
     return metadata, tensors
 
 

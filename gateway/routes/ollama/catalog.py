@@ -20,14 +20,12 @@ _OPERATORS: Final = "of models over HTTP; the operator adds and removes them in 
 _SUCCESS: Final = {"status": "success"}
 
 
-@router.head("/tags", include_in_schema=False)
 @router.get("/tags", **ollama_operation("List the models (Ollama)", "Models."))
 async def list_tags(inference: Inference) -> Response:
     """List the models and adapters, with the tag `latest` where the name has none."""
     return json_response({"models": await _models(inference, listed_model)})
 
 
-@router.head("/ps", include_in_schema=False)
 @router.get("/ps", **ollama_operation("List the loaded models (Ollama)", "Models."))
 async def list_running(inference: Inference) -> Response:
     """List the models that are in memory."""
@@ -48,7 +46,6 @@ async def show(inference: Inference, fields: JsonObject) -> Response:
     return json_response(described_model(await _get_model(inference, fields)))
 
 
-@router.head("/version", include_in_schema=False)
 @router.get("/version", **ollama_operation("The version of the API (Ollama)", "The version."))
 async def show_version(_inference: Inference) -> Response:
     """The release of Ollama whose API this is."""

@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.ollama.events import Answer, ChatAnswer, PromptAnswer, loaded
-from dialects.ollama.objects import thinks
 from dialects.ollama.requests import (
     ChatBody,
     GenerateBody,
@@ -34,7 +33,6 @@ from gateway.http.errors import json_response
 from gateway.routes.ollama.truncation import ShortenedChat
 from gateway.rpc import InferenceClient
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import ModelCannot
 
 router = APIRouter(prefix="/api")
 _INLINE_CHARACTERS: Final = 64 * 1024
@@ -57,7 +55,6 @@ async def chat(
     if not body.messages:
         empty = {"message": {"role": "assistant", "content": ""}}
         return await _load(inference, body, empty, request)
-    await _check_thinking(inference, body)
     proto = await _convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
@@ -89,7 +86,6 @@ async def generate(
 async def _answer_prompt(
     inference: InferenceClient, body: GenerateBody, context: AppContext
 ) -> Response:
-    await _check_thinking(inference, body)
     proto, methods = await _convert(prompt_request, body), inference.methods
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
@@ -128,14 +124,6 @@ def _respond(
     if body.streams:
         return context.line_response(start, answer, params)
     return context.object_response(start, answer, params)
-
-
-async def _check_thinking(inference: InferenceClient, body: GenerationBody) -> None:
-    """Raise ModelCannot if a model is asked to think and cannot."""
-    if body.think:
-        model = await _get_model(inference, body.model_name)
-        if not thinks(model):
-            raise ModelCannot(model=model.name, model_class="decoder", operation="thinking")
 
 
 async def _load(

@@ -22,7 +22,8 @@ def describe(fake: FakeInference) -> None:
     model.architecture, model.digest, model.quantization = "llama", DIGEST, "q8_0"
     model.size_bytes, model.num_parameters, model.memory_bytes = 5_000, 5_300_000, 9_000
     model.chat_template, model.trained_context_tokens = "{{ messages }}", 512
-    model.turn_format.tool_calls, model.turn_format.reasoning = "hermes", "think"
+    model.turn_format.tool_calls = "hermes"
+    model.thinking.mode = model_pb2.ThinkingSupport.MODE_SWITCHABLE
     model.input_modalities.append(model_pb2.MODALITY_IMAGE)
     model.infills = True
     model.default_sampling.temperature = 0.5

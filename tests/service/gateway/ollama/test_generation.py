@@ -34,11 +34,6 @@ def lines(answer: Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
-def think(fake: FakeInference) -> None:
-    """Make the fake's model one that thinks."""
-    fake.models[0].turn_format.reasoning = "think"
-
-
 async def test_a_chat_is_streamed_in_lines_that_end_with_the_counts(client: AsyncClient) -> None:
     """Each line is one object, without blank lines between them."""
     answer = await client.post(CHAT, json=BODY)
@@ -57,7 +52,6 @@ async def test_without_a_stream_there_is_one_object(
     fake: FakeInference, client: AsyncClient
 ) -> None:
     """With thinking, text and counts; durations are in nanoseconds."""
-    think(fake)
     fake.script = Script(reasoning=("Hm", "."), times_s=(0.001, 0.5))
     answer = (await client.post(CHAT, json=BODY | {"stream": False, "think": True})).json()
 
@@ -68,8 +62,31 @@ async def test_without_a_stream_there_is_one_object(
     }
     assert answer["done"]
     assert answer["total_duration"] > 1000
-    request = fake.calls.requests[-1]
-    assert request.conversation.template.enable_thinking
+
+
+@pytest.mark.parametrize(
+    ("value", "enabled", "required", "effort"),
+    [
+        (None, True, False, chat_pb2.REASONING_EFFORT_UNSPECIFIED),
+        (True, True, True, chat_pb2.REASONING_EFFORT_UNSPECIFIED),
+        (False, False, False, chat_pb2.REASONING_EFFORT_UNSPECIFIED),
+        ("low", True, True, chat_pb2.REASONING_EFFORT_LOW),
+    ],
+)
+async def test_thinking_is_on_unless_it_is_switched_off(
+    value: object,
+    enabled: bool,
+    required: bool,
+    effort: int,
+    fake: FakeInference,
+    client: AsyncClient,
+) -> None:
+    """Only a client that asks for it is refused by a model that cannot."""
+    await client.post(CHAT, json=BODY | {"think": value})
+    template = fake.calls.requests[-1].conversation.template
+
+    assert template.enable_thinking == enabled
+    assert (template.require_thinking, template.reasoning_effort) == (required, effort)
 
 
 async def test_options_are_mapped_with_the_defaults_of_ollama(
@@ -171,13 +188,12 @@ async def test_pictures_come_before_the_text(fake: FakeInference, client: AsyncC
         ({"messages": [{"content": "hi"}]}, "Missing required parameter: 'messages[0].role'."),
         ({"options": {"top_k": "many"}}, "Invalid type for 'options.top_k': expected an integer."),
         ({"format": "xml"}, "Invalid 'format': it must be \"json\" or a JSON Schema"),
-        ({"think": True}, '"fake" does not support thinking'),
         (
             {"messages": [{"role": "tool", "content": "1"}]},
             "Invalid 'messages[0]': it is the result of a tool, but no call before it lacks one",
         ),
     ],
-    ids=["no-model", "unknown-model", "no-role", "type", "format", "think", "result"],
+    ids=["no-model", "unknown-model", "no-role", "type", "format", "result"],
 )
 async def test_bad_bodies_get_ollamas_envelope(
     body: dict[str, Any], text: str, client: AsyncClient
