@@ -3,13 +3,14 @@
 What a request has used is counted, and appended to a journal, before its caller is told. A report
 is one file of the journal, which is deleted when the report is acknowledged. A report has the id of
 its file and never changes, so a process that was killed is followed by one that sends the same
-reports, and each is added once. The journal survives the process, but is not synced to the disk.
+reports, and each is added once. The journal is synced to the disk if a report cannot be sent.
 """
 
 import asyncio
 import fcntl
 import json
 import logging
+import os
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -71,7 +72,7 @@ class UsageReport:
         self.id = report_id
         self.sums: dict[tuple[datetime, UsageKey], Counts] = {}
         self._path = path
-        self._file = file
+        self.file = file
 
     @classmethod
     def create(cls, folder: Path | None) -> "UsageReport":
@@ -107,11 +108,11 @@ class UsageReport:
     def add(self, hour: datetime, key: UsageKey, counts: Counts) -> None:
         """Add the usage of a request, and append it to the file."""
         self._sum(hour, key, counts)
-        if self._file is None:
+        if self.file is None:
             return
         line = json.dumps([int(hour.timestamp()), key, counts], separators=(",", ":"))
         try:
-            self._file.write(f"{line}\n".encode())
+            self.file.write(f"{line}\n".encode())
         except OSError as error:
             _log.error("usage is not protected against a crash: %s", error)
 
@@ -124,8 +125,8 @@ class UsageReport:
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        if self.file is not None:
+            self.file.close()
 
     def to_message(self) -> pb.ReportUsageRequest:
         """Convert the report."""
@@ -150,12 +151,14 @@ class UsageCounter:
         self,
         folder: Path | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        fsync: Callable[[IO[bytes]], None] = os.fsync,
     ) -> None:
         """`folder` has the journal; what earlier processes left there is reported first. Raises
         OSError. Without a folder, usage is lost with the process.
         """
         self._folder = folder
         self._clock = clock
+        self._fsync = fsync
         self._closed: list[UsageReport] = []
         self._open: UsageReport | None = None
         self._hour: datetime | None = None
@@ -186,6 +189,12 @@ class UsageCounter:
         """Forget a report, and delete its file."""
         self._closed.remove(report)
         report.delete()
+
+    def sync(self) -> None:
+        """Write the journal to the disk."""
+        for report in (*self._closed, self._open):
+            if report is not None and report.file is not None:
+                self._fsync(report.file)
 
     def close(self) -> None:
         """Close the files; the next process reports what is in them."""
@@ -247,6 +256,7 @@ class UsageReporter:
                 _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
                 _log.warning("usage cannot be reported now: %s", error)
+                await asyncio.to_thread(self._counter.sync)
                 return
             self._end(report)
 

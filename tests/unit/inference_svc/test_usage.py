@@ -151,3 +151,22 @@ def test_usage_survives_the_process(tmp_path: Path) -> None:
     ]
     assert sorted(harness.reported)[0] == (UsageKey("red", "key_1", "demo"), Counts(2, 11, 4, 7))
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_usage_is_synced_to_the_disk_while_it_cannot_be_reported(tmp_path: Path) -> None:
+    """All of it, whenever a report fails; what is reported is not synced."""
+    synced: list[set[str]] = []
+    harness = UsageHarness()
+    counter = UsageCounter(tmp_path, fsync=lambda file: synced.append({Path(file.name).name}))
+    reporter = UsageReporter(counter, harness.control.send)
+    counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10, 4, 7))
+    await reporter.report()
+    assert synced == []
+    harness.control.failures = [UpstreamUnavailable(service="control")] * 2
+    for _ in range(2):
+        counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10, 4, 7))
+        await reporter.report()
+    counter.close()
+
+    assert [len(names) for names in synced] == [1, 1, 1]
+    assert len(set.union(*synced)) == 2
