@@ -37,7 +37,6 @@ class CompletionBody(CompletionFields):
 
     policy: ClassVar[Policy] = {
         "messages": Refused("it belongs to /v1/chat/completions; use 'prompt'"),
-        "suffix": Refused("the model's fill-in-the-middle tokens are not used", ("",)),
     }
 
     prompt: Prompt = Field(
@@ -48,6 +47,9 @@ class CompletionBody(CompletionFields):
     )
     echo: bool | None = Field(
         None, description="Return the prompt before the answer, with its log probabilities too."
+    )
+    suffix: str | None = Field(
+        None, description="The text after the answer, for models with tokens for it."
     )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="Return the log probability of each token and of this many alternatives."
@@ -88,15 +90,17 @@ def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.Generate
         options.output.top_logprobs = body.logprobs
         if body.echo:
             options.output.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
-    return [_request(body.model, prompt, options) for prompt in split_prompts(body.prompt)]
+    return [_request(body, prompt, options) for prompt in split_prompts(body.prompt)]
 
 
 def _request(
-    model: str, prompt: str | list[int], options: generation_pb2.GenerationOptions
+    body: CompletionBody, prompt: str | list[int], options: generation_pb2.GenerationOptions
 ) -> inference_service_pb2.GenerateRequest:
     request = inference_service_pb2.GenerateRequest(
-        model=model, options=options, parse_special=True
+        model=body.model, options=options, parse_special=True
     )
+    if body.suffix:
+        request.infill.suffix = body.suffix
     if isinstance(prompt, str):
         request.text = prompt
     else:

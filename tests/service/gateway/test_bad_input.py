@@ -37,7 +37,6 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [
     (CHAT, BODY | {"nonsense": 1, "stream": True}, "unknown_parameter", "nonsense"),
     (TEXT, {"model": "fake"}, "missing_required_parameter", "prompt"),
     (TEXT, {"model": "fake", "prompt": [1, "a"]}, "invalid_type", "prompt[1]"),
-    (TEXT, {"model": "fake", "prompt": "a", "suffix": "b"}, "unsupported_parameter", "suffix"),
 ]
 
 

@@ -250,13 +250,13 @@ async def test_no_ping_is_sent_between_lines(fake: FakeInference) -> None:
 
 
 class SmallContext(FakeInference):
-    """Refuses conversations of more than three parts, as a small context does."""
+    """Refuses conversations of more than four parts, as a small context does."""
 
     async def Chat(self, request: inference_service_pb2.ChatRequest, context: Any) -> Any:
         """Answer according to the script."""
         size = sum(len(message.parts) for message in request.conversation.messages)
-        if size > 3:
-            raise ContextLengthExceeded(field="messages", prompt_tokens=size, context_tokens=4)
+        if size > 4:
+            raise ContextLengthExceeded(field="messages", prompt_tokens=size, context_tokens=5)
         async for event in super().Chat(request, context):
             yield event
 
@@ -264,7 +264,7 @@ class SmallContext(FakeInference):
 TURNS = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "1"},
-    {"role": "assistant", "tool_calls": [{"function": {"name": "a"}}]},
+    {"role": "assistant", "content": "c", "tool_calls": [{"function": {"name": "a"}}]},
     {"role": "tool", "content": "2"},
     {"role": "assistant", "content": "3"},
     {"role": "user", "content": "4"},

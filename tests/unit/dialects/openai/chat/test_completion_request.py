@@ -52,7 +52,6 @@ def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
         ({"prompt": [[2**31]]}, "prompt[0][0]", "integer_above_max_value"),
         ({"prompt": ["a"] * 2049}, "prompt", "array_above_max_length"),
         ({"prompt": ["a"] * 100, "n": 100}, "prompt", "array_above_max_length"),
-        ({"prompt": "a", "suffix": "b"}, "suffix", "unsupported_parameter"),
         ({"prompt": "a", "messages": []}, "messages", "unsupported_parameter"),
         ({"prompt": "a", "nonsense": 1}, "nonsense", "unknown_parameter"),
         ({"prompt": "a", "logprobs": True}, "logprobs", "invalid_type"),
@@ -141,3 +140,11 @@ def test_logprobs_is_the_number_of_alternatives() -> None:
 
     assert none.HasField("top_logprobs")
     assert (none.top_logprobs, three.top_logprobs) == (0, 3)
+
+
+def test_a_suffix_asks_for_the_text_before_it() -> None:
+    """An empty one is none."""
+    with_suffix, without = (make_requests(prompt="a", suffix=text)[0] for text in ("b", ""))
+
+    assert (with_suffix.text, with_suffix.infill.suffix) == ("a", "b")
+    assert not without.HasField("infill")
