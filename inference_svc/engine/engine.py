@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
 _GRAMMAR_PATIENCE_S = 0.005
+"""How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
 """Seconds for the encoder in a second of decode calls. Calls with vectors count as its time."""
 _MAX_PAUSE_S = 0.05
-"""How long a step waits for a grammar if it has no other work."""
 
 
 class Engine:
