@@ -12,13 +12,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from dialects.shared.errors import Rename
+from dialects.shared.parameters import ignore_parameter
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
-from svc_kit.errors import CallerCancelled, DomainError
+from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
 
+_NO_EFFECT = "the model has no such thinking"
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -175,11 +177,19 @@ class CallResponse(Response):
             with self._active_calls.track(calls):
                 await calls.open()
                 set_rate_limits(scope, calls.first)
+                _report_ignored(calls.first, self._rename)
                 await self._writer.send_all(calls, scope, receive, send)
         except DomainError as error:
             raise self._rename(error) from error.__cause__
         finally:
             watcher.cancel()
+
+
+def _report_ignored(first: object, rename: Rename) -> None:
+    """Report the options that the model of a call cannot honour, by the caller's names."""
+    for name in getattr(getattr(first, "accepted", None), "ignored_options", ()):
+        renamed = rename(UnsupportedField(field=name, problem=_NO_EFFECT))
+        ignore_parameter(renamed.field or name, _NO_EFFECT)
 
 
 async def _stop_on_disconnect(receive: Receive, calls: Calls[Any]) -> None:

@@ -99,8 +99,7 @@ def turn_request(
         format=turn_format(settings.format),
         options=settings.options,
         max_tokens=tokens_left(settings, progress),
-        enable_thinking=False if settings.effort == "none" else None,
-        template_values=_template_values(settings.effort),
+        effort=settings.effort,
         seed=settings.seed + progress.num_turns,
         token_ids=tuple(progress.token_ids),
         priority=settings.priority,
@@ -113,11 +112,6 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     """The token limit of the open turn or, if none is open, the next; None for no limit."""
     limit = settings.limits.completion_tokens
     return None if limit is None else max(0, limit - progress.usage.completion_tokens)
-
-
-def _template_values(effort: str) -> str:
-    """The JSON of the chat template's variables, as in chat completions; empty for none."""
-    return compact_json({"reasoning_effort": effort}) if effort not in ("", "none") else ""
 
 
 def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:

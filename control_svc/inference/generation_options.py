@@ -1,195 +1,38 @@
 """Options of generations that clients set: stored with objects and passed on with each turn.
 
-The fields are those of `corral.inference.v1.GenerationOptions`, which documents them, without the
-ones that only this service sets. None and empty mean unset. The inference service validates them.
+`corral.inference.v1.GenerationOptions` documents them. The inference service validates their
+values; here only what another release could not read is refused, and what this service sets.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from enum import StrEnum
 from typing import Any, Final
 
 from corral.inference.v1 import generation_pb2 as pb
-from google.protobuf.message import DecodeError
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
 from pydantic_core import core_schema
 
-from svc_kit.auth.principal import Priority
-from svc_kit.errors import DomainError, UnsupportedField
-from svc_kit.rpc.message_mapper import MessageMapper
+from svc_kit.errors import InvalidField, MissingField, UnsupportedField
+from svc_kit.rpc.message_mapper import MessageMapper, decode_duration
 
 
-class SamplerKind(StrEnum):
-    """A filter of the sampler chain."""
-
-    PENALTIES = "penalties"
-    DRY = "dry"
-    TOP_N_SIGMA = "top_n_sigma"
-    TOP_K = "top_k"
-    TYPICAL_P = "typical_p"
-    TOP_P = "top_p"
-    MIN_P = "min_p"
-    XTC = "xtc"
-    TEMPERATURE = "temperature"
-    INFILL = "infill"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryParams:
-    """Settings of DRY."""
-
-    multiplier: float | None = None
-    base: float | None = None
-    allowed_length: int | None = None
-    penalty_last_n: int | None = None
-    sequence_breakers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class MirostatParams:
-    """Settings of Mirostat."""
-
-    version: int = 0
-    tau: float | None = None
-    eta: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveParams:
-    """Settings of adaptive-p."""
-
-    target: float | None = None
-    decay: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogitBias:
-    """A change of one token's logit."""
-
-    token_id: int
-    bias: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingParams:
-    """How tokens are chosen."""
-
-    temperature: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    min_keep: int | None = None
-    penalty_last_n: int | None = None
-    repetition_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    dry: DryParams | None = None
-    mirostat: MirostatParams | None = None
-    adaptive: AdaptiveParams | None = None
-    logit_bias: tuple[LogitBias, ...] = ()
-    allowed_token_ids: tuple[int, ...] = ()
-    samplers: tuple[SamplerKind, ...] = ()
-    seed: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppingParams:
-    """When a generation ends."""
-
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool | None = None
-    include_stop: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """What is returned beside the text."""
-
-    top_logprobs: int | None = None
-    special_tokens: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constraint:
-    """The output format: one field is set."""
-
-    json_schema: str | None = None
-    json_object: bool | None = None
-    regex: str | None = None
-    lark: str | None = None
-    gbnf: str | None = None
-    choices: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheOptions:
-    """Which computed prefixes are reused."""
-
-    reuse: bool | None = None
-    salt: str = ""
-    affinity: str = ""
-    keep: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulingOptions:
-    """Priority and queueing."""
-
-    priority: Priority | None = None
-    queue_timeout: timedelta | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterScale:
-    """An adapter to apply."""
-
-    adapter: str
-    scale: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpeculationOptions:
-    """Drafting."""
-
-    enabled: bool | None = None
-    max_draft_tokens: int | None = None
-    prediction: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GenerationOptions:
-    """All options. They are stored as the bytes of their proto, also in JSON and fingerprints."""
+    """All options, as the bytes of their proto, also in JSON and fingerprints."""
 
-    sampling: SamplingParams | None = None
-    stopping: StoppingParams | None = None
-    output: OutputOptions | None = None
-    constraint: Constraint | None = None
-    cache: CacheOptions | None = None
-    scheduling: SchedulingOptions | None = None
-    adapters: tuple[AdapterScale, ...] = ()
-    speculation: SpeculationOptions | None = None
-    deterministic: bool | None = None
-    unreadable: bytes = b""
-    """Stored bytes that this release cannot read. They are kept as they are."""
+    stored: bytes = b""
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "GenerationOptions":
-        """Read stored options."""
+        """Read stored options. Bytes that are no proto are kept as they are."""
         try:
             return OPTIONS.from_message(pb.GenerationOptions.FromString(stored))
-        except (DecodeError, DomainError):
-            return cls(unreadable=stored)
+        except DecodeError:
+            return cls(stored)
 
     def __bytes__(self) -> bytes:
-        return self.unreadable or OPTIONS.to_message(self).SerializeToString(deterministic=True)
+        return self.stored
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -204,43 +47,63 @@ class GenerationOptions:
 
     def merge(self, changes: "GenerationOptions") -> "GenerationOptions":
         """Override fields by those that are set in `changes`; lists are appended."""
-        return self.from_bytes(bytes(self) + bytes(changes))  # protobuf merges what it reads twice
+        return self.from_bytes(self.stored + changes.stored)  # protobuf merges what it reads twice
 
 
 NO_OPTIONS: Final = GenerationOptions()
-_INTERNAL: Final = {
-    "": ("num_choices", "resume", "label"),
-    "output.": ("token_ids", "prompt_logprobs", "prompt_token_ids"),
-    "cache.": ("keep_for",),
+_INTERNAL: Final = {"num_choices", "resume", "label", "cache.keep_for"} | {
+    f"output.{name}" for name in ("token_ids", "prompt_logprobs", "prompt_token_ids")
 }
-"""Options that clients may not set, by path prefix."""
+"""Options that clients may not set."""
 
 
 class _OptionsMapper(MessageMapper[GenerationOptions, pb.GenerationOptions]):
     """Refuses options of clients that only this service sets."""
 
     def to_message(self, value: GenerationOptions, **extra: Any) -> pb.GenerationOptions:
-        message = super().to_message(value, **extra)
-        message.MergeFromString(value.unreadable)
-        return message
+        return pb.GenerationOptions.FromString(value.stored)
+
+    def from_message(
+        self, message: pb.GenerationOptions, path: str = "", **extra: Any
+    ) -> GenerationOptions:
+        kept = pb.GenerationOptions()
+        kept.CopyFrom(message)
+        for parent, _, name in (path.rpartition(".") for path in _INTERNAL):
+            if not parent or kept.HasField(parent):
+                (getattr(kept, parent) if parent else kept).ClearField(name)
+        return GenerationOptions(kept.SerializeToString(deterministic=True))
 
     def decode(self, message: pb.GenerationOptions, path: str) -> GenerationOptions:
-        parts = (("", message), ("output.", message.output), ("cache.", message.cache))
-        for prefix, part in parts:
-            for field, _ in part.ListFields():
-                if field.name in _INTERNAL[prefix]:
-                    raise UnsupportedField(field=f"{path}.{prefix}{field.name}")
-        return super().decode(message, path)
+        known = pb.GenerationOptions()
+        known.CopyFrom(message)
+        known.DiscardUnknownFields()
+        for name, at_enum, value in _fields(known):
+            if name.removesuffix("[0]") in _INTERNAL:
+                raise UnsupportedField(field=f"{path}.{name.removesuffix('[0]')}")
+            if isinstance(value, Duration):
+                decode_duration(value, f"{path}.{name}")
+            elif at_enum is not None and value not in at_enum.values_by_number:
+                problem = f"{value} is not a value of {at_enum.name}"
+                raise InvalidField(field=f"{path}.{name}", problem=problem)
+            elif at_enum is not None and not value:
+                raise MissingField(field=f"{path}.{name}")
+        return self.from_message(known, path)
+
+
+def _fields(message: Message, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The set fields with their paths, the enum of their type or None, and their values."""
+    for field, value in message.ListFields():
+        for index, item in enumerate(value if field.is_repeated else [value]):
+            name = f"{prefix}{field.name}[{index}]" if field.is_repeated else prefix + field.name
+            yield name, field.enum_type, item
+            if isinstance(item, Message) and not isinstance(item, Duration):
+                yield from _fields(item, f"{name}.")
 
 
 OPTIONS: Final = _OptionsMapper(
     GenerationOptions,
     pb.GenerationOptions,
-    uses=[
-        MessageMapper(OutputOptions, pb.OutputOptions, only_message=_INTERNAL["output."]),
-        MessageMapper(CacheOptions, pb.CacheOptions, only_message=_INTERNAL["cache."]),
-    ],
-    only_domain=["unreadable"],
-    only_message=_INTERNAL[""],
+    only_domain=["stored"],
+    only_message=pb.GenerationOptions.DESCRIPTOR.fields_by_name.keys(),
     omits_default=True,
 )

@@ -39,6 +39,7 @@ from control_svc.inference.turns import (
 )
 from control_svc.jobs.model import EngineDied
 from dialects.openai.errors import CHAT_PARAMS, openai_names
+from dialects.shared.efforts import EFFORTS
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import EngineRestarting
@@ -172,7 +173,8 @@ def chat_request(request: TurnRequest, files: Files) -> pb.ChatRequest:
             tools=map(_TOOL.to_message, request.tools),
             tool_choice=_CHOICE.to_message(request.choice),
             template=chat.TemplateOptions(
-                kwargs_json=request.template_values, enable_thinking=request.enable_thinking
+                enable_thinking=request.enable_thinking,
+                reasoning_effort=EFFORTS[request.effort],
             ),
         ),
         options=_options(request),

@@ -153,9 +153,9 @@ class TurnRequest:
     max_tokens: int | None = None
     """Limit of the answer, including `token_ids`; None for the limit in `options`."""
     enable_thinking: bool | None = None
-    """Whether the model reasons first; None leaves it to the chat template."""
-    template_values: str = ""
-    """Further values for the chat template, as the JSON text of an object; empty for none."""
+    """Whether the model reasons first; None leaves it to the effort."""
+    effort: str = ""
+    """How much it reasons, in OpenAI's terms; empty leaves it to the chat template."""
     seed: int
     """A resumed turn has the seed of its first attempt."""
     token_ids: tuple[int, ...] = ()

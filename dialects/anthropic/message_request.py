@@ -153,8 +153,12 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k
     )
     stopping = generation_pb2.StoppingParams(max_tokens=body.max_tokens, stop=_stops(body))
+    thinking = body.thinking if conversation.template.enable_thinking else None
     options = generation_pb2.GenerationOptions(
-        sampling=sampling, stopping=stopping, constraint=_constraint(body)
+        sampling=sampling,
+        stopping=stopping,
+        constraint=_constraint(body),
+        thinking_budget_tokens=None if thinking is None else thinking.budget_tokens,
     )
     if affinity:
         options.cache.affinity = _shorten(affinity)
@@ -217,7 +221,6 @@ def _template_options(body: PromptBody) -> chat_pb2.TemplateOptions:
         kwargs_json=json_text(kwargs or None),
         enable_thinking=thinks,
         reasoning_effort=EFFORTS[effort],
-        thinking_budget_tokens=body.thinking.budget_tokens if thinks and body.thinking else None,
     )
 
 

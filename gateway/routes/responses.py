@@ -5,11 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.control.v1 import response_service_pb2 as pb
+from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from dialects.openai.chat.reasoning_fields import chosen_reasoning
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses.conversations import parse_item_query, parse_starting_after
 from dialects.openai.responses.events import error_event, event_frame, event_object
@@ -22,13 +24,22 @@ from dialects.openai.responses.requests import (
     new_response,
     parse_includes,
     parse_response,
+    report_reasoning,
 )
 from dialects.openai.shared.objects import DONE, deleted_object, list_object
 from dialects.openai.shared.pagination import parse_page_fields
-from gateway.context import Context, Control, IdempotencyKey, Include, JsonObject
+from gateway.context import (
+    Context,
+    Control,
+    IdempotencyKey,
+    Include,
+    Inference,
+    JsonObject,
+)
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import error_response, json_response
 from gateway.response_socket import ResponseSocket
+from gateway.rpc import InferenceClient
 from svc_kit.errors import DomainError, Draining
 
 
@@ -64,11 +75,16 @@ router = APIRouter(prefix="/v1/responses")
     ),
 )
 async def create_response(
-    control: Control, fields: JsonObject, request_id: IdempotencyKey, context: Context
+    control: Control,
+    inference: Inference,
+    fields: JsonObject,
+    request_id: IdempotencyKey,
+    context: Context,
 ) -> Response:
     """Generate a response. With `stream`, return server-sent events."""
     body = parse_response(fields)
     proto = new_response(body)
+    await _report_ignored(inference, body)
     # Retries of a response that is not stored cannot be detected.
     request_id = "" if body.store is False else request_id
     if body.stream:
@@ -78,6 +94,18 @@ async def create_response(
     unary = pb.CreateResponseRequest(new_response=proto, request_id=request_id)
     create = functools.partial(control.unary, control.responses.CreateResponse, unary)
     return context.reply_response(create, _created_object, RESPONSE_PARAMS)
+
+
+async def _report_ignored(inference: InferenceClient, body: ResponseBody) -> None:
+    """Report settings of reasoning that the model ignores. The response reports other errors."""
+    if body.reasoning is None and not chosen_reasoning(body).names:
+        return
+    request = inference_service_pb2.GetModelRequest(model=body.model)
+    try:
+        model = (await inference.call(inference.methods.GetModel, request)).model
+    except DomainError:
+        return
+    report_reasoning(body, model.thinking)
 
 
 def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:

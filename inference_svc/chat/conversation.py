@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from inference_svc.chat.json_values import json_object
-from inference_svc.validation import check_count, check_range, count_bytes
+from inference_svc.validation import check_count, count_bytes
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -241,9 +241,6 @@ class Conversation:
 
     def _check_options(self) -> None:
         self.template_variables()
-        budget = self.options.thinking_budget_tokens
-        if budget is not None:
-            check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
         if self.continues_final_message and self.messages[-1].role is not Role.ASSISTANT:
             raise InvalidField(
                 field="continue_final_message", problem="the last message is not an assistant's"

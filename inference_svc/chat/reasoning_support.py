@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from inference_svc.chat.conversation import Conversation, ReasoningEffort
 from inference_svc.chat.parsers.formats import TurnFormat
-from inference_svc.engine.reasoning_tracker import ReasoningMarkers, ReasoningSpec
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from svc_kit.errors import InvalidField
 
 
@@ -44,12 +44,8 @@ class ThinkingSupport(NamedTuple):
 NO_THINKING = ThinkingSupport()
 
 
-def ignored_options(conversation: Conversation, support: ThinkingSupport) -> tuple[str, ...]:
-    """The fields of the template options that have no effect with this model."""
-    return tuple(_ignored(conversation, support))
-
-
-def _ignored(conversation: Conversation, support: ThinkingSupport) -> Iterator[str]:
+def ignored_options(conversation: Conversation, support: ThinkingSupport) -> Iterator[str]:
+    """Yield the options of reasoning that have no effect with this model."""
     options = conversation.options
     is_none = support.mode is ThinkingMode.NONE
     if options.enable_thinking and is_none:
@@ -83,7 +79,8 @@ def reasoning_spec(turn_format: TurnFormat, *, opens_in_reasoning: bool) -> Reas
     if markers is None:
         return None
     return ReasoningSpec(
-        ReasoningMarkers(markers.begin, turn_format.reasoning_ends),
+        markers.begin,
+        turn_format.reasoning_ends,
         is_open=opens_in_reasoning or turn_format.starts_in_reasoning,
         repeats=turn_format.is_harmony,
     )

@@ -10,22 +10,17 @@ from typing import NamedTuple
 from inference_svc.engine.detokenizer import partial_marker
 
 
-class ReasoningMarkers(NamedTuple):
-    """The texts around the reasoning: `begin`, and the first of `ends`."""
-
-    begin: str
-    ends: tuple[str, ...]
-
-
 class ReasoningSpec(NamedTuple):
     """How the reasoning of a turn is recognized, and its maximum length.
 
-    Reasoning begins with the turn. `is_open`: the prompt ends inside it; `repeats`: it can begin
-    again anywhere. `budget` is the maximum number of tokens, None for no maximum. `closings` are
-    the tokens that end it: the first ones, and when the model begins again, the next ones.
+    It begins with the turn, by `begin`, and ends with the first of `ends`. `is_open`: the prompt
+    ends inside it; `repeats`: it can begin again anywhere. `budget` is the maximum number of
+    tokens, None for no maximum. `closings` are the tokens that end it: the first ones, and when the
+    model begins again, the next ones.
     """
 
-    markers: ReasoningMarkers
+    begin: str
+    ends: tuple[str, ...]
     is_open: bool = False
     repeats: bool = False
     budget: int | None = None
@@ -50,8 +45,7 @@ class ReasoningTracker:
         self._spec = spec
         self._begin, self._ends = "", tuple[str, ...]()
         if spec is not None:
-            self._begin = _latin(spec.markers.begin)
-            self._ends = tuple(map(_latin, spec.markers.ends))
+            self._begin, self._ends = _latin(spec.begin), tuple(map(_latin, spec.ends))
         self._is_inside = spec is not None and spec.is_open
         self._is_over = spec is None
         self._count = 0

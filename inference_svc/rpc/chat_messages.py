@@ -11,6 +11,7 @@ from inference_svc.chat.conversation import (
     Message,
     Part,
     RefusalPart,
+    TemplateOptions,
     TextPart,
 )
 from svc_kit.errors import MissingField, UnsupportedField
@@ -24,6 +25,9 @@ _CONVERSATION: Final = MessageMapper(
     Conversation,
     service_pb.Conversation,
     renamed={"options": "template"},
+    uses=[
+        MessageMapper(TemplateOptions, pb.TemplateOptions, only_domain=["thinking_budget_tokens"])
+    ],
     only_domain=["messages"],
     only_message=["messages"],
 )

@@ -45,6 +45,7 @@ from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
+from inference_svc.validation import check_range
 from svc_kit.errors import MissingField, ModelNotFound
 
 
@@ -85,7 +86,7 @@ class GenerationService:
         self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         """Submit the next turn of a conversation. Raises like `generate`."""
-        conversation, project = self.conversation(request.conversation), caller.principal.project
+        conversation, project = self._next_turn(request), caller.principal.project
         conversation = await self.media_inputs.read(conversation, loaded.media)
         owner = self._groups.owner(project) + request.options.cache.salt
         media = await encode_media(conversation, loaded.media, owner=owner, project=project)
@@ -94,6 +95,16 @@ class GenerationService:
         except BaseException:
             media.release()
             raise
+
+    def _next_turn(self, request: pb.ChatRequest) -> Conversation:
+        """Convert and validate the conversation of a request, with its budget of reasoning."""
+        conversation, options = self.conversation(request.conversation), request.options
+        if not options.HasField("thinking_budget_tokens"):
+            return conversation
+        budget = options.thinking_budget_tokens
+        check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
+        template = replace(conversation.options, thinking_budget_tokens=budget)
+        return replace(conversation, options=template)
 
     async def _chat(
         self,
@@ -137,7 +148,7 @@ class GenerationService:
         except BaseException:
             accepted.admission.release()
             raise
-        ignored = ignored_options(conversation, prompt.thinking)
+        ignored = tuple(ignored_options(conversation, prompt.thinking))
         return replace(accepted, media=media, ignored_options=ignored), turns
 
     async def _submit(

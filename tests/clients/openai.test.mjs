@@ -30,6 +30,17 @@ test("a chat completion has text, a finish reason and usage", async () => {
   );
 });
 
+test("an effort enables and disables reasoning, which is counted", async () => {
+  const counts = [];
+  for (const reasoning_effort of ["low", "none"]) {
+    const { usage } = await client.chat.completions.create({ ...greedy, max_tokens: 200, reasoning_effort });
+    counts.push(usage.completion_tokens_details.reasoning_tokens);
+  }
+
+  assert.ok(counts[0] > 0);
+  assert.equal(counts[1], 0);
+});
+
 test("a stream has the same text as the non-streamed response, then usage", async () => {
   const whole = await client.chat.completions.create(greedy);
   const stream = await client.chat.completions.create({

@@ -19,6 +19,17 @@ test("a response is created, retrieved, continued and deleted", async () => {
   await assert.rejects(client.responses.retrieve(first.id), OpenAI.NotFoundError);
 });
 
+test("an effort enables and disables reasoning, which is counted", async () => {
+  const counts = [];
+  for (const effort of ["low", "none"]) {
+    const { usage } = await client.responses.create({ ...greedy, max_output_tokens: 200, reasoning: { effort } });
+    counts.push(usage.output_tokens_details.reasoning_tokens);
+  }
+
+  assert.ok(counts[0] > 0);
+  assert.equal(counts[1], 0);
+});
+
 test("the stream helper assembles the same text as the non-streamed response", async () => {
   const whole = await client.responses.create(greedy);
   const stream = client.responses.stream(greedy);

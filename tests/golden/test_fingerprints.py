@@ -11,6 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, SupportsBytes, Union, get_args, get_origin, get_type_hints
 
 import pytest
+from corral.inference.v1.generation_pb2 import GenerationOptions as GenerationOptionsMessage
 
 from control_svc.adapters.model import NewAdapter
 from control_svc.assistants.message_model import (
@@ -24,7 +25,7 @@ from control_svc.base.idempotency import STORED_AS, IdempotencyRecord, fingerpri
 from control_svc.batches.model import NewBatch
 from control_svc.conversations.model import NewConversation, NewItems
 from control_svc.files.model import FilePurpose, NewUpload
-from control_svc.inference.generation_options import GenerationOptions
+from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from control_svc.items.input_items import InputItem
 from control_svc.items.model import McpApprovalResponse, Message, Role, Text
 from control_svc.projects.projects import NewProject
@@ -209,7 +210,7 @@ def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> No
 
 def test_generation_options_have_the_fingerprint_of_their_bytes() -> None:
     """Earlier releases kept them as bytes."""
-    options = GenerationOptions(deterministic=True)
+    options = OPTIONS.from_message(GenerationOptionsMessage(deterministic=True))
 
     assert fingerprint_of(options) == fingerprint_of(b"\x58\x01")
     assert GenerationOptions.from_bytes(b"\x58\x01") == options

@@ -55,6 +55,8 @@ class Script:
     """The limit in use that the service reports."""
     reason: generation_pb2.FinishReason | None = None
     """Why every choice ends. None: calls, or the end of the text."""
+    ignored_options: Sequence[str] = ()
+    """Options of reasoning without effect, that the service reports."""
     stop_text: str = ""
     """The stop text that ends every choice. Empty: none."""
     endless: bool = False
@@ -232,7 +234,11 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             await script.acceptance_gate.wait()
         yield {
             "accepted": generation_pb2.Accepted(
-                request_id="r", prompt_tokens=3, model=model.name, max_tokens=script.max_tokens
+                request_id="r",
+                prompt_tokens=3,
+                model=model.name,
+                max_tokens=script.max_tokens,
+                ignored_options=script.ignored_options,
             )
         }
         if script.start_gate is not None:

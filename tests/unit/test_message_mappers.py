@@ -12,14 +12,14 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import pytest
 from corral.control.v1.item_pb2 import FileCitation
+from corral.inference.v1 import generation_pb2 as pb
 from google.protobuf.message import Message
 
 from control_svc.assistants.message_model import NewMessage, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, NewThread
 from control_svc.files.uploads import UploadWithFile
-from control_svc.inference.generation_options import Constraint, StoppingParams
+from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from control_svc.items.model import Text
-from control_svc.responses.model import Response, ResponseSettings
 from control_svc.runs.model import NewRun, Run
 from control_svc.runs.steps import RunStep
 from control_svc.tools.model import McpTool
@@ -35,6 +35,9 @@ VALUES: Final[dict[Any, Any]] = {
     bytes: b"raw",
     datetime: datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
     timedelta: timedelta(hours=1, microseconds=2),
+    GenerationOptions: OPTIONS.from_message(
+        pb.GenerationOptions(output={"top_logprobs": 1}, cache={"affinity": "text"})
+    ),
 }
 MOST_ALTERNATIVES: Final = 12
 MAX_DEPTH: Final = 12
@@ -47,8 +50,6 @@ UNSET: Final[dict[type, dict[type, set[str]]]] = {
     NewMessage: SERVER_SET,
     NewRun: SERVER_SET,
     NewThread: SERVER_SET,
-    ResponseSettings: {StoppingParams: {"max_tokens"}},
-    Response: {StoppingParams: {"max_tokens"}},
 }
 """Fields that a request for the type must not set, or that are dropped."""
 HINTS: Final[dict[type, dict[str, type]]] = {Assistant: {"settings": AssistantSettings}}
@@ -108,8 +109,6 @@ def build(kind: Any, variant: int, root: Root, depth: int = 0) -> Any:
     """An object without default values, except in the fields that mappings leave out."""
     hints, parameters = get_type_hints(kind) | HINTS.get(kind, {}), signature(kind).parameters
     names = list(parameters)
-    if kind is Constraint:  # its fields exclude each other
-        names = [names[variant % len(names)]]
     unset = LEFT_OUT[kind] if depth else root.only_domain
     unset = unset | UNSET.get(root.domain, {}).get(kind, set())
     return kind(

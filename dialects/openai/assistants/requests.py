@@ -4,7 +4,7 @@ An update changes the fields that its body contains; null resets a field to its 
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from corral.control.v1 import assistant_pb2
 from corral.control.v1 import assistant_service_pb2 as service_pb
@@ -23,6 +23,7 @@ from dialects.openai.assistants.tools import (
     tools_to_proto,
 )
 from dialects.openai.chat.options import GenerationBody, generation_options
+from dialects.shared.efforts import Effort
 from dialects.shared.fields import validate
 from dialects.shared.parameters import Policy, Refused
 
@@ -43,9 +44,7 @@ class AssistantFields(GenerationBody):
     response_format: AssistantFormat | None = Field(  # type: ignore[assignment]  # "auto", too
         None, description="The output format of answers. Default: auto."
     )
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        Field(None, description="none disables thinking; others are passed to the chat template.")
-    )
+    reasoning_effort: Effort | None = Field(None, description="none disables thinking.")
     metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
 

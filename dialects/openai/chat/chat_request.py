@@ -20,17 +20,22 @@ from dialects.openai.chat.options import (
     output_limit,
 )
 from dialects.openai.chat.policy import NOT_TEXT
+from dialects.openai.chat.reasoning_fields import (
+    ChosenReasoning,
+    ReasoningFields,
+    chosen_reasoning,
+)
 from dialects.openai.chat.tools import ToolChoice, ToolDefinition, chat_tool_choice, chat_tools
+from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import (
     BY_KIND,
     Count,
     WireModel,
-    agreed_value,
     validate,
 )
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, Refused
-from svc_kit.errors import InvalidField, InvalidType, UnsupportedValue
+from svc_kit.errors import InvalidField, UnsupportedValue
 
 _INLINE_CHARACTERS: Final = 64 * 1024
 """Longer pictures and files take more than a millisecond to decode."""
@@ -59,7 +64,7 @@ class Prediction(WireModel):
         return "".join(part.text for part in self.content)
 
 
-class ChatCompletionBody(CompletionFields):
+class ChatCompletionBody(CompletionFields, ReasoningFields):
     """A request for the next message of a conversation."""
 
     policy: ClassVar[Policy] = {
@@ -99,10 +104,7 @@ class ChatCompletionBody(CompletionFields):
         None, description="Only text is supported."
     )
 
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        Field(None, description="none disables thinking; others are passed to the chat template.")
-    )
-    enable_thinking: bool | None = Field(None, description="Enables or disables thinking.")
+    reasoning_effort: Effort | None = Field(None, description="As reasoning.effort.")
     reasoning_format: Literal["none", "auto", "deepseek"] | None = Field(
         None, description="none leaves the reasoning in the content. Default: auto."
     )
@@ -139,9 +141,12 @@ def chat_request(
         options.speculation.prediction = body.prediction.text
     if body.logprobs:
         options.output.top_logprobs = body.top_logprobs or 0
+    chosen = body_reasoning(body)
+    if chosen.budget_tokens is not None:
+        options.thinking_budget_tokens = chosen.budget_tokens
     return inference_service_pb2.ChatRequest(
         model=body.model,
-        conversation=_conversation(body, files),
+        conversation=_conversation(body, chosen, files),
         reasoning_format=_reasoning_format(body),
         options=options,
     )
@@ -166,7 +171,7 @@ def _check_supported(body: ChatCompletionBody) -> None:
 
 
 def _conversation(
-    body: ChatCompletionBody, files: StoredFiles
+    body: ChatCompletionBody, chosen: ChosenReasoning, files: StoredFiles
 ) -> inference_service_pb2.Conversation:
     tools = chat_tools(body.tools or ())
     return inference_service_pb2.Conversation(
@@ -175,7 +180,7 @@ def _conversation(
         tool_choice=chat_tool_choice(
             body.tool_choice, body.parallel_tool_calls, [tool.name for tool in tools]
         ),
-        template=_template_options(body),
+        template=_template_options(body, chosen),
     )
 
 
@@ -185,27 +190,21 @@ def _reasoning_format(body: ChatCompletionBody) -> chat_pb2.ReasoningFormat:
     return chat_pb2.REASONING_FORMAT_SEPARATE
 
 
-def _template_options(body: ChatCompletionBody) -> chat_pb2.TemplateOptions:
-    kwargs = dict(body.chat_template_kwargs or {})
-    thinking = _thinking(body, kwargs.pop("enable_thinking", None))
-    if body.reasoning_effort not in (None, "none"):
-        kwargs.setdefault("reasoning_effort", body.reasoning_effort)
+def body_reasoning(body: ChatCompletionBody) -> ChosenReasoning:
+    """What the body says about reasoning. Raises InvalidField if two fields disagree."""
+    in_kwargs = (body.chat_template_kwargs or {}).get("enable_thinking")
+    return chosen_reasoning(body, body.reasoning_effort, in_kwargs)
+
+
+def _template_options(
+    body: ChatCompletionBody, chosen: ChosenReasoning
+) -> chat_pb2.TemplateOptions:
+    kwargs = {**(body.chat_template_kwargs or {})}
+    kwargs.pop("enable_thinking", None)
     return chat_pb2.TemplateOptions(
         kwargs_json=json_text(kwargs or None),
-        enable_thinking=thinking,
+        enable_thinking=chosen.enabled,
         continue_final_message=body.continue_final_message,
         template=body.chat_template or "",
+        reasoning_effort=EFFORTS[chosen.effort],
     )
-
-
-def _thinking(body: ChatCompletionBody, in_kwargs: object) -> bool | None:
-    """The switch can be set by three fields, which must agree."""
-    if in_kwargs is not None and not isinstance(in_kwargs, bool):
-        raise InvalidType(field="chat_template_kwargs.enable_thinking", expected="a boolean")
-    values = {
-        "reasoning_effort": False if body.reasoning_effort == "none" else None,
-        "enable_thinking": body.enable_thinking,
-        "chat_template_kwargs.enable_thinking": in_kwargs,
-    }
-    thinking: bool | None = agreed_value(values)
-    return thinking

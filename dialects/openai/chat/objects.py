@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from dialects.openai.chat.chat_request import ChatCompletionBody
+from dialects.openai.chat.chat_request import ChatCompletionBody, body_reasoning
 from dialects.openai.chat.completion_request import CompletionBody, split_prompts
 from dialects.openai.chat.logprobs import CompletionLogprobs, completion_logprobs
 from dialects.openai.chat.messages import picture_names
@@ -357,7 +357,8 @@ COMPLETION_ID = "cmpl-"
 def chat_params(body: ChatCompletionBody) -> ParamNames:
     """The caller's names of ChatRequest fields."""
     pictures = picture_names(body.messages)
-    return {**CHAT_PARAMS, "constraint": body.constraint_field, **pictures}
+    reasoning = body_reasoning(body).names
+    return {**CHAT_PARAMS, "constraint": body.constraint_field, **pictures, **reasoning}
 
 
 def completion_params(body: CompletionBody) -> ParamNames:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as service_pb
-from corral.inference.v1 import generation_pb2
+from corral.inference.v1 import generation_pb2, model_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.chat.options import (
@@ -14,6 +14,12 @@ from dialects.openai.chat.options import (
     output_limit,
 )
 from dialects.openai.chat.policy import GENERATION
+from dialects.openai.chat.reasoning_fields import (
+    ChosenReasoning,
+    Reasoning,
+    ReasoningFields,
+    chosen_reasoning,
+)
 from dialects.openai.responses.choices import (
     Choice,
     TextSettings,
@@ -44,25 +50,6 @@ Input = Annotated[
 ]
 
 
-class Reasoning(WireModel):
-    """Reasoning settings."""
-
-    policy: ClassVar[Policy] = {
-        "context": Ignored("the chat template decides which reasoning it reads", ("auto",)),
-        "mode": Ignored("models have no such setting"),
-    }
-
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="none disables thinking; others are passed to the chat template."
-    )
-    summary: Literal["auto", "concise", "detailed"] | None = Field(
-        None, description="Every value returns the full reasoning text."
-    )
-    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
-        None, description="The older name of summary."
-    )
-
-
 class ConversationName(WireModel):
     """A conversation by id."""
 
@@ -78,7 +65,7 @@ class ContextManagement(WireModel):
     )
 
 
-class ResponseBody(GenerationBody):
+class ResponseBody(GenerationBody, ReasoningFields):
     """A request for a response."""
 
     policy: ClassVar[Policy] = {
@@ -113,7 +100,6 @@ class ResponseBody(GenerationBody):
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
-    reasoning: Reasoning | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     include: list[str] | None = None
@@ -202,7 +188,7 @@ def parse_includes(names: Sequence[str]) -> list[response_pb2.ResponseInclude]:
 def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
     tools = tools_to_proto(body.tools or ())
     include = parse_includes(body.include or ())
-    reasoning = body.reasoning or Reasoning()
+    chosen = chosen_reasoning(body)
     text = body.text or TextSettings()
     if text.verbosity not in (None, "medium"):
         ignore_parameter("text.verbosity", "models have no such setting")
@@ -218,19 +204,14 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
         parallel_tool_calls=body.parallel_tool_calls,
         format=format_to_proto(text.format),
         verbosity=text.verbosity or "",
-        reasoning=None
-        if body.reasoning is None
-        else response_pb2.ResponseReasoning(
-            effort=reasoning.effort or "",
-            summary=reasoning.summary or reasoning.generate_summary or "",
-        ),
+        reasoning=_reasoning(body, chosen),
         truncation=response_pb2.ResponseSettings.TRUNCATION_AUTO
         if body.truncation == "auto"
         else response_pb2.ResponseSettings.TRUNCATION_DISABLED,
         max_output_tokens=limit,
         max_tool_calls=body.max_tool_calls,
         compact_threshold=None if compaction is None else compaction.compact_threshold,
-        options=_options(body, include),
+        options=_options(body, include, chosen.budget_tokens),
         include=include,
         background=bool(body.background),
         store=body.store,
@@ -242,10 +223,40 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
     )
 
 
+def report_reasoning(body: ResponseBody, support: model_pb2.ThinkingSupport) -> None:
+    """Report the settings that a model ignores. Raises UnsupportedField in a strict request."""
+    chosen = chosen_reasoning(body)
+    names = [*chosen.names.values(), "reasoning.summary" if _summary(body) else ""]
+    if support.mode == support.MODE_ALWAYS:
+        names = [] if support.efforts else [chosen.names.get("reasoning_effort", "")]
+    if support.mode in (0, support.MODE_SWITCHABLE) or chosen.enabled is False:
+        return
+    for name in filter(None, dict.fromkeys(names)):
+        ignore_parameter(name, "the model has no such thinking")
+
+
+def _summary(body: ResponseBody) -> str:
+    reasoning = body.reasoning or Reasoning()
+    return reasoning.summary or reasoning.generate_summary or ""
+
+
+def _reasoning(
+    body: ResponseBody, chosen: ChosenReasoning
+) -> response_pb2.ResponseReasoning | None:
+    """Thinking that is enabled without an effort has OpenAI's default effort."""
+    switched = {True: "medium", False: "none", None: ""}[chosen.enabled]
+    effort = chosen.effort or switched
+    if body.reasoning is None and not effort:
+        return None
+    return response_pb2.ResponseReasoning(effort=effort, summary=_summary(body))
+
+
 def _options(
-    body: ResponseBody, include: Sequence[response_pb2.ResponseInclude]
+    body: ResponseBody, include: Sequence[response_pb2.ResponseInclude], budget: int | None
 ) -> generation_pb2.GenerationOptions:
     options = generation_options(body, None)
+    if budget is not None:
+        options.thinking_budget_tokens = budget
     if response_pb2.RESPONSE_INCLUDE_LOGPROBS in include or body.top_logprobs:
         options.output.top_logprobs = body.top_logprobs or 0
     return options

@@ -4,6 +4,8 @@ from typing import Any
 
 import httpx
 import pytest
+from corral.inference.v1 import chat_pb2
+from corral.inference.v1.model_pb2 import ThinkingSupport as Support
 from httpx import AsyncClient
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
@@ -11,7 +13,8 @@ from dialects.openai.chat.completion_request import CompletionBody
 from dialects.openai.chat.embeddings import EmbeddingBody, RerankBody
 from dialects.shared.fields import WireModel
 from dialects.shared.parameters import Ignored, policies
-from tests.support.fake_inference import FakeInference
+from tests.support.fake_inference import FakeInference, Script
+from tests.support.fake_responses import FakeResponses, run_response_service
 from tests.support.loopback_gateway import run_gateway
 
 CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -109,3 +112,53 @@ async def test_the_header_overrides_the_setting(fake: FakeInference) -> None:
     assert error_of(strict) == (400, "user", "unsupported_parameter")
     assert (lenient.status_code, lenient.headers["x-corral-ignored"]) == (200, "user")
     assert error_of(invalid) == (400, "x-corral-strict-parameters", "invalid_value")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_options_that_the_model_cannot_honour_are_ignored_ones(
+    fake: FakeInference, client: AsyncClient, stream: bool
+) -> None:
+    """The inference service says which; they have the caller's names."""
+    fake.script = Script(ignored_options=("reasoning_effort", "thinking_budget_tokens"))
+    thinking = {"think": "low", "thinking": {"type": "enabled", "budget_tokens": 9}}
+    body = CHAT | thinking | {"stream": stream}
+    answer = await client.post("/v1/chat/completions", json=body)
+    strict = await client.post("/v1/chat/completions", json=body, headers=STRICT)
+
+    assert answer.status_code == 200
+    assert answer.headers["x-corral-ignored"] == "think, thinking.budget_tokens"
+    assert error_of(strict) == (400, "think", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    ("mode", "efforts", "ignored"),
+    [
+        (Support.MODE_NONE, [], "reasoning.effort, thinking_token_budget, reasoning.summary"),
+        (Support.MODE_ALWAYS, [], "reasoning.effort"),
+        (Support.MODE_ALWAYS, [chat_pb2.REASONING_EFFORT_LOW], None),
+        (Support.MODE_SWITCHABLE, [], None),
+    ],
+)
+async def test_responses_name_what_their_model_ignores(
+    fake: FakeInference,
+    mode: Support.Mode,
+    efforts: list[chat_pb2.ReasoningEffort],
+    ignored: str | None,
+) -> None:
+    """As GetModel describes its thinking; disabled thinking has its effect."""
+    fake.models[0].thinking.CopyFrom(Support(mode=mode, efforts=efforts))
+    body = {"model": "fake", "input": "hi", "thinking_token_budget": 5}
+    asked = body | {"reasoning": {"effort": "low", "summary": "auto"}}
+    disabled = {"model": "fake", "input": "hi", "reasoning": {"effort": "none"}}
+    async with (
+        run_response_service(FakeResponses()) as target,
+        run_gateway(fake, control_target=target) as gateway,
+        gateway.client() as client,
+    ):
+        answer = await client.post("/v1/responses", json=asked)
+        strict = await client.post("/v1/responses", json=asked, headers=STRICT)
+        off = await client.post("/v1/responses", json=disabled)
+
+    assert (answer.status_code, answer.headers.get("x-corral-ignored")) == (200, ignored)
+    assert strict.status_code == (200 if ignored is None else 400)
+    assert (off.status_code, off.headers.get("x-corral-ignored")) == (200, None)

@@ -137,22 +137,20 @@ class ToolChoice(_message.Message):
     def __init__(self, mode: _Optional[_Union[ToolChoice.Mode, str]] = ..., allowed_names: _Optional[_Iterable[str]] = ..., parallel: _Optional[bool] = ...) -> None: ...
 
 class TemplateOptions(_message.Message):
-    __slots__ = ("kwargs_json", "enable_thinking", "continue_final_message", "template", "reasoning_effort", "thinking_budget_tokens", "require_thinking")
+    __slots__ = ("kwargs_json", "enable_thinking", "continue_final_message", "template", "reasoning_effort", "require_thinking")
     KWARGS_JSON_FIELD_NUMBER: _ClassVar[int]
     ENABLE_THINKING_FIELD_NUMBER: _ClassVar[int]
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     REASONING_EFFORT_FIELD_NUMBER: _ClassVar[int]
-    THINKING_BUDGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REQUIRE_THINKING_FIELD_NUMBER: _ClassVar[int]
     kwargs_json: str
     enable_thinking: bool
     continue_final_message: bool
     template: str
     reasoning_effort: ReasoningEffort
-    thinking_budget_tokens: int
     require_thinking: bool
-    def __init__(self, kwargs_json: _Optional[str] = ..., enable_thinking: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ..., reasoning_effort: _Optional[_Union[ReasoningEffort, str]] = ..., thinking_budget_tokens: _Optional[int] = ..., require_thinking: _Optional[bool] = ...) -> None: ...
+    def __init__(self, kwargs_json: _Optional[str] = ..., enable_thinking: _Optional[bool] = ..., continue_final_message: _Optional[bool] = ..., template: _Optional[str] = ..., reasoning_effort: _Optional[_Union[ReasoningEffort, str]] = ..., require_thinking: _Optional[bool] = ...) -> None: ...
 
 class ToolCallDelta(_message.Message):
     __slots__ = ("index", "id", "name", "arguments_json")

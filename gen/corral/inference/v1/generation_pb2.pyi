@@ -48,7 +48,7 @@ CACHE_SOURCE_MEMORY: CacheSource
 CACHE_SOURCE_DISK: CacheSource
 
 class GenerationOptions(_message.Message):
-    __slots__ = ("sampling", "stopping", "output", "constraint", "cache", "scheduling", "adapters", "num_choices", "resume", "speculation", "deterministic", "label")
+    __slots__ = ("sampling", "stopping", "output", "constraint", "cache", "scheduling", "adapters", "num_choices", "resume", "speculation", "deterministic", "label", "thinking_budget_tokens")
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class GenerationOptions(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     DETERMINISTIC_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
+    THINKING_BUDGET_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sampling: _sampling_pb2.SamplingParams
     stopping: StoppingParams
     output: OutputOptions
@@ -73,7 +74,8 @@ class GenerationOptions(_message.Message):
     speculation: SpeculationOptions
     deterministic: bool
     label: str
-    def __init__(self, sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingParams, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., cache: _Optional[_Union[CacheOptions, _Mapping]] = ..., scheduling: _Optional[_Union[SchedulingOptions, _Mapping]] = ..., adapters: _Optional[_Iterable[_Union[_adapter_pb2.AdapterScale, _Mapping]]] = ..., num_choices: _Optional[int] = ..., resume: _Optional[_Iterable[_Union[ResumedChoice, _Mapping]]] = ..., speculation: _Optional[_Union[SpeculationOptions, _Mapping]] = ..., deterministic: _Optional[bool] = ..., label: _Optional[str] = ...) -> None: ...
+    thinking_budget_tokens: int
+    def __init__(self, sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingParams, _Mapping]] = ..., output: _Optional[_Union[OutputOptions, _Mapping]] = ..., constraint: _Optional[_Union[Constraint, _Mapping]] = ..., cache: _Optional[_Union[CacheOptions, _Mapping]] = ..., scheduling: _Optional[_Union[SchedulingOptions, _Mapping]] = ..., adapters: _Optional[_Iterable[_Union[_adapter_pb2.AdapterScale, _Mapping]]] = ..., num_choices: _Optional[int] = ..., resume: _Optional[_Iterable[_Union[ResumedChoice, _Mapping]]] = ..., speculation: _Optional[_Union[SpeculationOptions, _Mapping]] = ..., deterministic: _Optional[bool] = ..., label: _Optional[str] = ..., thinking_budget_tokens: _Optional[int] = ...) -> None: ...
 
 class StoppingParams(_message.Message):
     __slots__ = ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop")

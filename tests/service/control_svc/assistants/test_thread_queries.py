@@ -62,7 +62,7 @@ FULL_SETTINGS = AssistantSettings(
     tools=(FunctionTool(name="f", parameters_json='{"b":1,"a":2}', strict=True), FileSearchTool()),
     resources=ToolResources(vector_store_ids=("vs_1",)),
     metadata={"k": "v"},
-    options=GenerationOptions(deterministic=True),
+    options=GenerationOptions.from_bytes(b"\x58\x01"),
     format=ResponseFormat(kind=FormatKind.JSON_SCHEMA, name="n", schema_json="{}"),
     reasoning_effort="low",
 )

@@ -35,7 +35,7 @@ def test_other_fields_can_be_changed() -> None:
 
 def test_options_of_a_run_are_merged() -> None:
     """Those that can be read are kept beside those that cannot."""
-    merged = _unreadable_options().merge(GenerationOptions(deterministic=True))
+    merged = _unreadable_options().merge(GenerationOptions.from_bytes(b"\x58\x01"))
 
     message = generation_pb2.GenerationOptions.FromString(bytes(merged))
     assert message.deterministic

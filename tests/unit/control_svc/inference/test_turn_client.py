@@ -68,7 +68,7 @@ def test_messages_and_tools_are_converted_unchanged() -> None:
             tools=(TurnTool("look", "Looks", "{}", strict=True), TurnTool("wait")),
             choice=TurnChoice(ChoiceMode.REQUIRED, ("look",), parallel=False),
             enable_thinking=False,
-            template_values='{"a": 1}',
+            effort="low",
         )
     )
     expected = chat.ChatMessage(
@@ -87,7 +87,7 @@ def test_messages_and_tools_are_converted_unchanged() -> None:
     choice = request.conversation.tool_choice
     assert (choice.mode, choice.parallel) == (chat.ToolChoice.MODE_REQUIRED, False)
     assert list(choice.allowed_names) == ["look"]
-    assert request.conversation.template.kwargs_json == '{"a": 1}'
+    assert request.conversation.template.reasoning_effort == chat.REASONING_EFFORT_LOW
     assert not request.conversation.template.enable_thinking
     assert request.conversation.template.HasField("enable_thinking")
 

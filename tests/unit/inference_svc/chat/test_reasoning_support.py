@@ -3,7 +3,7 @@
 import pytest
 
 from inference_svc.chat.control_tokens import ControlTexts
-from inference_svc.chat.conversation import Conversation, ConversationLimits, ReasoningEffort
+from inference_svc.chat.conversation import Conversation, ReasoningEffort
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat
 from inference_svc.chat.reasoning_support import (
     ThinkingMode,
@@ -13,7 +13,7 @@ from inference_svc.chat.reasoning_support import (
     token_budget,
 )
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
-from svc_kit.errors import InvalidField, OutOfRange
+from svc_kit.errors import InvalidField
 from tests.support.conversations import conversation, user
 from tests.support.sandbox_jobs import InlineJobs
 
@@ -125,7 +125,7 @@ def test_options_without_effect_are_named(
     """Disabling what a model does not do has its effect."""
     support = ThinkingSupport(mode, efforts, keeps_budget=mode is not Mode.NONE)
 
-    assert ignored_options(ask(**options), support) == ignored
+    assert tuple(ignored_options(ask(**options), support)) == ignored
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,3 @@ def test_a_request_may_require_a_model_that_reasons() -> None:
         check_thinking(required, ThinkingSupport(), "m")
     check_thinking(required, ThinkingSupport(Mode.ALWAYS), "m")
     check_thinking(ask(enable_thinking=False, require_thinking=True), ThinkingSupport(), "m")
-
-
-def test_a_negative_budget_is_refused() -> None:
-    """The error names the field."""
-    with pytest.raises(OutOfRange, match="thinking_budget_tokens"):
-        ask(thinking_budget_tokens=-1).check(ConversationLimits())

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from inference_svc.engine.batch import NativeLimits
-from inference_svc.engine.reasoning_tracker import ReasoningMarkers, ReasoningSpec
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, make_request
 
 CLOSING = tuple(b"</think>")
-SPEC = ReasoningSpec(
-    ReasoningMarkers("<think>", ("</think>",)), is_open=True, budget=5, closings=(CLOSING,)
-)
+SPEC = ReasoningSpec("<think>", ("</think>",), is_open=True, budget=5, closings=(CLOSING,))
 
 
 def run(backend: FakeBackend | None = None, **changes: Any) -> EngineBench:

@@ -6,7 +6,7 @@ import pytest
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from corral.inference.v1.generation_pb2 import TextChoices
 
-from dialects.openai.chat.chat_request import chat_request, parse_chat
+from dialects.openai.chat.chat_request import body_reasoning, chat_request, parse_chat
 from dialects.openai.errors import error_body
 from svc_kit.errors import DomainError
 
@@ -200,6 +200,12 @@ def test_null_means_not_given() -> None:
         ({"guided_choice": []}, "guided_choice", "empty_array"),
         ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
         ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking", "invalid_value"),
+        ({"reasoning_effort": "low", "think": "high"}, "think", "invalid_value"),
+        (
+            {"thinking_token_budget": 1, "thinking": {"type": "enabled", "budget_tokens": 2}},
+            "thinking_token_budget",
+            "invalid_value",
+        ),
         (
             {"chat_template_kwargs": {"enable_thinking": "yes"}},
             "chat_template_kwargs.enable_thinking",
@@ -455,7 +461,12 @@ def test_logprobs_have_no_alternatives_by_default() -> None:
         ({"reasoning_effort": "none"}, False, ""),
         ({"enable_thinking": True}, True, ""),
         ({"chat_template_kwargs": {"enable_thinking": False, "x": 1}}, False, '{"x":1}'),
-        ({"reasoning_effort": "low"}, None, '{"reasoning_effort":"low"}'),
+        ({"think": True}, True, ""),
+        ({"think": "none"}, False, ""),
+        ({"thinking": {"type": "disabled"}}, False, ""),
+        ({"thinking": {"type": "adaptive"}, "think": True}, True, ""),
+        ({"reasoning": {"effort": "none"}}, False, ""),
+        ({"reasoning_effort": "low"}, None, ""),
         (
             {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}},
             None,
@@ -466,11 +477,51 @@ def test_logprobs_have_no_alternatives_by_default() -> None:
 def test_thinking_is_passed_to_the_template(
     fields: dict[str, Any], thinking: bool | None, kwargs: str
 ) -> None:
-    """From three fields of the body."""
+    """From any of the fields of the body."""
     template = make_request(**fields).conversation.template
 
     enabled = template.enable_thinking if template.HasField("enable_thinking") else None
     assert (enabled, template.kwargs_json) == (thinking, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort", "budget"),
+    [
+        ({"reasoning_effort": "low"}, chat_pb2.REASONING_EFFORT_LOW, None),
+        ({"think": "max"}, chat_pb2.REASONING_EFFORT_MAX, None),
+        ({"reasoning": {"effort": "minimal"}}, chat_pb2.REASONING_EFFORT_MINIMAL, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 0, 9),
+        ({"thinking_token_budget": 0}, 0, 0),
+    ],
+)
+def test_efforts_and_budgets_have_the_names_of_several_servers(
+    fields: dict[str, Any], effort: int, budget: int | None
+) -> None:
+    """A budget is an option of the generation."""
+    request = make_request(**fields)
+    options = request.options
+
+    has_budget = options.HasField("thinking_budget_tokens")
+    assert request.conversation.template.reasoning_effort == effort
+    assert (options.thinking_budget_tokens if has_budget else None) == budget
+
+
+def test_errors_and_ignored_options_have_the_callers_names() -> None:
+    """Those of the fields that it set."""
+    body = parse_chat(
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "q"}],
+            "think": "low",
+            "thinking": {"type": "enabled", "budget_tokens": 1},
+        }
+    )
+
+    assert body_reasoning(body).names == {
+        "reasoning_effort": "think",
+        "enable_thinking": "thinking",
+        "thinking_budget_tokens": "thinking.budget_tokens",
+    }
 
 
 def test_reasoning_format_none_keeps_reasoning_in_the_content() -> None:
