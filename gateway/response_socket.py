@@ -28,6 +28,7 @@ from dialects.openai.responses.socket_frames import (
 )
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_object
+from dialects.shared.parameters import parameter_report
 from gateway.context import AppContext
 from gateway.http.middleware import new_request_id
 from gateway.rpc import ControlClient
@@ -104,6 +105,8 @@ class ResponseSocket:
 
     def __init__(self, websocket: WebSocket, context: AppContext) -> None:
         self._websocket = websocket
+        report = parameter_report.get()
+        self._strict = report is not None and report.strict
         self._context = context
         self._history = LocalHistory(context.settings.body_limit_bytes)
         self._queues: dict[str, deque[CreateFrame]] = {}
@@ -136,7 +139,7 @@ class ResponseSocket:
                 raise InvalidType(field="frame", expected="text")
             fields = parse_object(text.encode())
             stream_id = parse_stream_id(fields)
-            self._enqueue(parse_create_frame(fields, len(text)))
+            self._enqueue(parse_create_frame(fields, len(text), strict=self._strict))
         except DomainError as error:
             await self._websocket.send_text(encode_error(error, stream_id))
 
@@ -176,6 +179,7 @@ class ResponseSocket:
 
     async def _run_frame(self, frame: CreateFrame) -> None:
         request_id_var.set(new_request_id())
+        parameter_report.set(frame.report)
         fields, started_at = start_call_fields(), time.monotonic()
         previous = frame.body.previous_response_id or ""
         try:
@@ -247,6 +251,8 @@ class ResponseSocket:
     ) -> None:
         """Send an event with the client's `previous_response_id` instead of the expanded one."""
         written = event_object(event)
+        if frame.report.names and event.WhichOneof("event") == "created":
+            written["ignored_parameters"] = list(frame.report.names)
         if "response" in written and frame.body.previous_response_id:
             written["response"]["previous_response_id"] = frame.body.previous_response_id
         await self._websocket.send_text(encode_event(written, frame.stream_id))

@@ -1,13 +1,14 @@
 """Frames of the WebSocket API of responses. `stream_id` multiplexes a connection."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from dialects.openai.errors import error_body
 from dialects.openai.responses.requests import ResponseBody, parse_response
+from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import (
     DomainError,
     InvalidType,
@@ -20,8 +21,6 @@ from svc_kit.errors.status import http_status
 
 CREATE: Final = "response.create"
 MAX_STREAM_ID_CHARACTERS: Final = 64
-_IGNORED: Final = ("stream", "stream_options")
-"""Fields that clients may send. Every response is streamed."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,8 @@ class CreateFrame:
     """False: only prefill, and return an id to continue from."""
     size: int
     """Size of the frame in characters."""
+    report: ParameterReport = field(default_factory=ParameterReport)
+    """Its ignored parameters, which the first event names."""
 
 
 def parse_stream_id(fields: Mapping[str, Any]) -> str:
@@ -50,8 +51,13 @@ def parse_stream_id(fields: Mapping[str, Any]) -> str:
     return stream_id
 
 
-def parse_create_frame(fields: Mapping[str, Any], size: int) -> CreateFrame:
-    """Validate a frame of `size` characters. Raises DomainErrors with OpenAI's field names."""
+def parse_create_frame(
+    fields: Mapping[str, Any], size: int, *, strict: bool = False
+) -> CreateFrame:
+    """Validate a frame of `size` characters. `strict` refuses parameters that would be ignored.
+
+    Raises DomainErrors with OpenAI's field names.
+    """
     kind = fields.get("type")
     if kind is None:
         raise MissingField(field="type")
@@ -62,9 +68,13 @@ def parse_create_frame(fields: Mapping[str, Any], size: int) -> CreateFrame:
         raise InvalidType(field="generate", expected="a boolean")
     if fields.get("background"):
         raise UnsupportedField(field="background")
-    frame_fields = ("type", "stream_id", "generate", "background", *_IGNORED)
+    frame_fields = ("type", "stream_id", "generate", "background")
     body = {name: value for name, value in fields.items() if name not in frame_fields}
-    return CreateFrame(parse_response(body), parse_stream_id(fields), generate is not False, size)
+    body["stream"] = True
+    report = ParameterReport(strict=strict)
+    parameter_report.set(report)
+    parsed, stream_id = parse_response(body), parse_stream_id(fields)
+    return CreateFrame(parsed, stream_id, generate is not False, size, report)
 
 
 def encode_event(event: Mapping[str, Any], stream_id: str) -> str:

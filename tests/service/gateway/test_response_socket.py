@@ -98,6 +98,39 @@ async def test_events_equal_those_of_http(socket: Socket) -> None:
     assert socket.connection.response.headers["x-request-id"].startswith("req_")
 
 
+async def test_the_first_event_names_ignored_parameters(socket: Socket) -> None:
+    """Those of its own frame; others have none."""
+    options = {"include_obfuscation": True}
+    await socket.send(input="a", service_tier="flex", stream=True, stream_options=options)
+    await socket.send(input="b", stream_id="s", client_metadata={"a": "b"})
+    events = [*await socket.receive_all(), *await socket.receive_all()]
+    named = {
+        event.get("stream_id"): event["ignored_parameters"]
+        for event in events
+        if "ignored_parameters" in event
+    }
+
+    assert named == {
+        None: ["stream_options.include_obfuscation", "service_tier"],
+        "s": ["client_metadata"],
+    }
+
+
+async def test_a_strict_connection_refuses_what_would_be_ignored() -> None:
+    """By the header of its handshake, as a request does."""
+    async with open_socket({"x-corral-strict-parameters": "true"}) as socket:
+        refused = await socket.create("a", client_metadata={"a": "b"})
+        late = await socket.create("a", service_tier="flex")
+        answered = await socket.create("a")
+
+    assert (refused["error"]["param"], refused["error"]["code"]) == (
+        "client_metadata",
+        "unsupported_parameter",
+    )
+    assert late["error"]["param"] == "service_tier"
+    assert output_text(answered) == "a"
+
+
 async def test_unstored_responses_can_be_continued_on_their_connection(socket: Socket) -> None:
     """Other connections do not know them."""
     first = await socket.create("one")
