@@ -5,8 +5,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from dialects.shared.fields import BY_KIND, TAG_PREFIX, WireModel
-from dialects.shared.parameters import Ignored, Policy
+from dialects.shared.fields import BY_KIND, WireModel
+from dialects.shared.parameters import TAG_PREFIX, Ignored, Policy
 
 CACHE_CONTROL: Final[Policy] = {
     "cache_control": Ignored("every prefix is cached without marks, as long as there is memory")

@@ -1,6 +1,6 @@
 """Base of request bodies: strict Pydantic models, unions by JSON type, DomainErrors."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -15,7 +15,13 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from dialects.shared.parameters import Policy, apply_policy, rule_schemas
+from dialects.shared.parameters import (
+    TAG_PREFIX,
+    Policy,
+    apply_policy,
+    format_path,
+    rule_schemas,
+)
 from svc_kit.errors import (
     DomainError,
     InvalidField,
@@ -31,8 +37,6 @@ from svc_kit.errors import (
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
-TAG_PREFIX = "~"
-"""Prefix of union tags, which are left out of a field's path."""
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
@@ -134,17 +138,6 @@ def agreed_value(fields: Mapping[str, Any]) -> Any:
 def update_mask(fields: Mapping[str, Any], *names: str) -> FieldMask:
     """The mask of an update: those of `names` that the body contains, null included."""
     return FieldMask(paths=[name for name in names if name in fields])
-
-
-def format_path(location: Sequence[int | str]) -> str:
-    """Format a Pydantic location as OpenAI does, as in "messages[0].content"."""
-    path = ""
-    for step in location:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif not step.startswith(TAG_PREFIX):
-            path += f".{step}" if path else step
-    return path
 
 
 def _domain_error(problem: ErrorDetails) -> DomainError:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args, get_origin
@@ -22,6 +22,8 @@ from svc_kit.errors import UnsupportedField
 UNKNOWN: Final = "*"
 """The name of the rule for parameters that are neither fields nor in the policy. Without it they
 are refused as unknown."""
+TAG_PREFIX: Final = "~"
+"""Prefix of union tags, which are left out of a field's path."""
 _ITEMS: Final = "[]"
 _POSITION: Final = re.compile(r"\[\d+\]")
 
@@ -89,9 +91,7 @@ def apply_policy(model: type[BaseModel], fields: Mapping[str, Any], at: str) -> 
     `at` is the path of `fields` in the body. Raises UnsupportedField.
     """
     given = {name: value for name, value in fields.items() if value is not None}
-    kept = _apply(model, given, at)
-    for steps, part in _nested_models(model):
-        kept = _descend(kept, steps, part, at)
+    kept: dict[str, Any] = _prune(_place(model), given, (at,) if at else ())
     return kept
 
 
@@ -140,7 +140,64 @@ def rule_schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     return schemas
 
 
-def _apply(model: type[BaseModel], fields: dict[str, Any], at: str) -> dict[str, Any]:
+class _Place:
+    """A place in a body: the models with a policy that its objects may have, and further places."""
+
+    def __init__(self) -> None:
+        self.models: list[type[BaseModel]] = []
+        self.names: frozenset[str] = frozenset()
+        """The names in their policies."""
+        self.has_unknown = False
+        """Whether a policy is about unknown names, too."""
+        self.inner: dict[str, _Place] = {}
+
+    def add(self, steps: Sequence[str], model: type[BaseModel]) -> None:
+        """Add a model at the end of these steps."""
+        place = self
+        for step in steps:
+            place = place.inner.setdefault(step, _Place())
+        policy = policy_of(model)
+        place.models.append(model)
+        place.names |= policy.keys()
+        place.has_unknown |= UNKNOWN in policy
+
+
+@functools.cache
+def _place(model: type[BaseModel]) -> _Place:
+    place = _Place()
+    place.add((), model)
+    for steps, part in _nested_models(model):
+        place.add(steps, part)
+    return place
+
+
+def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
+    """Apply the policies at a place to a value. Returns `value` itself if nothing changes.
+
+    Called for every object of a body that may have a policy, as each message of a long chat.
+    """
+    if type(value) is list and (items := place.inner.get(_ITEMS)) is not None:
+        pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(value)]
+        return value if all(map(operator.is_, pruned, value)) else pruned
+    if type(value) is not dict:
+        return value
+    if place.has_unknown or not place.names.isdisjoint(value):
+        for model in place.models:
+            if _is_of(model, value):
+                value = _apply(model, value, path)
+    for step, inner in place.inner.items():
+        part = value.get(step)
+        if type(part) is not dict and type(part) is not list:
+            continue
+        kept = _prune(inner, part, (*path, step))
+        if kept is not part:
+            value = {**value, step: kept}
+    return value
+
+
+def _apply(
+    model: type[BaseModel], fields: dict[str, Any], path: tuple[int | str, ...]
+) -> dict[str, Any]:
     """Remove the fields that a model's policy names. Returns `fields` itself if there is none."""
     policy = policy_of(model)
     others = policy.get(UNKNOWN)
@@ -154,36 +211,16 @@ def _apply(model: type[BaseModel], fields: dict[str, Any], at: str) -> dict[str,
         value = fields[name]
         if value is None or any(_same(value, neutral) for neutral in rule.neutral):
             continue
-        path = f"{at}.{name}" if at else name
+        field = format_path((*path, name))
         if isinstance(rule, Refused):
-            raise UnsupportedField(field=path, problem=rule.reason)
-        ignore_parameter(path, rule.reason)
+            raise UnsupportedField(field=field, problem=rule.reason)
+        ignore_parameter(field, rule.reason)
     return {name: fields[name] for name in fields if name not in dropped} if dropped else fields
 
 
-def _descend(value: Any, steps: tuple[str, ...], model: type[BaseModel], path: str) -> Any:
-    """Apply a nested model's policy to the objects at `steps` of a value; copies what changes."""
-    if not steps:
-        return _apply(model, value, path) if _is_of(model, value) else value
-    step, rest = steps[0], steps[1:]
-    if step == _ITEMS:
-        if not isinstance(value, list):
-            return value
-        items = [
-            _descend(each, rest, model, f"{path}[{index}]") for index, each in enumerate(value)
-        ]
-        return value if all(map(operator.is_, items, value)) else items
-    if not isinstance(value, dict) or step not in value:
-        return value
-    part = _descend(value[step], rest, model, f"{path}.{step}" if path else step)
-    return value if part is value[step] else {**value, step: part}
-
-
-def _is_of(model: type[BaseModel], value: Any) -> bool:
-    """Whether a value is an object that a model of a union takes, by its fields with literals."""
-    return isinstance(value, dict) and all(
-        value[name] in values for name, values in _literals(model) if name in value
-    )
+def _is_of(model: type[BaseModel], value: Mapping[str, Any]) -> bool:
+    """Whether a model of a union takes an object, by its fields with literals."""
+    return all(value[name] in values for name, values in _literals(model) if name in value)
 
 
 @functools.cache
@@ -219,6 +256,17 @@ def _models_in(
     inner = (*steps, _ITEMS) if get_origin(annotation) is list else steps
     for argument in get_args(annotation):
         yield from _models_in(argument, inner)
+
+
+def format_path(location: Sequence[int | str]) -> str:
+    """Format a Pydantic location as OpenAI does, as in "messages[0].content"."""
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith(TAG_PREFIX):
+            path += f".{step}" if path else step
+    return path
 
 
 def _same(value: object, neutral: object) -> bool:
