@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel
 
@@ -50,6 +50,11 @@ class Refused:
 
 Rule = Ignored | Refused
 Policy = dict[str, Rule]
+
+
+def ignored(names: str, reason: str, neutral: tuple[object, ...] = ()) -> Policy:
+    """The policy that ignores each of these names, words of one text."""
+    return dict.fromkeys(names.split(), Ignored(reason, neutral))
 
 
 class ParameterReport:
@@ -140,35 +145,24 @@ def rule_schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     return schemas
 
 
-class _Place:
-    """A place in a body: the models with a policy that its objects may have, and further places."""
+class _Place(NamedTuple):
+    """A place in a body: the models with a policy that its objects may have, and places in it."""
 
-    def __init__(self) -> None:
-        self.models: list[type[BaseModel]] = []
-        self.names: frozenset[str] = frozenset()
-        """The names in their policies."""
-        self.has_unknown = False
-        """Whether a policy is about unknown names, too."""
-        self.inner: dict[str, _Place] = {}
-
-    def add(self, steps: Sequence[str], model: type[BaseModel]) -> None:
-        """Add a model at the end of these steps."""
-        place = self
-        for step in steps:
-            place = place.inner.setdefault(step, _Place())
-        policy = policy_of(model)
-        place.models.append(model)
-        place.names |= policy.keys()
-        place.has_unknown |= UNKNOWN in policy
+    models: list[tuple[type[BaseModel], frozenset[str] | None]]
+    """With the names in their policies; None if unknown ones are, too."""
+    inner: dict[str, Any]
 
 
 @functools.cache
 def _place(model: type[BaseModel]) -> _Place:
-    place = _Place()
-    place.add((), model)
-    for steps, part in _nested_models(model):
-        place.add(steps, part)
-    return place
+    top = _Place([], {})
+    for steps, part in (((), model), *_nested_models(model)):
+        place = top
+        for step in steps:
+            place = place.inner.setdefault(step, _Place([], {}))
+        names = policy_of(part).keys()
+        place.models.append((part, None if UNKNOWN in names else frozenset(names)))
+    return top
 
 
 def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
@@ -181,10 +175,9 @@ def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
         return value if all(map(operator.is_, pruned, value)) else pruned
     if type(value) is not dict:
         return value
-    if place.has_unknown or not place.names.isdisjoint(value):
-        for model in place.models:
-            if _is_of(model, value):
-                value = _apply(model, value, path)
+    for model, names in place.models:
+        if (names is None or not names.isdisjoint(value)) and _is_of(model, value):
+            value = _apply(model, value, path)
     for step, inner in place.inner.items():
         part = value.get(step)
         if type(part) is not dict and type(part) is not list:

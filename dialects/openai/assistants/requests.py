@@ -24,6 +24,7 @@ from dialects.openai.assistants.tools import (
 )
 from dialects.openai.chat.options import GenerationBody, generation_options
 from dialects.shared.efforts import Effort
+from dialects.openai.chat.output_format import GuidedFields
 from dialects.shared.fields import validate
 from dialects.shared.parameters import Policy, Refused
 
@@ -86,10 +87,9 @@ _SAME_NAME: Final = frozenset(
 _OPTION_PATHS: Final = {
     "repeat_penalty": "sampling.repetition_penalty",
     "repeat_last_n": "sampling.penalty_last_n",
-    "mirostat_mode": "sampling.mirostat",
-    "mirostat": "sampling.mirostat",
-    "mirostat_tau": "sampling.mirostat",
-    "mirostat_eta": "sampling.mirostat",
+    **dict.fromkeys(
+        (f"mirostat{end}" for end in ("", "_mode", "_tau", "_eta")), "sampling.mirostat"
+    ),
     "adaptive_target": "sampling.adaptive",
     "adaptive_decay": "sampling.adaptive",
     "stop": "stopping.stop",
@@ -101,10 +101,7 @@ _OPTION_PATHS: Final = {
     "grammar": "constraint",
     "json_schema": "constraint",
     "structured_outputs": "constraint",
-    "guided_json": "constraint",
-    "guided_regex": "constraint",
-    "guided_choice": "constraint",
-    "guided_grammar": "constraint",
+    **dict.fromkeys(GuidedFields.model_fields, "constraint"),
     "cache_prompt": "cache.reuse",
     "cache_salt": "cache.salt",
     "prompt_cache_key": "cache.affinity",

@@ -101,8 +101,10 @@ EarlierContent = Annotated[
 ]
 
 
-_OF_ANSWERS: Final = "only messages of the assistant have it"
-_OF_TOOLS: Final = "only messages of tools have it"
+_OF_ANSWERS: Final = (
+    *("annotations", "audio", "function_call", "reasoning", "reasoning_content"),
+    *("refusal", "tool_calls"),
+)
 
 
 class InputMessage(WireModel):
@@ -110,14 +112,8 @@ class InputMessage(WireModel):
 
     policy: ClassVar[Policy] = {
         **CACHE_CONTROL,
-        "annotations": Refused(_OF_ANSWERS, ([],)),
-        "audio": Refused(_OF_ANSWERS),
-        "function_call": Refused(_OF_ANSWERS),
-        "reasoning": Refused(_OF_ANSWERS, ("",)),
-        "reasoning_content": Refused(_OF_ANSWERS, ("",)),
-        "refusal": Refused(_OF_ANSWERS, ("",)),
-        "tool_call_id": Refused(_OF_TOOLS, ("",)),
-        "tool_calls": Refused(_OF_ANSWERS, ([],)),
+        **dict.fromkeys(_OF_ANSWERS, Refused("only messages of the assistant have it", ("", []))),
+        "tool_call_id": Refused("only messages of tools have it", ("",)),
     }
 
     role: Literal["developer", "system", "user", "function"]

@@ -5,47 +5,34 @@ A parameter is refused if the answer would differ without it, else ignored.
 
 from typing import Final
 
-from dialects.shared.parameters import Ignored, Policy, Refused
+from dialects.shared.parameters import Ignored, Policy, Refused, ignored
 
-_OPERATOR: Final = Ignored("the operator decides it")
-_NO_OUTPUT: Final = "the additional output does not exist here"
 _OF_ANTHROPIC: Final = "a body of Anthropic's API belongs to /v1/messages"
-_CACHE: Final = Ignored("every prefix is cached, as long as there is memory")
+_CACHE: Final = "every prefix is cached, as long as there is memory"
 NOT_TEXT: Final = "generations have text only"
 
-CACHE_CONTROL: Final[Policy] = {"cache_control": _CACHE}
+CACHE_CONTROL: Final = ignored("cache_control", _CACHE)
 """A mark of Anthropic's API, which clients also put into parts, messages and tools of others."""
 
-LABELS: Final[Policy] = {
-    name: Ignored("it is a label of the caller's, and is not stored")
-    for name in ("client_metadata", "metadata", "request_id", "safety_identifier", "user")
-}
+LABELS: Final = ignored(
+    "client_metadata metadata request_id safety_identifier user",
+    "it is a label of the caller's, and is not stored",
+)
 
 GENERATION: Final[Policy] = {
     **CACHE_CONTROL,
     **LABELS,
-    "guided_decoding_backend": _OPERATOR,
+    **ignored("prompt_cache_options prompt_cache_retention", _CACHE),
+    **ignored(
+        "guided_decoding_backend id_slot keep_alive main_gpu n_cache_reuse n_keep num_batch "
+        "num_ctx num_gpu num_keep num_thread use_mlock use_mmap",
+        "the operator decides it",
+    ),
     "guided_whitespace_pattern": Refused("use 'guided_regex' or 'guided_grammar'"),
-    "id_slot": _OPERATOR,
-    "keep_alive": _OPERATOR,
-    "main_gpu": _OPERATOR,
-    "n_cache_reuse": _OPERATOR,
-    "n_keep": _OPERATOR,
-    "num_batch": _OPERATOR,
-    "num_ctx": _OPERATOR,
-    "num_gpu": _OPERATOR,
-    "num_keep": _OPERATOR,
-    "num_thread": _OPERATOR,
     "priority": Ignored("the priority belongs to the API key"),
-    "prompt_cache_options": _CACHE,
-    "prompt_cache_retention": _CACHE,
-    "return_progress": Ignored(_NO_OUTPUT, (False,)),
-    "return_tokens": Ignored(_NO_OUTPUT, (False,)),
+    **ignored("return_progress return_tokens verbose", "there is no such output", (False,)),
     "service_tier": Ignored("there is one tier", ("auto", "default")),
     "timings_per_token": Ignored("timings are sent at the end", (False,)),
-    "use_mlock": _OPERATOR,
-    "use_mmap": _OPERATOR,
-    "verbose": Ignored(_NO_OUTPUT, (False,)),
     "add_special_tokens": Refused("prompts are tokenized as the model's template requires"),
     "bad_words": Refused("use 'logit_bias'", ([],)),
     "length_penalty": Refused("there is no beam search", (1,)),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from corral.control.v1 import item_pb2
 from pydantic import Field, Tag
 
-from dialects.openai.responses.namespaces import flat_name
+from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.shared.fields import BY_KIND, EchoedModel, check_type, validate
 from dialects.shared.json_body import json_text
 from dialects.shared.media import is_address, scheme_of
@@ -275,7 +275,7 @@ def items_to_proto(items: str | Sequence[Mapping[str, Any]], path: str) -> list[
 def _is_dropped(item: Mapping[str, Any], path: str) -> bool:
     """Whether an item is a call of a hosted tool that another server has. Reports it."""
     kind = item.get("type")
-    if kind not in _DROPPED:
+    if not isinstance(kind, str) or not kind.startswith(HOSTED_TOOLS):
         return False
     ignore_parameter(f"{path}.{kind}", "the tool is not supported here")
     return True
@@ -359,21 +359,6 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
-_DROPPED: Final = frozenset(
-    f"{tool}_call{end}"
-    for tool in (
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "image_generation",
-        "local_shell",
-        "shell",
-        "tool_search",
-        "web_search",
-    )
-    for end in ("", "_output")
-) | {"tool_search_output", "additional_tools"}
-"""Items of tools that only other servers have. Clients that change servers send them back."""
 _MODELS: Final[Mapping[str, type[ItemModel]]] = {
     "message": MessageModel,
     "function_call": CallModel,

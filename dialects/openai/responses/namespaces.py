@@ -1,5 +1,7 @@
-"""Tools in namespaces. Elsewhere they are functions named "namespace.name", which no other tool is,
-since names of tools have no dots."""
+"""Tools in namespaces, and tools of other servers.
+
+Elsewhere a tool in a namespace is a function named "namespace.name". No other name has dots.
+"""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,6 +10,12 @@ from typing import Final
 from dialects.openai.shared.objects import Json
 
 SEPARATOR: Final = "."
+HOSTED_TOOLS: Final = (
+    *("apply_patch", "code_interpreter", "computer", "image_generation", "local_shell"),
+    *("programmatic", "shell", "tool_search", "web_search"),
+)
+"""First words of the types of tools that only other servers have, and of their calls. Clients offer
+some unasked, and those that change servers send calls back."""
 
 
 def flat_name(namespace: str | None, name: str) -> str:

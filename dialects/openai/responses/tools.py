@@ -8,7 +8,7 @@ from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.chat.policy import CACHE_CONTROL
-from dialects.openai.responses.namespaces import flat_name
+from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
 from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
@@ -17,18 +17,6 @@ from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^.]*$")]
 """Dots separate namespaces."""
-_HOSTED: Final = (
-    "apply_patch",
-    "code_interpreter",
-    "computer",
-    "image_generation",
-    "local_shell",
-    "programmatic",
-    "shell",
-    "tool_search",
-    "web_search",
-)
-"""The first words of types of tools that only other servers have. Clients offer some unasked."""
 
 _ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
 _NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
@@ -165,7 +153,7 @@ def tool_object(tool: tool_pb2.Tool) -> Json:
 def _flatten(fields: Mapping[str, Any], path: str) -> Iterator[tool_pb2.Tool]:
     """The tools of a namespace, or one tool; none for a hosted tool of other servers."""
     kind = fields.get("type")
-    if isinstance(kind, str) and kind.startswith(_HOSTED):
+    if isinstance(kind, str) and kind.startswith(HOSTED_TOOLS):
         ignore_parameter(f"tools.{kind}", "the tool is not supported here")
     elif kind == "namespace":
         space = validate(NamespaceModel, fields, path)
