@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel
 
@@ -145,7 +145,8 @@ def rule_schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     return schemas
 
 
-class _Place(NamedTuple):
+@dataclass(slots=True)
+class _Place:
     """A place in a body: the models with a policy that its objects may have, and places in it."""
 
     models: list[tuple[type[BaseModel], frozenset[str] | None]]
@@ -166,10 +167,7 @@ def _place(model: type[BaseModel]) -> _Place:
 
 
 def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
-    """Apply the policies at a place to a value. Returns `value` itself if nothing changes.
-
-    Called for every object of a body that may have a policy, as each message of a long chat.
-    """
+    """Apply the policies at a place to a value. Returns `value` itself if nothing changes."""
     if type(value) is list and (items := place.inner.get(_ITEMS)) is not None:
         pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(value)]
         return value if all(map(operator.is_, pruned, value)) else pruned

@@ -29,12 +29,11 @@ class GuidedFields(WireModel):
     @property
     def guided_constraints(self) -> dict[str, generation_pb2.Constraint]:
         """The constraints of these fields."""
-        names = ("json", "regex", "choice", "grammar")
-        values = {name: getattr(self, f"guided_{name}") for name in names}
         return {
-            f"guided_{name}": constraint
-            for name, value in values.items()
-            if (constraint := _constraint(**{name: value})) is not None
+            field: constraint
+            for field in GuidedFields.model_fields
+            if (constraint := _constraint(**{field.removeprefix("guided_"): getattr(self, field)}))
+            is not None
         }
 
 

@@ -274,11 +274,10 @@ def items_to_proto(items: str | Sequence[Mapping[str, Any]], path: str) -> list[
 
 def _is_dropped(item: Mapping[str, Any], path: str) -> bool:
     """Whether an item is a call of a hosted tool that another server has. Reports it."""
-    kind = item.get("type")
-    if not isinstance(kind, str) or not kind.startswith(HOSTED_TOOLS):
-        return False
-    ignore_parameter(f"{path}.{kind}", "the tool is not supported here")
-    return True
+    kind = str(item.get("type"))
+    if is_dropped := kind.startswith(HOSTED_TOOLS):
+        ignore_parameter(f"{path}.{kind}", "the tool is not supported here")
+    return is_dropped
 
 
 def item_to_proto(fields: Mapping[str, Any], path: str) -> item_pb2.Item:
