@@ -23,8 +23,8 @@ from dialects.openai.assistants.tools import (
     tools_to_proto,
 )
 from dialects.openai.chat.options import GenerationBody, generation_options
-from dialects.shared.efforts import Effort
 from dialects.openai.chat.output_format import GuidedFields
+from dialects.shared.efforts import Effort
 from dialects.shared.fields import validate
 from dialects.shared.parameters import Policy, Refused
 
@@ -70,18 +70,8 @@ class AssistantUpdateBody(AssistantBody):
     etag: str | None = Field(None, description="Update only if the assistant has this etag.")
 
 
-_SAME_NAME: Final = frozenset(
-    (
-        "model",
-        "name",
-        "description",
-        "instructions",
-        "tools",
-        "tool_resources",
-        "metadata",
-        "response_format",
-        "reasoning_effort",
-    )
+_SAME_NAME: Final = (
+    AssistantBody.model_fields.keys() & assistant_pb2.Assistant.DESCRIPTOR.fields_by_name.keys()
 )
 """Fields with the same name in the proto."""
 _OPTION_PATHS: Final = {

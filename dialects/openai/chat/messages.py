@@ -102,8 +102,7 @@ EarlierContent = Annotated[
 
 
 _OF_ANSWERS: Final = (
-    *("annotations", "audio", "function_call", "reasoning", "reasoning_content"),
-    *("refusal", "tool_calls"),
+    "annotations audio function_call reasoning reasoning_content refusal tool_calls"
 )
 
 
@@ -112,7 +111,9 @@ class InputMessage(WireModel):
 
     policy: ClassVar[Policy] = {
         **CACHE_CONTROL,
-        **dict.fromkeys(_OF_ANSWERS, Refused("only messages of the assistant have it", ("", []))),
+        **dict.fromkeys(
+            _OF_ANSWERS.split(), Refused("only messages of the assistant have it", ("", []))
+        ),
         "tool_call_id": Refused("only messages of tools have it", ("",)),
     }
 
