@@ -46,6 +46,7 @@ from gateway.routes import (
     vector_stores,
 )
 from gateway.routes.anthropic import message_batches, messages
+from gateway.routes.llama_server import continuation, props, scores, tokenization
 from gateway.routes.ollama import catalog as ollama_catalog
 from gateway.routes.ollama import embeddings as ollama_embeddings
 from gateway.routes.ollama import generation as ollama_generation
@@ -283,6 +284,10 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         runs.run_router,
         threads.router,
         threads.messages_router,
+        continuation.router,
+        props.router,
+        scores.router,
+        tokenization.router,
         ollama_catalog.router,
         ollama_embeddings.router,
         ollama_generation.router,

@@ -4,7 +4,7 @@ of other services for the caller, and parts of the request.
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -123,7 +123,7 @@ class AppContext:
     def reply_response(
         self,
         start: Callable[[], Calls[Any]],
-        write: Callable[[Any], Mapping[str, Any]],
+        write: Callable[[Any], object],
         names: Names,
     ) -> CallResponse:
         """Respond with the reply of a unary call, converted by `write`."""

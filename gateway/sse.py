@@ -4,7 +4,7 @@ Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -134,7 +134,7 @@ class SingleObject:
 class UnaryObject:
     """A response of one object: the reply of a unary call."""
 
-    def __init__(self, write: Callable[[Any], Mapping[str, Any]]) -> None:
+    def __init__(self, write: Callable[[Any], object]) -> None:
         """`write` converts the reply to JSON."""
         self._write = write
 

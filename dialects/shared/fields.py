@@ -86,6 +86,17 @@ def json_array_kind(value: object) -> str:
     return "~array of arrays" if isinstance(value[0], list) else "~array of integers"
 
 
+def split_inputs(
+    value: str | list[str] | list[int] | list[list[int]],
+) -> list[str | list[int]]:
+    """Split a prompt or an input into its items, each a text or token ids."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value[0], int):
+        return [value]
+    return list(value)
+
+
 BY_KIND = Discriminator(json_kind)
 Body = TypeVar("Body", bound=WireModel)
 

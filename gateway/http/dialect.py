@@ -12,9 +12,31 @@ class Dialect(StrEnum):
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
     OLLAMA = "ollama"
+    LLAMA_SERVER = "llama_server"
 
 
-_PREFIXES: Final = (("/v1/messages", Dialect.ANTHROPIC), ("/api", Dialect.OLLAMA))
+_PREFIXES: Final = (
+    ("/v1/messages", Dialect.ANTHROPIC),
+    ("/api", Dialect.OLLAMA),
+    *(
+        (path, Dialect.LLAMA_SERVER)
+        for path in (
+            "/apply-template",
+            "/completion",
+            "/completions",
+            "/detokenize",
+            "/embedding",
+            "/embeddings",
+            "/infill",
+            "/props",
+            "/rerank",
+            "/reranking",
+            "/slots",
+            "/tokenize",
+            "/tokenizer_info",
+        )
+    ),
+)
 """A path belongs to a dialect if it is its prefix, or begins with it and a slash."""
 ANTHROPIC_VERSION: Final = b"anthropic-version"
 """A header that all clients of Anthropic's API send. It decides where paths are shared, as

@@ -13,8 +13,8 @@ from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse
 
 _SCHEMAS = "#/components/schemas/"
-_KEY_PREFIXES = ("/v1/", "/api/", "/lora-adapters", "/admin/")
-"""Paths that require an API key."""
+_PUBLIC = ("/health", "/v1/health", "/ready")
+"""Paths without an API key."""
 PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -41,9 +41,25 @@ ERROR_SCHEMA = {
 ERROR = "Error"
 ANTHROPIC_ERROR = "AnthropicError"
 OLLAMA_ERROR = "OllamaError"
+LLAMA_SERVER_ERROR = "LlamaServerError"
 """Names of the schemas of errors."""
 _ERROR_SCHEMAS = {
     ERROR: ERROR_SCHEMA,
+    LLAMA_SERVER_ERROR: {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message", "type"],
+                "properties": {
+                    "code": {"type": "integer"},
+                    "message": {"type": "string"},
+                    "type": {"type": "string"},
+                },
+            }
+        },
+    },
     OLLAMA_ERROR: {
         "type": "object",
         "required": ["error"],
@@ -77,10 +93,11 @@ class RequestBody(dict[str, Any]):
         self.models = models
 
 
-def json_body(model: type[BaseModel]) -> RequestBody:
-    """A JSON object."""
-    schema = {"$ref": _SCHEMAS + model.__name__}
-    return RequestBody({"application/json": {"schema": schema}}, model)
+def json_body(*models: type[BaseModel]) -> RequestBody:
+    """A JSON object of one of these models."""
+    schemas = [{"$ref": _SCHEMAS + model.__name__} for model in models]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    return RequestBody({"application/json": {"schema": schema}}, *models)
 
 
 def form_body(fields: type[BaseModel] | None, file_field: str) -> RequestBody:
@@ -152,7 +169,7 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            operation["security"] = [{"key": []}] if path.startswith(_KEY_PREFIXES) else []
+            operation["security"] = [] if path in _PUBLIC else [{"key": []}]
     return document
 
 

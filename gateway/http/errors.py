@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from dialects.anthropic import errors as anthropic
+from dialects.llama_server import errors as llama_server
 from dialects.ollama import errors as ollama
 from dialects.openai import errors as openai
 from gateway.http.dialect import Dialect, dialect_of
@@ -47,6 +48,7 @@ _FORMATS: Final = {
         routes="POST /v1/messages, POST /v1/messages/count_tokens, /v1/messages/batches, "
         "GET /v1/models",
     ),
+    Dialect.LLAMA_SERVER: ErrorFormat(lambda error, _: llama_server.error_body(error)),
     Dialect.OLLAMA: ErrorFormat(
         lambda error, _: ollama.error_body(error),
         routes="POST /api/chat, /api/generate, /api/embed, /api/embeddings, /api/show and "

@@ -16,6 +16,7 @@ from svc_kit.errors import ModelNotFound
 router = APIRouter()
 
 
+@router.get("/v1/health", include_in_schema=False)
 @router.get("/health", **operation("Liveness", "The process is alive."))
 async def health() -> Response:
     """Succeeds while the process is alive, regardless of other services."""

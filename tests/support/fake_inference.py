@@ -166,6 +166,16 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         text = "|".join(part.text for part in parts)
         return inference_service_pb2.RenderChatResponse(text=text, token_ids=[1, 2])
 
+    async def Tokenize(
+        self, request: inference_service_pb2.TokenizeRequest, context: Context
+    ) -> inference_service_pb2.TokenizeResponse:
+        """Token ids are the bytes of the text, after 1 if special tokens are added."""
+        self._record(request, context)
+        begin = [1] if request.add_special else []
+        ids = [*begin, *request.text.encode()]
+        pieces = [bytes([token]) for token in ids] if request.pieces else []
+        return inference_service_pb2.TokenizeResponse(token_ids=ids, pieces=pieces)
+
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
-from google.protobuf.duration_pb2 import Duration
 
 from dialects.openai.chat.chat_request import ChatCompletionBody, body_reasoning
 from dialects.openai.chat.completion_request import CompletionBody, split_prompts
@@ -15,6 +14,7 @@ from dialects.openai.chat.prompt_tokens import PromptTokens, check_collected, jo
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from dialects.openai.shared.objects import state_name
+from dialects.shared.timings import timings_object
 from dialects.shared.token_logprobs import chat_logprobs
 
 FINISH_REASONS = {
@@ -23,12 +23,6 @@ FINISH_REASONS = {
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 OWNER = "corral"
-_CACHE_SOURCES = {
-    generation_pb2.CACHE_SOURCE_SLOT: "slot",
-    generation_pb2.CACHE_SOURCE_LIVE: "live",
-    generation_pb2.CACHE_SOURCE_MEMORY: "memory",
-    generation_pb2.CACHE_SOURCE_DISK: "disk",
-}
 _MODALITIES = {
     model_pb2.MODALITY_TEXT: "text",
     model_pb2.MODALITY_IMAGE: "image",
@@ -263,33 +257,6 @@ def usage_and_timings(
     if len(done) == 1:
         fields["timings"] = timings_object(done[0])
     return fields
-
-
-def timings_object(done: generation_pb2.Done) -> dict[str, object]:
-    """Timings of one call, of its first choice, in milliseconds. The names `*_n`, `*_ms` and
-    `*_per_second` are llama-server's."""
-    timings, usage = done.timings, done.usage
-    computed = usage.prompt_tokens - usage.cached_tokens
-    prefill_ms = _milliseconds(timings.prefill)
-    return {
-        "cache_n": usage.cached_tokens,
-        "cache_source": _CACHE_SOURCES.get(usage.cache_source),
-        "prompt_n": computed,
-        "prompt_ms": prefill_ms,
-        "prompt_per_second": computed / prefill_ms * 1e3 if prefill_ms else None,
-        "predicted_n": timings.completion_tokens,
-        "predicted_ms": _milliseconds(timings.decode),
-        "predicted_per_token_ms": _milliseconds(timings.between_tokens),
-        "predicted_per_second": timings.tokens_per_second,
-        "draft_n": usage.draft_tokens,
-        "draft_n_accepted": usage.accepted_draft_tokens,
-        "queue_ms": _milliseconds(timings.queue),
-        "first_token_ms": _milliseconds(timings.first_token),
-    }
-
-
-def _milliseconds(duration: Duration) -> float:
-    return duration.seconds * 1e3 + duration.nanos / 1e6
 
 
 def usage_object(

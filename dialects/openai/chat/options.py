@@ -16,9 +16,9 @@ from dialects.openai.chat.output_format import (
     resolve_constraint,
 )
 from dialects.openai.chat.policy import GENERATION
-from dialects.openai.chat.sampling import SamplingFields, sampling_params
 from dialects.shared.fields import BY_KIND, Count, TokenId, WireModel, resolve_alias
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
+from dialects.shared.sampling import SamplingFields, sampling_params
 from svc_kit.errors import TooLong
 
 MAX_STOPS = 16

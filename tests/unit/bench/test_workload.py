@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bench.workload import SAMPLINGS, Workload
-from dialects.openai.chat.sampling import SamplingFields
+from dialects.shared.sampling import SamplingFields
 
 
 def make_workload(**changes: Any) -> Workload:

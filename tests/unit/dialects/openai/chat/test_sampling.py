@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from corral.inference.v1 import sampling_pb2
 
-from dialects.openai.chat.sampling import SamplingFields, sampling_params
 from dialects.shared.fields import validate
+from dialects.shared.sampling import SamplingFields, sampling_params
 
 
 def make_params(**fields: Any) -> sampling_pb2.SamplingParams:

@@ -76,13 +76,25 @@ class SamplingFields(WireModel):
     )
 
 
-def sampling_params(body: SamplingFields) -> sampling_pb2.SamplingParams:
-    """The sampling parameters of a body. Raises DomainErrors with OpenAI's field names."""
+def sampling_params(
+    body: SamplingFields, *, openai_defaults: bool = True
+) -> sampling_pb2.SamplingParams:
+    """The sampling parameters of a body. Raises DomainErrors with OpenAI's field names.
+
+    A filter that the body does not name is off with `openai_defaults`, otherwise it has the
+    model's default, which is llama.cpp's unless the operator or the file set another.
+    """
+    temperature, top_p, min_p = body.temperature, body.top_p, body.min_p
+    top_k = None if body.top_k is None else max(body.top_k, 0)
+    if openai_defaults:
+        temperature = 1.0 if temperature is None else temperature
+        top_p = 1.0 if top_p is None else top_p
+        top_k, min_p = top_k or 0, min_p or 0.0
     params = sampling_pb2.SamplingParams(
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(body.top_k or 0, 0),
-        min_p=body.min_p or 0.0,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
         allowed_token_ids=body.allowed_token_ids,
         repetition_penalty=resolve_alias(body, "repeat_penalty", "repetition_penalty"),
         penalty_last_n=body.repeat_last_n,

@@ -1,0 +1,150 @@
+"""Converts the events of continuations to llama-server's events, or to its objects."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from corral.inference.v1 import generation_pb2
+
+from dialects.llama_server.completion import ContinuationBody
+from dialects.llama_server.errors import error_body
+from dialects.shared.timings import timings_object
+from dialects.shared.token_logprobs import clamp_logprob
+from svc_kit.errors import DomainError
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Continuation:
+    """One prompt's answer while its events arrive."""
+
+    prompt: str | list[int]
+    text: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    probabilities: list[Json] = field(default_factory=list)
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    stop_type: str = "none"
+    stopping_word: str = ""
+    done: generation_pb2.Done = field(default_factory=generation_pb2.Done)
+
+
+class Continuations:
+    """The answers to the prompts of a body, as events or as objects."""
+
+    def __init__(self, body: ContinuationBody, prompts: Sequence[str | list[int]]) -> None:
+        self._settings = body.model_dump(
+            exclude_none=True, exclude={"prompt", "input_prefix", "input_suffix", "input_extra"}
+        )
+        self._model = body.model or ""
+        self._answers = [_Continuation(prompt) for prompt in prompts]
+
+    def frames(self, message: Any, call: int = 0) -> Sequence[bytes]:
+        """The events of one event of a call: text, or the end of its answer."""
+        self.add(message, call)
+        answer = self._answers[call]
+        if message.WhichOneof("event") == "done":
+            return (_event(self._final(call, streamed=True)),)
+        if message.WhichOneof("event") != "delta" or not (
+            message.delta.text or message.delta.token_ids
+        ):
+            return ()
+        event = {
+            "index": call,
+            "content": message.delta.text,
+            "tokens": list(message.delta.token_ids),
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": answer.num_tokens,
+            "tokens_evaluated": answer.num_prompt_tokens,
+        }
+        if message.delta.logprobs:
+            event["completion_probabilities"] = _probabilities(message.delta.logprobs)
+        return (_event(event),)
+
+    def final_frames(self) -> Sequence[bytes]:
+        """Nothing: the last event of an answer says that it is the last."""
+        return ()
+
+    def failure(self, error: DomainError) -> bytes:
+        """The last event of a failed stream."""
+        return _event(error_body(error))
+
+    def add(self, message: Any, call: int = 0) -> None:
+        """Add one event of a call."""
+        answer = self._answers[call]
+        match message.WhichOneof("event"):
+            case "accepted":
+                answer.num_prompt_tokens = message.accepted.prompt_tokens
+                self._model = message.accepted.model
+            case "delta":
+                delta = message.delta
+                answer.text.append(delta.text)
+                answer.tokens += delta.token_ids
+                answer.num_tokens += delta.num_tokens
+                answer.probabilities += _probabilities(delta.logprobs)
+            case "finished":
+                self._finish(answer, message.finished)
+            case "done":
+                answer.done = message.done
+
+    def as_object(self) -> Any:
+        """The answer, or a list of them if there are several prompts."""
+        answers = [self._final(index, streamed=False) for index in range(len(self._answers))]
+        return answers[0] if len(answers) == 1 else answers
+
+    def _finish(self, answer: _Continuation, finished: generation_pb2.ChoiceFinished) -> None:
+        answer.num_tokens = finished.completion_tokens or answer.num_tokens
+        if finished.reason == generation_pb2.FINISH_REASON_LENGTH:
+            answer.stop_type = "limit"
+        elif finished.stop_text:
+            answer.stop_type, answer.stopping_word = "word", finished.stop_text
+        else:
+            answer.stop_type = "eos"
+
+    def _final(self, index: int, *, streamed: bool) -> Mapping[str, Any]:
+        answer = self._answers[index]
+        text = "".join(answer.text)
+        fields = {
+            "index": index,
+            "content": "" if streamed else text,
+            "tokens": [] if streamed else answer.tokens,
+            "id_slot": -1,
+            "stop": True,
+            "model": self._model,
+            "tokens_predicted": answer.num_tokens,
+            "tokens_evaluated": answer.num_prompt_tokens,
+            "generation_settings": self._settings,
+            "prompt": answer.prompt,
+            "has_new_line": "\n" in text,
+            "truncated": False,
+            "stop_type": answer.stop_type,
+            "stopping_word": answer.stopping_word,
+            "tokens_cached": answer.done.usage.cached_tokens,
+            "timings": timings_object(answer.done),
+        }
+        if answer.probabilities and not streamed:
+            fields["completion_probabilities"] = answer.probabilities
+        return fields
+
+
+def _event(fields: Mapping[str, Any]) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(fields)
+
+
+def _probabilities(logprobs: Sequence[generation_pb2.ChosenLogprob]) -> list[Json]:
+    return [
+        _entry(each.chosen) | {"top_logprobs": [_entry(other) for other in each.top]}
+        for each in logprobs
+    ]
+
+
+def _entry(token: generation_pb2.TokenLogprob) -> Json:
+    return {
+        "id": token.token_id,
+        "token": token.token.decode(errors="replace"),
+        "bytes": list(token.token),
+        "logprob": clamp_logprob(token.logprob),
+    }

@@ -1,0 +1,167 @@
+"""Bodies and answers of /tokenize and /detokenize, in llama-server's form and in vLLM's.
+
+The two differ in whether special tokens are added unless the body says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from corral.inference.v1 import inference_service_pb2, model_pb2
+from pydantic import Field, Tag
+
+from dialects.shared.fields import BY_KIND, TokenId, WireModel, validate
+from svc_kit.errors import MissingField
+
+Json = dict[str, Any]
+MAX_PARTS: Final = 1024
+MAX_TOKENS: Final = 2**20
+TOKENIZE_PARAMS: Final = {"text": "content", "token_ids": "content"}
+PROMPT_TOKENIZE_PARAMS: Final = {"text": "prompt", "conversation": "messages"}
+DETOKENIZE_PARAMS: Final = {"token_ids": "tokens"}
+_Part = Annotated[Annotated[str, Tag("~string")] | Annotated[TokenId, Tag("~other")], BY_KIND]
+Content = Annotated[
+    Annotated[str, Tag("~string")]
+    | Annotated[list[_Part], Field(max_length=MAX_TOKENS), Tag("~array")],
+    BY_KIND,
+]
+
+
+class TokenizeBody(WireModel):
+    """llama-server's request for the tokens of a text."""
+
+    model: str | None = Field(None, description="Default: the server's first model.")
+    content: Content | None = Field(None, description="A text, or a list of texts and token ids.")
+    add_special: bool | None = Field(None, description="Add the begin token. Default: false.")
+    parse_special: bool | None = Field(None, description="Parse control tokens. Default: true.")
+    with_pieces: bool | None = Field(None, description="Return the tokens' texts too.")
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the content."""
+        parts = [self.content] if isinstance(self.content, str) else self.content or ()
+        return [part for part in parts if isinstance(part, str)]
+
+
+class PromptTokenizeBody(WireModel):
+    """vLLM's request for the tokens of a prompt. With `messages` instead of a prompt, the other
+    fields are those of chat completions."""
+
+    model: str | None = Field(None, description="Default: the server's first model.")
+    prompt: str | None = Field(None, description="The text.")
+    add_special_tokens: bool | None = Field(None, description="Add the begin token. Default: true.")
+    return_token_strs: bool | None = Field(None, description="Return the tokens' texts too.")
+
+
+class DetokenizeBody(WireModel):
+    """A request for the text of tokens."""
+
+    model: str | None = Field(None, description="Default: the server's first model.")
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)] | None = None
+
+
+def is_prompt_body(fields: Mapping[str, Any]) -> bool:
+    """Whether a body is vLLM's."""
+    return "content" not in fields and ("prompt" in fields or "messages" in fields)
+
+
+def split_chat(fields: Mapping[str, Any]) -> tuple[Mapping[str, Any], Json]:
+    """Split a body with messages into the fields of a chat and those of `PromptTokenizeBody`."""
+    own = ("add_special_tokens", "return_token_strs")
+    chat = {name: value for name, value in fields.items() if name not in own}
+    return {"model": ""} | chat, {name: fields[name] for name in own if name in fields}
+
+
+def parse_tokenize(fields: Mapping[str, Any]) -> TokenizeBody:
+    """Validate llama-server's body. Raises DomainErrors."""
+    return validate(TokenizeBody, fields)
+
+
+def parse_prompt_tokenize(fields: Mapping[str, Any]) -> PromptTokenizeBody:
+    """Validate vLLM's body. Raises DomainErrors."""
+    return validate(PromptTokenizeBody, fields)
+
+
+def parse_detokenize(fields: Mapping[str, Any]) -> DetokenizeBody:
+    """Validate a body. Raises DomainErrors."""
+    body = validate(DetokenizeBody, fields)
+    if body.tokens is None:
+        raise MissingField(field="tokens")
+    return body
+
+
+def tokenize_requests(body: TokenizeBody) -> list[inference_service_pb2.TokenizeRequest]:
+    """A request for each text of the content; only the first text gets a begin token."""
+    return [
+        inference_service_pb2.TokenizeRequest(
+            model=body.model or "",
+            text=text,
+            add_special=bool(body.add_special) and index == 0,
+            parse_special=body.parse_special is not False,
+            pieces=bool(body.with_pieces),
+        )
+        for index, text in enumerate(body.texts)
+    ]
+
+
+def prompt_tokenize_request(body: PromptTokenizeBody) -> inference_service_pb2.TokenizeRequest:
+    """Convert vLLM's body."""
+    return inference_service_pb2.TokenizeRequest(
+        model=body.model or "",
+        text=body.prompt or "",
+        add_special=body.add_special_tokens is not False,
+        parse_special=True,
+        pieces=bool(body.return_token_strs),
+    )
+
+
+def detokenize_request(body: DetokenizeBody) -> inference_service_pb2.DetokenizeRequest:
+    """Convert a body."""
+    return inference_service_pb2.DetokenizeRequest(
+        model=body.model or "", token_ids=body.tokens, special_tokens=True
+    )
+
+
+def token_list(
+    body: TokenizeBody, replies: Sequence[inference_service_pb2.TokenizeResponse]
+) -> Json:
+    """llama-server's answer. Token ids of the content have no pieces."""
+    tokens: list[Any] = []
+    texts = iter(replies)
+    parts = [body.content] if isinstance(body.content, str) else body.content or ()
+    for part in parts:
+        if isinstance(part, int):
+            tokens.append({"id": part, "piece": ""} if body.with_pieces else part)
+            continue
+        reply = next(texts)
+        if body.with_pieces:
+            pairs = zip(reply.token_ids, reply.pieces, strict=True)
+            tokens += [{"id": token, "piece": _piece(piece)} for token, piece in pairs]
+        else:
+            tokens += reply.token_ids
+    return {"tokens": tokens}
+
+
+def counted_tokens(
+    tokens: Sequence[int], pieces: Sequence[bytes] | None, model: model_pb2.Model
+) -> Json:
+    """vLLM's answer; `pieces` are the tokens' bytes, None if they are not wanted."""
+    texts = None if pieces is None else [piece.decode(errors="replace") for piece in pieces]
+    return {
+        "count": len(tokens),
+        "max_model_len": model.resolved_limits.context_tokens or model.trained_context_tokens,
+        "tokens": list(tokens),
+        "token_strs": texts,
+    }
+
+
+def text_of_tokens(text: str) -> Json:
+    """The answer of /detokenize, for clients of both servers."""
+    return {"content": text, "prompt": text}
+
+
+def _piece(piece: bytes) -> str | list[int]:
+    """A token as text, or as a list of bytes if it is no text of its own."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)

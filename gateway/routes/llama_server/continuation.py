@@ -1,0 +1,74 @@
+"""Routes: POST /completion, /completions and /infill."""
+
+import functools
+
+from corral.inference.v1 import inference_service_pb2
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from dialects.llama_server.completion import (
+    COMPLETION_PARAMS,
+    INFILL_PARAMS,
+    ContinuationBody,
+    ContinuationOfPromptBody,
+    InfillBody,
+    continuation_requests,
+    infill_request,
+    parse_continuation,
+    parse_infill,
+    prompts_of,
+)
+from dialects.llama_server.events import Continuations
+from gateway.context import AppContext, Context, Inference, JsonObject
+from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.rpc import InferenceClient
+
+router = APIRouter()
+_COMPLETION = operation(
+    "Continue prompts (llama-server)",
+    "The answer, or its events.",
+    json_body(ContinuationOfPromptBody),
+    stream=True,
+    error=LLAMA_SERVER_ERROR,
+)
+
+
+@router.post("/completion", **_COMPLETION)
+@router.post("/completions", **_COMPLETION)
+async def complete(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Continue one or several prompts. With `stream`, return server-sent events."""
+    body = parse_continuation(fields)
+    answers = Continuations(body, prompts_of(body))
+    requests = continuation_requests(body)
+    return _respond(inference, context, body, requests, answers, COMPLETION_PARAMS)
+
+
+@router.post(
+    "/infill",
+    **operation(
+        "Infill (llama-server)",
+        "The answer, or its events.",
+        json_body(InfillBody),
+        stream=True,
+        error=LLAMA_SERVER_ERROR,
+    ),
+)
+async def infill(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Generate the text between a prefix and a suffix, for models with tokens for it."""
+    body = parse_infill(fields)
+    answers = Continuations(body, [body.input_prefix])
+    return _respond(inference, context, body, [infill_request(body)], answers, INFILL_PARAMS)
+
+
+def _respond(
+    inference: InferenceClient,
+    context: AppContext,
+    body: ContinuationBody,
+    requests: list[inference_service_pb2.GenerateRequest],
+    answers: Continuations,
+    params: dict[str, str],
+) -> Response:
+    start = functools.partial(inference.generate, inference.methods.Generate, requests)
+    if body.stream:
+        return context.stream_response(start, answers, params)
+    return context.object_response(start, answers, params)

@@ -1,0 +1,49 @@
+"""Routes: /props and /slots."""
+
+from corral.inference.v1 import engine_service_pb2
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dialects.llama_server.objects import props, slot_list
+from gateway.context import Context, Inference
+from gateway.http.docs import LLAMA_SERVER_ERROR, operation
+from gateway.http.errors import json_response
+from gateway.routes.llama_server.tokenization import get_model
+from svc_kit.auth.scopes import Scope
+from svc_kit.errors import FeatureUnsupported, QueueFull
+
+router = APIRouter()
+
+
+@router.get(
+    "/props", **operation("Properties (llama-server)", "A model.", error=LLAMA_SERVER_ERROR)
+)
+async def show_props(inference: Inference, request: Request, context: Context) -> Response:
+    """The properties of the model in the query, or of the first one."""
+    model = await get_model(inference, request.query_params.get("model", ""))
+    return json_response(props(model, context.fingerprint))
+
+
+@router.get("/slots", **operation("Slots (llama-server)", "Slots.", error=LLAMA_SERVER_ERROR))
+async def list_slots(request: Request, context: Context) -> Response:
+    """The slots of a model. What other projects do in them is not shown, nor any text."""
+    caller = await context.identify(request, Scope.INFERENCE)
+    inference = context.inference.for_caller(caller)
+    model = await get_model(inference, request.query_params.get("model", ""))
+    listing = engine_service_pb2.ListRequestsRequest()
+    pages = inference.pages(inference.engine.ListRequests, listing)
+    requests = [each async for page in pages for each in page.requests]
+    slots = slot_list(model, requests, caller.principal.project)
+    if request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in slots):
+        raise QueueFull(bound="slots", depth=len(slots), limit=len(slots))
+    return json_response(slots)
+
+
+@router.post("/props", **operation("Never (llama-server)", "Never.", error=LLAMA_SERVER_ERROR))
+@router.post(
+    "/slots/{slot}", **operation("Never (llama-server)", "Never.", error=LLAMA_SERVER_ERROR)
+)
+async def change(_inference: Inference) -> Response:
+    """Refused: properties are the operator's, and slots the scheduler's."""
+    raise FeatureUnsupported(feature="changes of properties and slots over HTTP")

@@ -1,0 +1,90 @@
+"""Routes: /embedding and /embeddings, /rerank and its other paths, /score and /v1/score."""
+
+import functools
+import time
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from dialects.llama_server.scores import (
+    EMBEDDING_PARAMS,
+    SCORE_PARAMS,
+    TEI_PARAMS,
+    ContentEmbeddingBody,
+    ScoreBody,
+    TextRankBody,
+    embed_request,
+    embedding_list,
+    parse_embedding,
+    parse_score,
+    parse_text_rank,
+    score_list,
+    score_pairs,
+    score_requests,
+    text_rank_request,
+    text_ranks,
+)
+from dialects.openai.chat.embeddings import RerankBody
+from dialects.openai.errors import openai_names
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.errors import json_response
+from gateway.routes.embeddings import create_rerank
+from svc_kit.logs import current_request_id
+
+router = APIRouter()
+_EMBEDDING = operation(
+    "Create embeddings (llama-server)",
+    "A list of vectors for each input.",
+    json_body(ContentEmbeddingBody),
+    error=LLAMA_SERVER_ERROR,
+)
+_RERANK = operation(
+    "Rerank documents (llama-server, TEI)",
+    "The scores, best first.",
+    json_body(RerankBody, TextRankBody),
+    error=LLAMA_SERVER_ERROR,
+)
+_SCORE = operation("Score pairs of texts (vLLM)", "The scores.", json_body(ScoreBody))
+
+
+@router.post("/embedding", **_EMBEDDING)
+@router.post("/embeddings", **_EMBEDDING)
+async def embed(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Create a vector for each input, in the order of the inputs."""
+    proto = embed_request(parse_embedding(fields))
+    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    return context.reply_response(start, embedding_list, EMBEDDING_PARAMS)
+
+
+@router.post("/rerank", **_RERANK)
+@router.post("/reranking", **_RERANK)
+@router.post("/v1/reranking", **_RERANK)
+@router.post("/v2/rerank", **_RERANK)
+async def rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
+    """Score documents against a query: in TEI's form with `texts`, else as /v1/rerank."""
+    if "texts" not in fields:
+        return await create_rerank(inference, {"model": ""} | fields, context)
+    body = parse_text_rank(fields)
+    proto = text_rank_request(body)
+    start = functools.partial(inference.unary, inference.methods.Rerank, proto)
+    return context.reply_response(start, functools.partial(text_ranks, body), TEI_PARAMS)
+
+
+@router.post("/score", **_SCORE)
+@router.post("/v1/score", **_SCORE)
+async def score(inference: Inference, fields: JsonObject) -> Response:
+    """Score pairs of texts from 0 to 1: one text with many, or many with as many."""
+    body = parse_score(fields)
+    requests = score_requests(body.model or "", score_pairs(body))
+    timeout_s = inference.transfer_timeout_s
+    with openai_names(SCORE_PARAMS):
+        replies = [
+            (
+                indexes,
+                await inference.call(inference.methods.Rerank, request, timeout_s=timeout_s),
+            )
+            for indexes, request in requests
+        ]
+    object_id = f"score-{current_request_id().removeprefix('req_')}"
+    return json_response(score_list(object_id, int(time.time()), replies))

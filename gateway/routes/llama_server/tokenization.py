@@ -1,0 +1,156 @@
+"""Routes: POST /tokenize, /detokenize and /apply-template, GET /tokenizer_info."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.inference.v1 import inference_service_pb2, model_pb2
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from dialects.llama_server.objects import tokenizer_info
+from dialects.llama_server.tokens import (
+    DETOKENIZE_PARAMS,
+    PROMPT_TOKENIZE_PARAMS,
+    TOKENIZE_PARAMS,
+    DetokenizeBody,
+    PromptTokenizeBody,
+    TokenizeBody,
+    counted_tokens,
+    detokenize_request,
+    is_prompt_body,
+    parse_detokenize,
+    parse_prompt_tokenize,
+    parse_tokenize,
+    prompt_tokenize_request,
+    split_chat,
+    text_of_tokens,
+    token_list,
+    tokenize_requests,
+)
+from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
+from dialects.openai.errors import CHAT_PARAMS, openai_names
+from gateway.context import Inference, JsonObject
+from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.errors import json_response
+from gateway.rpc import InferenceClient
+from svc_kit.errors import InvalidField
+
+router = APIRouter()
+
+
+@router.post(
+    "/tokenize",
+    **operation(
+        "Tokenize (llama-server, vLLM)",
+        "Tokens.",
+        json_body(TokenizeBody, PromptTokenizeBody),
+        error=LLAMA_SERVER_ERROR,
+    ),
+)
+async def tokenize(inference: Inference, fields: JsonObject) -> Response:
+    """The tokens of a text: in llama-server's form with `content`, in vLLM's with `prompt` or
+    `messages`."""
+    if is_prompt_body(fields):
+        return json_response(await _tokenize_prompt(inference, fields))
+    body, methods = parse_tokenize(fields), inference.methods
+    with openai_names(TOKENIZE_PARAMS):
+        requests = tokenize_requests(body)
+        replies = [await inference.call(methods.Tokenize, request) for request in requests]
+    return json_response(token_list(body, replies))
+
+
+async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> dict[str, Any]:
+    methods = inference.methods
+    if "messages" in fields:
+        chat, own = split_chat(fields)
+        body = parse_prompt_tokenize(own)
+        if body.return_token_strs:
+            problem = "it is only allowed with 'prompt'"
+            raise InvalidField(field="return_token_strs", problem=problem)
+        tokens = (await _render(inference, chat)).token_ids
+        return counted_tokens(tokens, None, await get_model(inference, str(chat["model"])))
+    body = parse_prompt_tokenize(fields)
+    with openai_names(PROMPT_TOKENIZE_PARAMS):
+        reply = await inference.call(methods.Tokenize, prompt_tokenize_request(body))
+    pieces = reply.pieces if body.return_token_strs else None
+    return counted_tokens(reply.token_ids, pieces, await get_model(inference, body.model or ""))
+
+
+@router.post(
+    "/detokenize",
+    **operation(
+        "Detokenize (llama-server, vLLM)",
+        "The text.",
+        json_body(DetokenizeBody),
+        error=LLAMA_SERVER_ERROR,
+    ),
+)
+async def detokenize(inference: Inference, fields: JsonObject) -> Response:
+    """The text of tokens, with control tokens."""
+    request = detokenize_request(parse_detokenize(fields))
+    with openai_names(DETOKENIZE_PARAMS):
+        reply = await inference.call(inference.methods.Detokenize, request)
+    return json_response(text_of_tokens(reply.text))
+
+
+@router.post(
+    "/apply-template",
+    **operation(
+        "Apply the chat template (llama-server)",
+        "The prompt.",
+        json_body(ChatCompletionBody),
+        error=LLAMA_SERVER_ERROR,
+    ),
+)
+async def apply_template(inference: Inference, fields: JsonObject) -> Response:
+    """The prompt of a chat completion, as the model gets it."""
+    return json_response({"prompt": (await _render(inference, {"model": ""} | fields)).text})
+
+
+@router.get(
+    "/tokenizer_info",
+    **operation("The tokenizer (vLLM)", "Its special tokens.", error=LLAMA_SERVER_ERROR),
+)
+async def show_tokenizer(inference: Inference, request: Request) -> Response:
+    """The begin and end token and the chat template of the model in the query, or of the first."""
+    model = await get_model(inference, request.query_params.get("model", ""))
+    return json_response(tokenizer_info(model))
+
+
+@router.post(
+    "/v1/chat/completions/input_tokens",
+    **operation(
+        "Count the tokens of a chat completion",
+        "The number of tokens.",
+        json_body(ChatCompletionBody),
+    ),
+)
+async def count_input_tokens(inference: Inference, fields: JsonObject) -> Response:
+    """Count the prompt tokens of a chat completion without generating it."""
+    chat = await convert_chat(parse_chat(fields))
+    proto = inference_service_pb2.CountTokensRequest(
+        model=chat.model, conversation=chat.conversation
+    )
+    with openai_names(CHAT_PARAMS):
+        reply = await inference.call(inference.methods.CountTokens, proto)
+    answer = {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
+    return json_response(answer)
+
+
+async def get_model(inference: InferenceClient, name: str) -> model_pb2.Model:
+    """A model by name; an empty name is the server's first. Raises ModelNotFound."""
+    request = inference_service_pb2.GetModelRequest(model=name)
+    return (await inference.call(inference.methods.GetModel, request)).model
+
+
+async def _render(
+    inference: InferenceClient, fields: Mapping[str, Any]
+) -> inference_service_pb2.RenderChatResponse:
+    """The prompt of a body of chat completions."""
+    chat = await convert_chat(parse_chat(fields))
+    proto = inference_service_pb2.RenderChatRequest(
+        model=chat.model, conversation=chat.conversation
+    )
+    with openai_names(CHAT_PARAMS):
+        return await inference.call(inference.methods.RenderChat, proto)
