@@ -1,0 +1,27 @@
+"""What llama-server's routes tell about a model."""
+
+from corral.inference.v1 import load_pb2, model_pb2
+
+from dialects.llama_server.objects import slot_list
+
+MODEL = model_pb2.Model(
+    name="m", resolved_limits=model_pb2.ModelLimits(slots=3, context_tokens=512)
+)
+
+
+def request(number: int, project: str, model: str = "m") -> load_pb2.LiveRequest:
+    """A request in a slot."""
+    choice = load_pb2.LiveChoice(slot=number, completion_tokens=2)
+    return load_pb2.LiveRequest(
+        request_id=f"req_{number}", project=project, model=model, choices=[choice], prompt_tokens=4
+    )
+
+
+def test_slots_of_other_projects_and_models_look_idle() -> None:
+    """A caller learns nothing of their requests."""
+    requests = [request(0, "mine"), request(1, "theirs"), request(2, "mine", "other")]
+    slots = slot_list(MODEL, requests, "mine")
+
+    assert [each["is_processing"] for each in slots] == [True, False, False]
+    assert [each["id_task"] for each in slots] == ["req_0", None, None]
+    assert slots[0]["next_token"] == [{"n_decoded": 2}]
