@@ -20,6 +20,7 @@ from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
 from inference_svc.adapter_sync.reconciler import Reconciler
 from inference_svc.adapter_sync.state import frontend_id
+from inference_svc.audit import ActReporter, make_act_sender
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
@@ -66,6 +67,7 @@ from svc_kit.auth.control_keys import (
 from svc_kit.lifecycle import StartupError, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
+from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -146,7 +148,10 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             pool, generating, EmbeddingService(bounds, count, admit), count
         )
         authenticator = _authenticator(settings, control)
-        server = _server(settings, registry, pool, servicer, adapters, authenticator, tracer)
+        record_act = _act_recorder(settings, control, stack)
+        server = _server(
+            settings, registry, pool, servicer, adapters, authenticator, tracer, record_act
+        )
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -247,6 +252,21 @@ async def _usage(
     return counter.add, limiter.admit
 
 
+def _act_recorder(
+    settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
+) -> RecordAct | None:
+    """Start reporting acts of operators until `stack` closes; None without a control service."""
+    if control is None:
+        return None
+    try:
+        reporter = ActReporter(settings.data_dir / "acts", make_act_sender(control))
+    except OSError as error:
+        raise StartupError(f"cannot keep acts in {settings.data_dir}: {error.strerror}") from error
+    stack.push_async_callback(reporter.report_last)
+    stack.callback(asyncio.create_task(reporter.run(settings.usage_interval_s)).cancel)
+    return reporter.record
+
+
 def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None) -> Authenticator:
     stored, projects = None, None
     if control is not None:
@@ -288,6 +308,7 @@ def _server(
     adapters: AdapterService,
     authenticator: Authenticator,
     tracer: Tracer,
+    record_act: RecordAct | None,
 ) -> RpcServer:
     info = ServerInfo(
         engine_pb.RequestLimits(
@@ -320,6 +341,7 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
         tracer=tracer,
+        record_act=record_act,
     )
 
 

@@ -2,28 +2,31 @@
 triggers of the database see to it.
 
 Operations with the scope admin call `record_act` in their transaction, so that the log has exactly
-the acts that were committed.
+the acts that were committed. Other services report theirs (`inference_svc/audit.py`).
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from hashlib import sha256
 from typing import Final
 
-from google.protobuf.json_format import MessageToJson
 from sqlalchemy import Index, Text, insert, select
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import AUDIT_EVENT, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
+from control_svc.base.validation import check_length, check_text
 from control_svc.db.tables import Instant, Key, Table, read_row
 from control_svc.db.transaction import Queries, Transaction, Transactions, read_transaction
 from svc_kit.auth.principal import current_principal, peer_host
+from svc_kit.errors import MissingField
 from svc_kit.logs import current_request_id
-from svc_kit.rpc.admin_call import current_admin_call
+from svc_kit.rpc.admin_call import MAX_REQUEST_CHARACTERS, current_admin_call
 
 MAX_PAGE: Final = 1000
-MAX_REQUEST_CHARACTERS: Final = 16_384
-"""Length of a stored request; a longer one is cut."""
+MAX_REPORTED: Final = 100
+_ID_CHARACTERS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,22 @@ class AuditEvent:
     request: str
     address: str
     request_id: str
+
+    def reported(self, path: str) -> "AuditEvent":
+        """The event that another service reports, with the id under which it is stored.
+
+        Raises MissingField, TooLong or InvalidField.
+        """
+        check_text(f"{path}.id", self.id, _ID_CHARACTERS)
+        for name in ("actor", "project", "method"):
+            check_text(f"{path}.{name}", getattr(self, name))
+        for name in ("target", "address", "request_id"):
+            if text := getattr(self, name):
+                check_text(f"{path}.{name}", text)
+        check_length(f"{path}.request", self.request, MAX_REQUEST_CHARACTERS)
+        digest = sha256(self.id.encode()).digest()
+        ids = IdSource(lambda: self.time, lambda length: digest[:length])
+        return replace(self, id=ids.new(AUDIT_EVENT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +94,11 @@ class AuditQueries(Queries):
         """Append an event."""
         await self._session.execute(insert(AuditEventRow).values(**asdict(event)))
 
+    async def add_if_missing(self, event: AuditEvent) -> None:
+        """Append an event unless one with its id is there."""
+        if await self._session.get(AuditEventRow, event.id) is None:
+            await self.add(event)
+
     async def page(self, window: Window, chosen: AuditFilter) -> list[AuditEvent]:
         """List the events of a window, newest first."""
         query = select(AuditEventRow)
@@ -95,16 +119,15 @@ class AuditQueries(Queries):
 async def record_act(tx: Transaction, target: str) -> None:
     """Append the running call, which changes the object `target`, to the audit log."""
     call, principal, now = current_admin_call(), current_principal(), await tx.now()
-    request = MessageToJson(call.request, indent=None, ensure_ascii=False)
     await AuditQueries(tx).add(
         AuditEvent(
             id=IdSource(lambda: now).new(AUDIT_EVENT),
             time=now,
             actor=principal.key_id,
             project=principal.project,
-            method=call.method.rpartition(".")[2],
+            method=call.short_method,
             target=target,
-            request=request.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS],
+            request=call.request_json,
             address=peer_host(call.peer) or "",
             request_id=current_request_id(),
         )
@@ -117,6 +140,22 @@ class AuditLog:
 
     transactions: Transactions
     tokens: PageTokens
+
+    async def add(self, events: Sequence[AuditEvent]) -> None:
+        """Append the events that another service reports; those that are there are ignored.
+
+        Raises MissingField, TooLong or InvalidField.
+        """
+        if not events:
+            raise MissingField(field="events")
+        check_length("events", events, MAX_REPORTED)
+        reported = [event.reported(f"events[{number}]") for number, event in enumerate(events)]
+
+        async def store(tx: Transaction) -> None:
+            for event in reported:
+                await AuditQueries(tx).add_if_missing(event)
+
+        await self.transactions.write(store)
 
     @read_transaction
     async def page(

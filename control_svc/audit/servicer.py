@@ -36,3 +36,14 @@ class AuditServicer(rpc.AuditServiceServicer):
         page = await self._log.page(page_request(request, 0), chosen)
         events = [_EVENT.to_message(event) for event in page.items]
         return pb.ListAuditEventsResponse(events=events, next_page_token=page.next_token)
+
+    async def ReportAuditEvents(
+        self, request: pb.ReportAuditEventsRequest, context: Context
+    ) -> pb.ReportAuditEventsResponse:
+        """Add acts on another service."""
+        events = [
+            _EVENT.from_message(event, f"events[{number}]")
+            for number, event in enumerate(request.events)
+        ]
+        await self._log.add(events)
+        return pb.ReportAuditEventsResponse()

@@ -117,6 +117,7 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows("corral.control.v1.KeyService", Scope.ADMIN_READ, "GetKey ListKeys"),
         **_rows("corral.control.v1.KeyService", Scope.SERVICE, "VerifyKey"),
         **_rows("corral.control.v1.AuditService", Scope.ADMIN_READ, "ListAuditEvents"),
+        **_rows("corral.control.v1.AuditService", Scope.SERVICE, "ReportAuditEvents"),
         **_rows("corral.control.v1.UsageService", Scope.ADMIN_READ, "ListUsage"),
         **_rows("corral.control.v1.UsageService", Scope.SERVICE, "ReportUsage"),
         **_rows(

@@ -1,9 +1,14 @@
 """The running call of a method with the scope admin, for the audit log."""
 
 import contextvars
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
 
+from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
+
+MAX_REQUEST_CHARACTERS: Final = 16_384
+"""Length of a stored request; a longer one is cut."""
 
 
 class AdminCall(NamedTuple):
@@ -14,6 +19,21 @@ class AdminCall(NamedTuple):
     peer: str
     """Who called, as gRPC names a peer."""
     request: Message
+
+    @property
+    def short_method(self) -> str:
+        """As in "Service/Method"."""
+        return self.method.rpartition(".")[2]
+
+    @property
+    def request_json(self) -> str:
+        """The request as one line of JSON, for the log."""
+        text = MessageToJson(self.request, indent=None, ensure_ascii=False)
+        return text.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS]
+
+
+RecordAct = Callable[[AdminCall], Awaitable[None]]
+"""Records a call that has succeeded, before its caller is told."""
 
 
 _admin_call: contextvars.ContextVar[AdminCall] = contextvars.ContextVar("admin_call")

@@ -37,7 +37,7 @@ from svc_kit.errors import (
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics, exemplar
-from svc_kit.rpc.admin_call import AdminCall, set_admin_call
+from svc_kit.rpc.admin_call import AdminCall, RecordAct, current_admin_call, set_admin_call
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 from svc_kit.tracing.span import (
@@ -128,7 +128,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         client_names: frozenset[str] = frozenset(),
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         tracer: Tracer | None = None,
+        record_act: RecordAct | None = None,
     ) -> None:
+        """`record_act` is called after each successful call of a method with the scope admin."""
+        self._record_act = record_act
         self._tracer = tracer or Tracer()
         self._authenticator = authenticator
         self._client_names = client_names
@@ -184,7 +187,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         # Also unary requests are served as streams: gRPC would read their message first.
         async def respond(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             async def work() -> Any:
-                return await serve(await receive(context), context)
+                answer = await serve(await receive(context), context)
+                if method.scope is Scope.ADMIN and self._record_act is not None:
+                    await self._record_act(current_admin_call())
+                return answer
 
             return await self._run(method, context, work)
 

@@ -21,6 +21,7 @@ from svc_kit.certificates import ServerCertificate
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
 from svc_kit.network import Address, open_listener, parse_address
+from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
@@ -101,8 +102,10 @@ class RpcServer:
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         window_bytes: int = 64 * 1024,
         tracer: Tracer | None = None,
+        record_act: RecordAct | None = None,
     ) -> None:
-        """`window_bytes`: what a client may send of a message before it is read."""
+        """`window_bytes`: what a client may send of a message before it is read. `record_act` is
+        as in `RpcInterceptor`."""
         self._services = services
         self._window_bytes = window_bytes
         self._wanted = parse_address(listen)
@@ -116,6 +119,7 @@ class RpcServer:
             client_names=frozenset() if tls is None else tls.client_names,
             scopes=scopes,
             tracer=tracer,
+            record_act=record_act,
         )
         self._health = HealthServicer([service.full_name for service in services])
         self._registry = registry

@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import grpc.aio
 import openai
 import pytest
+from corral.control.v1 import audit_service_pb2 as audit_pb
 from corral.control.v1 import limit_service_pb2 as pb
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.control.v1.usage_service_pb2 import UsageSum
+from corral.inference.v1 import engine_service_pb2 as engine_pb
 from openai.types import Batch
 from openai.types.chat import ChatCompletion
 
 from svc_kit.rpc.client import open_channel
-from tests.support.operators import Operator
+from tests.support.operators import ADMIN, Operator
 from tests.support.rpc import CAPITAL, Rpc, gather, make_chat, read_error
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -279,3 +283,21 @@ async def test_each_key_has_slots_of_its_own(limited: Limited) -> None:
                     continue
     assert "1 concurrent requests" in refused.message
     assert refused.response.headers["ratelimit-policy"] == '"streams";q=1;qu="concurrent-requests"'
+
+
+async def test_acts_on_the_inference_service_are_in_the_audit_log(
+    limited: Limited, rpc: Rpc
+) -> None:
+    """With the key that called, once control has them; calls that are refused are none."""
+    created = await limited.operator.create_key(name="boss", scopes=[ADMIN])
+    bearer = (("authorization", f"Bearer {created.secret}"),)
+    await rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=MODEL), metadata=bearer)
+    unknown = engine_pb.LoadModelRequest(model="unknown")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await rpc.engine.LoadModel(unknown, metadata=bearer)
+    stub = AuditServiceStub(limited.operator.channel)
+    wanted = audit_pb.ListAuditEventsRequest(actor=created.key.id)
+    async with asyncio.timeout(20):
+        while not (events := (await limited.operator.call(stub.ListAuditEvents, wanted)).events):
+            continue
+    assert [(each.method, each.target) for each in events] == [("EngineService/LoadModel", MODEL)]

@@ -40,6 +40,11 @@ class AuditServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsResponse.FromString,
                 _registered_method=True)
+        self.ReportAuditEvents = channel.unary_unary(
+                '/corral.control.v1.AuditService/ReportAuditEvents',
+                request_serializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsResponse.FromString,
+                _registered_method=True)
 
 
 class AuditServiceServicer:
@@ -54,6 +59,16 @@ class AuditServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportAuditEvents(self, request, context):
+        """ReportAuditEvents adds acts of operators on another of Corral's services. An act that was added
+        before, by its id, is ignored.
+        Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+        services.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AuditServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +76,11 @@ def add_AuditServiceServicer_to_server(servicer, server):
                     servicer.ListAuditEvents,
                     request_deserializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsResponse.SerializeToString,
+            ),
+            'ReportAuditEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportAuditEvents,
+                    request_deserializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +111,33 @@ class AuditService:
             '/corral.control.v1.AuditService/ListAuditEvents',
             corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_audit__service__pb2.ListAuditEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportAuditEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.AuditService/ReportAuditEvents',
+            corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_audit__service__pb2.ReportAuditEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

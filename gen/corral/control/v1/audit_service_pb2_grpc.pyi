@@ -39,6 +39,12 @@ class AuditServiceStub:
     """ListAuditEvents lists the acts of operators, newest first.
     Errors include: INVALID_ARGUMENT: a page token of another list.
     """
+    ReportAuditEvents: _grpc.UnaryUnaryMultiCallable[_audit_service_pb2.ReportAuditEventsRequest, _audit_service_pb2.ReportAuditEventsResponse]
+    """ReportAuditEvents adds acts of operators on another of Corral's services. An act that was added
+    before, by its id, is ignored.
+    Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+    services.
+    """
 
 @_typing.type_check_only
 class AuditServiceAsyncStub(AuditServiceStub):
@@ -48,6 +54,12 @@ class AuditServiceAsyncStub(AuditServiceStub):
     ListAuditEvents: _aio.UnaryUnaryMultiCallable[_audit_service_pb2.ListAuditEventsRequest, _audit_service_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
     """ListAuditEvents lists the acts of operators, newest first.
     Errors include: INVALID_ARGUMENT: a page token of another list.
+    """
+    ReportAuditEvents: _aio.UnaryUnaryMultiCallable[_audit_service_pb2.ReportAuditEventsRequest, _audit_service_pb2.ReportAuditEventsResponse]  # type: ignore[assignment]
+    """ReportAuditEvents adds acts of operators on another of Corral's services. An act that was added
+    before, by its id, is ignored.
+    Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+    services.
     """
 
 class AuditServiceServicer:
@@ -60,6 +72,17 @@ class AuditServiceServicer:
     ) -> _typing.Union[_audit_service_pb2.ListAuditEventsResponse, _abc.Awaitable[_audit_service_pb2.ListAuditEventsResponse]]:
         """ListAuditEvents lists the acts of operators, newest first.
         Errors include: INVALID_ARGUMENT: a page token of another list.
+        """
+
+    def ReportAuditEvents(
+        self,
+        request: _audit_service_pb2.ReportAuditEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_audit_service_pb2.ReportAuditEventsResponse, _abc.Awaitable[_audit_service_pb2.ReportAuditEventsResponse]]:
+        """ReportAuditEvents adds acts of operators on another of Corral's services. An act that was added
+        before, by its id, is ignored.
+        Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+        services.
         """
 
 def add_AuditServiceServicer_to_server(servicer: AuditServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

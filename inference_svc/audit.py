@@ -1,0 +1,145 @@
+"""Reports what operators did with this service to the audit log of the control service.
+
+An act is a file in a folder, synced to the disk before its caller is told. It is sent until the
+control service has it, and then deleted; by its id it is added once.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from corral.control.v1 import audit_service_pb2 as pb
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
+from google.protobuf.message import DecodeError
+
+from svc_kit.auth.authenticator import SERVICE_KEY_ID
+from svc_kit.auth.principal import current_principal, peer_host
+from svc_kit.errors import DomainError, InvalidArgument
+from svc_kit.local_files import atomic_file
+from svc_kit.logs import current_request_id
+from svc_kit.rpc.admin_call import AdminCall
+from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.message_mapper import encode_timestamp
+
+_log = logging.getLogger(__name__)
+MAX_WAITING: Final = 10_000
+"""Acts that wait for the control service; further ones are in the log alone."""
+_BATCH: Final = 100
+_TIMEOUT_S: Final = 5.0
+_LAST_TIMEOUT_S: Final = 2.0
+_SUFFIX: Final = ".act"
+_OWN_METHOD: Final = "EngineService/DropSnapshots"
+"""Control calls it on its own behalf, when objects are deleted."""
+_TARGETS: Final = ("model", "name", "snapshot_id", "request_id")
+"""Fields of requests that name the object of the act."""
+
+Send = Callable[[pb.ReportAuditEventsRequest], Awaitable[None]]
+"""Sends acts to the control service. Raises a `DomainError` unless they are acknowledged."""
+
+
+def make_act_sender(channel: grpc.aio.Channel) -> Send:
+    """Return a function that sends acts over a channel with the service token."""
+    stub = AuditServiceStub(channel)
+
+    async def send(request: pb.ReportAuditEventsRequest) -> None:
+        with translate_errors("control"):
+            await stub.ReportAuditEvents(request, timeout=_TIMEOUT_S)
+
+    return send
+
+
+class ActReporter:
+    """Keeps acts in a folder and sends them."""
+
+    def __init__(self, folder: Path, send: Send, *, max_waiting: int = MAX_WAITING) -> None:
+        """Acts that earlier processes left in `folder` are sent too. Raises OSError."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._send = send
+        self._max_waiting = max_waiting
+
+    async def record(self, call: AdminCall) -> None:
+        """Keep an act that has succeeded. One that cannot be kept is logged."""
+        principal = current_principal()
+        if call.short_method == _OWN_METHOD and principal.key_id == SERVICE_KEY_ID:
+            return
+        event = pb.AuditEvent(
+            id=str(uuid.uuid4()),
+            time=encode_timestamp(datetime.now(UTC)),
+            actor=principal.key_id,
+            project=principal.project,
+            method=call.short_method,
+            target=_target(call.request),
+            request=call.request_json,
+            address=peer_host(call.peer) or "",
+            request_id=current_request_id(),
+        )
+        try:
+            await asyncio.to_thread(self._write, event)
+        except OSError as error:
+            fields = {"act": call.short_method, "target": event.target, "key": event.actor}
+            _log.error("an act is not in the audit log: %s", error, extra={"fields": fields})
+
+    async def run(self, interval_s: float) -> None:
+        """Send what waits at an interval until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.report()
+
+    async def report(self) -> None:
+        """Send all acts, the oldest first. What is not acknowledged is sent again next time."""
+        while waiting := (await asyncio.to_thread(self._waiting))[:_BATCH]:
+            events = await asyncio.to_thread(_read, waiting)
+            try:
+                if events:
+                    await self._send(pb.ReportAuditEventsRequest(events=events))
+            except InvalidArgument as error:
+                _log.error("acts were refused by the control service: %s", error)
+            except DomainError as error:
+                _log.warning("acts cannot be reported now: %s", error)
+                return
+            for path in waiting:
+                path.unlink(missing_ok=True)
+
+    async def report_last(self) -> None:
+        """Send what waits before the process ends, with a short timeout."""
+        try:
+            async with asyncio.timeout(_LAST_TIMEOUT_S):
+                await self.report()
+        except TimeoutError:
+            _log.warning("the last acts were not reported: the control service does not answer")
+
+    def _waiting(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*{_SUFFIX}"))
+
+    def _write(self, event: pb.AuditEvent) -> None:
+        if len(self._waiting()) >= self._max_waiting:
+            raise OSError(f"{self._max_waiting} acts wait for the control service")
+        path = self._folder / f"{event.time.ToNanoseconds():020}-{event.id}{_SUFFIX}"
+        with atomic_file(path) as file:
+            file.write(event.SerializeToString())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _read(paths: Iterable[Path]) -> list[pb.AuditEvent]:
+    events = []
+    for path in paths:
+        try:
+            events.append(pb.AuditEvent.FromString(path.read_bytes()))
+        except DecodeError as error:
+            _log.error("the act in %s cannot be read: %s", path, error)
+        except FileNotFoundError:
+            continue  # another process has sent it
+    return events
+
+
+def _target(request: Any) -> str:
+    named = (getattr(request, field, "") for field in _TARGETS)
+    return next((text for text in named if text), "")
