@@ -40,10 +40,19 @@ async def list_slots(request: Request, context: Context) -> Response:
     return json_response(slots)
 
 
-@router.post("/props", **operation("Never (llama-server)", "Never.", error=LLAMA_SERVER_ERROR))
 @router.post(
-    "/slots/{slot}", **operation("Never (llama-server)", "Never.", error=LLAMA_SERVER_ERROR)
+    "/props",
+    **operation("Change properties (llama-server)", "Not supported.", error=LLAMA_SERVER_ERROR),
 )
-async def change(_inference: Inference) -> Response:
-    """Refused: properties are the operator's, and slots the scheduler's."""
-    raise FeatureUnsupported(feature="changes of properties and slots over HTTP")
+async def change_properties(_inference: Inference) -> Response:
+    """Refused: they are the operator's."""
+    raise FeatureUnsupported(feature="changes of properties over HTTP")
+
+
+@router.post(
+    "/slots/{slot}",
+    **operation("Change a slot (llama-server)", "Not supported.", error=LLAMA_SERVER_ERROR),
+)
+async def change_slot(_inference: Inference, slot: str) -> Response:
+    """Refused: they are the scheduler's."""
+    raise FeatureUnsupported(feature=f"changes of slots over HTTP ('{slot}')")

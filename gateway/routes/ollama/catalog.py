@@ -66,10 +66,10 @@ async def pull(inference: Inference, fields: JsonObject) -> Response:
     return json_response(_SUCCESS)
 
 
-@router.delete("/delete", **ollama_operation("Delete a model (Ollama)", "Never."))
-@router.post("/copy", **ollama_operation("Copy a model (Ollama)", "Never."))
-@router.post("/create", **ollama_operation("Create a model (Ollama)", "Never."))
-@router.post("/push", **ollama_operation("Push a model (Ollama)", "Never."))
+@router.delete("/delete", **ollama_operation("Delete a model (Ollama)", "Not supported."))
+@router.post("/copy", **ollama_operation("Copy a model (Ollama)", "Not supported."))
+@router.post("/create", **ollama_operation("Create a model (Ollama)", "Not supported."))
+@router.post("/push", **ollama_operation("Push a model (Ollama)", "Not supported."))
 @router.head("/blobs/{digest}", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
 async def manage(_inference: Inference) -> Response:

@@ -132,7 +132,7 @@ async def test_an_item_reference_shares_the_item(setup: Setup) -> None:
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
-        ({"items": [{"type": "computer_call"}]}, "items[0].type", "unsupported_value"),
+        ({"items": [{"type": "no_such_item"}]}, "items[0].type", "unsupported_value"),
         ({"items": [{"content": "x"}]}, "items[0].type", "missing_required_parameter"),
         ({"items": [{"role": "user"}]}, "items[0].content", "missing_required_parameter"),
         ({"items": [{"role": "user", "content": "x"}] * 21}, "items", "array_above_max_length"),

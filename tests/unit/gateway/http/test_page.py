@@ -89,9 +89,14 @@ async def test_other_files_are_not_served(path: str) -> None:
 @pytest.mark.parametrize("path", ["/", "/ui"])
 async def test_the_page_is_found_from_the_root(path: str) -> None:
     """By a relative redirect, so that a proxy may add a prefix."""
-    response = await get(path)
+    response = await get(path, accept="text/html,*/*;q=0.8")
 
     assert (response.status_code, response.headers["location"]) == (307, "ui/")
+
+
+async def test_programs_find_ollamas_greeting_at_the_root() -> None:
+    """Ollama's clients ask for it, and Claude Code."""
+    assert (await get("/", accept="*/*")).text == "Ollama is running"
 
 
 async def test_an_unchanged_file_is_not_sent_again() -> None:
