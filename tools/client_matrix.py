@@ -8,6 +8,7 @@ docs/use/clients.md.
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,20 @@ CLIENTS: Final = (
     Client("Vercel AI SDK", "vercel_ai.mjs", "node", "ai"),
     Client("OpenAI for Node", "openai_node.mjs", "node", "openai"),
 )
+OTHERS: Final = (
+    Client("Anthropic for Python", "", "anthropic-0.80.0", "anthropic"),
+    Client("Anthropic for Python", "", "anthropic-2.10.0", "anthropic"),
+    Client("Anthropic for Node", "", "node", "@anthropic-ai/sdk"),
+    Client("Claude Code", "", "claude-code", "@anthropic-ai/claude-code"),
+    Client("Ollama for Python", "", "clients", "ollama"),
+    Client("Ollama for Node", "", "node", "ollama"),
+    Client("`langchain-ollama`", "", "clients", "langchain-ollama"),
+    Client("OpenAI's Agents SDK", "", "clients", "openai-agents"),
+    Client("lm-eval", "", "lm-eval", "lm-eval"),
+)
+"""Clients that `make test-clients` runs with tests of their own."""
+NODE: Final = {"node": "tests/clients", "claude-code": "tests/outside/claude_code"}
+"""The folders of the packages for Node, by lock."""
 
 
 def run_clients(base_url: str, command_of: Callable[[str], Sequence[str] | None]) -> list[Row]:
@@ -104,20 +119,23 @@ def _run(client: Client, command: Sequence[str], base_url: str) -> Row:
     )
     lines = completed.stdout.strip().splitlines()
     if completed.returncode != 0 or not lines:
-        return Row(client, _version(client, command), {"answer": completed.stderr[-2000:]})
-    return Row(client, _version(client, command), json.loads(lines[-1]))
+        return Row(client, _version(client), {"answer": completed.stderr[-2000:]})
+    return Row(client, _version(client), json.loads(lines[-1]))
 
 
-def _version(client: Client, command: Sequence[str]) -> str:
-    if client.lock == "node":
-        folder = ROOT / "tests" / "clients" / "node_modules" / client.package
-        return str(json.loads((folder / "package.json").read_text())["version"])
-    code = f"from importlib.metadata import version; print(version({client.package!r}))"
-    return subprocess.check_output([*command, "-c", code], text=True).strip()
+def _version(client: Client) -> str:
+    if client.lock in NODE:
+        packages = json.loads((ROOT / NODE[client.lock] / "package.json").read_text())
+        return str(packages["dependencies"][client.package])
+    lock = (ROOT / "requirements" / f"{client.lock}.txt").read_text()
+    found = re.search(rf"^{re.escape(client.package)}==([^ ;]+)", lock, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"requirements/{client.lock}.txt has no {client.package}")
+    return found[1]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The results as a table in Markdown."""
+    """The results as a table in Markdown, and the other clients below."""
     lines = [
         f"| client | version | {' | '.join(CHECKS)} |",
         "|---|---|" + "---|" * len(CHECKS),
@@ -125,7 +143,8 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         cells = (_cell(row.problems.get(check, "")) for check in CHECKS)
         lines.append(f"| {row.client.name} | {row.version} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    others = [f"{client.name} {_version(client)}" for client in OTHERS]
+    return "\n".join([*lines, "", f"With tests of their own: {', '.join(others)}."])
 
 
 def _cell(problem: str) -> str:
