@@ -9,6 +9,7 @@ from corral.control.v1 import batch_service_pb2 as pb
 from corral.control.v1 import batch_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, caller_project, page_request
+from control_svc.base.validation import check_text
 from control_svc.batches.model import Batch, NewBatch
 from control_svc.batches.service import Batches
 from svc_kit.rpc.message_mapper import MessageMapper
@@ -45,7 +46,8 @@ class BatchServicer(rpc.BatchServiceServicer):
         self, request: pb.ListBatchesRequest, context: Context
     ) -> pb.ListBatchesResponse:
         """List the project's batches."""
-        page = await self._batches.page(caller_project(), page_request(request), request.endpoint)
+        endpoint = check_text("endpoint", request.endpoint) if request.endpoint else ""
+        page = await self._batches.page(caller_project(), page_request(request), endpoint)
         batches = [_BATCH.to_message(batch) for batch in page.items]
         return pb.ListBatchesResponse(batches=batches, next_page_token=page.next_token)
 

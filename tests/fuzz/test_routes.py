@@ -34,7 +34,7 @@ def test_no_request_gets_a_server_error(corral: Corral, folder: Path) -> None:
     command += ["--checks", "not_a_server_error", "--phases", PHASES, "--warnings", "off"]
     command += ["--exclude-path-regex", NOT_OFFERED.pattern, "--exclude-name", NOT_OFFERED_POST]
     command += ["--max-examples", str(EXAMPLES), "--seed", str(random.getrandbits(31))]
-    command += ["--continue-on-failure", "--request-timeout", "20", "--workers", "2", "--no-color"]
+    command += ["--continue-on-failure", "--request-timeout", "60", "--workers", "2", "--no-color"]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     with httpx.Client(base_url=corral.url, trust_env=False, timeout=20) as client:
         paths = client.get("/openapi.json").json()["paths"]

@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.errors import InvalidField, OutOfRange
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
+from tests.support.operators import Operator
 from tests.support.response_client import make_small_control
 from tests.support.tenancy import (
     RESOURCES,
@@ -51,6 +52,8 @@ EDITABLE: Mapping[str, Mapping[str, Any]] = {
     "UpdateVectorStoreFile": {"attributes": {"x": {"string": "y"}}},
 }
 """The fields that each update can change, with values."""
+LIMIT = "one-a-minute"
+"""The id of a limit that the operator has."""
 CLEARED: Mapping[str, object] = {"default_scale": 1.0}
 """The values of cleared fields that have a default."""
 
@@ -59,6 +62,7 @@ class Caller:
     """A project with two objects of each kind, and what it sends."""
 
     def __init__(self, running: RunningControl) -> None:
+        self._running = running
         self._client = running.of_project("mine")
         self._operator = replace(self._client, metadata=running.service_metadata)
         self._ids: dict[str, str] = {}
@@ -68,11 +72,13 @@ class Caller:
         for resource in RESOURCES.values():
             for name in ("first", "second"):
                 self._ids |= await resource.create(self._client, name)
+        await Operator.of(self._running).create_limit(LIMIT, "REQUESTS", 1)
 
     def request(self, method: MethodDescriptor) -> Any:
         """A valid request."""
         if not is_for_callers(method):
-            return GetMessageClass(method.input_type)()
+            fields = {"limit_id": LIMIT} if method.name == "ListLimitBuckets" else {}
+            return GetMessageClass(method.input_type)(**fields)
         return make_messages(method, self._ids)[0]
 
     async def call(self, method: MethodDescriptor, request: Message) -> Any:

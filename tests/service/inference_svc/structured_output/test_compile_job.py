@@ -22,6 +22,7 @@ LIMIT_S = 2.0
 RENDER_PAYLOAD = {
     "template": "{{ messages[0].content }}",
     "now": "2026-01-01T00:00:00",
+    "thinking": (None, None),
     "variables": {"messages": [{"role": "user", "content": "x"}], "tools": None},
 }
 EXPENSIVE_SCHEMAS: dict[str, Any] = {
