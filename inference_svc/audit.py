@@ -1,6 +1,6 @@
 """Reports what operators did with this service to the audit log of the control service.
 
-An act is a file in a folder, synced to the disk before its caller is told. It is sent until the
+An act is a file in a folder, synced to the disk before the call is answered. It is sent until the
 control service has it, and then deleted; by its id it is added once.
 """
 

@@ -73,7 +73,7 @@ class LimitQueries(Queries):
         await self._session.execute(insert(LimitRow).values(**values))
 
     async def get(self, limit_id: str, *, lock: bool = True) -> Limit:
-        """Return a limit, and lock it unless told otherwise. Raises LimitNotFound."""
+        """Return a limit. Its row is locked by default. Raises LimitNotFound."""
         row = None
         if PROJECT_ID_PATTERN.fullmatch(limit_id):
             row = await self._session.get(LimitRow, limit_id, with_for_update=lock)

@@ -315,7 +315,7 @@ def _thinking_support(
     support = ThinkingSupport.detect(
         turn_format, can_switch=bool(result["switches"]), efforts=tuple(result["efforts"])
     )
-    # Nobody knows whether a model without a template reasons.
+    # Without a template it is unknown whether the model reasons.
     return support._replace(mode=ThinkingMode.NONE) if source == FALLBACK_TEMPLATE else support
 
 

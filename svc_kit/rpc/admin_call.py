@@ -33,7 +33,7 @@ class AdminCall(NamedTuple):
 
 
 RecordAct = Callable[[AdminCall], Awaitable[None]]
-"""Records a call that has succeeded, before its caller is told."""
+"""Records a call that has succeeded, before it is answered."""
 
 
 _admin_call: contextvars.ContextVar[AdminCall] = contextvars.ContextVar("admin_call")

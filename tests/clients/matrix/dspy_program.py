@@ -34,4 +34,4 @@ def error() -> object:
     return False
 
 
-asyncio.run(run({"answer": answer, "error": error}))
+asyncio.run(run(answer, error))

@@ -57,14 +57,4 @@ def error() -> object:
     return False
 
 
-asyncio.run(
-    run(
-        {
-            "answer": answer,
-            "stream": stream,
-            "tools": tools,
-            "structured": structured,
-            "error": error,
-        }
-    )
-)
+asyncio.run(run(answer, stream, tools, structured, error))

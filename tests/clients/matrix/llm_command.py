@@ -72,15 +72,4 @@ def cancel() -> object:
     return answer()
 
 
-asyncio.run(
-    run(
-        {
-            "answer": answer,
-            "stream": stream,
-            "tools": tools,
-            "structured": structured,
-            "error": error,
-            "cancel": cancel,
-        }
-    )
-)
+asyncio.run(run(answer, stream, tools, structured, error, cancel))

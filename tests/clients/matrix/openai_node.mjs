@@ -18,7 +18,7 @@ await run({
     let pieces = 0;
     stream.on("content", () => pieces++);
     const text = await stream.finalContent();
-    return pieces > 1 && text.includes(ANSWER);
+    return pieces > 0 && text.includes(ANSWER);
   },
   tools: async () => {
     const cities = [];

@@ -40,7 +40,7 @@ def stream() -> object:
     ) as events:
         texts = [event.delta for event in events if event.type == "content.delta"]
         whole = events.get_final_completion()
-    return len(texts) > 1 and "".join(texts) == whole.choices[0].message.content
+    return "".join(texts) == whole.choices[0].message.content
 
 
 def tools() -> object:
@@ -82,15 +82,4 @@ def cancel() -> object:
     return answer()
 
 
-asyncio.run(
-    run(
-        {
-            "answer": answer,
-            "stream": stream,
-            "tools": tools,
-            "structured": structured,
-            "error": error,
-            "cancel": cancel,
-        }
-    )
-)
+asyncio.run(run(answer, stream, tools, structured, error, cancel))

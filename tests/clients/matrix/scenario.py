@@ -17,9 +17,10 @@ CHECKS = ("answer", "stream", "tools", "structured", "error", "cancel")
 Check = Callable[[], object] | Callable[[], Awaitable[object]]
 
 
-async def run(checks: dict[str, Check]) -> None:
-    """Run checks in order. A check passes if it returns a true value; the text of another value, or
-    the last line of an exception, is its problem."""
+async def run(*functions: Check) -> None:
+    """Run the functions, each the check of its name, in the order of `CHECKS`. A check passes if it
+    returns a true value; another value, or an exception, is its problem."""
+    checks = {function.__name__: function for function in functions}
     results: dict[str, str] = {}
     for name in CHECKS:
         if name not in checks:
