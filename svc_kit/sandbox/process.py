@@ -60,16 +60,20 @@ class SandboxProcess:
         parent_end, child_end = socket.socketpair()
         for end in (parent_end, child_end):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
-        reader, writer = await asyncio.open_connection(sock=parent_end)
-        try:
-            with child_end:
+        with child_end:
+            try:
+                reader, writer = await asyncio.open_connection(sock=parent_end)
+            except BaseException:
+                parent_end.close()
+                raise
+            try:
                 child = await _await_spawn(asyncio.to_thread(_spawn, child_end.fileno(), preload))
-        except OSError as problem:
-            writer.close()
-            raise ChildFailedToStart(str(problem)) from problem
-        except BaseException:
-            writer.close()
-            raise
+            except OSError as problem:
+                writer.close()
+                raise ChildFailedToStart(str(problem)) from problem
+            except BaseException:
+                writer.close()
+                raise
         process = cls(child, reader, writer)
         try:
             async with asyncio.timeout(_START_DEADLINE_S):

@@ -1,9 +1,11 @@
 """The sandbox pool with real child processes."""
 
 import asyncio
+import gc
 import os
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from svc_kit.errors import QueueFull
 from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from svc_kit.sandbox.process import ChildFailedToStart
+from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 from tests.support.sandbox_jobs import job
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -247,6 +249,20 @@ async def test_projects_are_served_in_turns() -> None:
         await asyncio.gather(*jobs)
 
     assert order.index("b") <= 2
+
+
+async def test_a_start_that_is_cancelled_at_once_leaves_no_socket_open() -> None:
+    """As when a pool is closed that has just begun to replace a child."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        starting = asyncio.create_task(SandboxProcess.start(()))
+        await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait((starting,))
+        del starting
+        gc.collect()
+
+    assert [str(each.message) for each in caught] == []
 
 
 async def test_a_cancelled_caller_returns_its_child_to_the_pool(tmp_path: Path) -> None:
