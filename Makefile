@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-unit test-e2e test-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 TIMES ?= 20
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -19,13 +19,13 @@ run: ## Install on first use, then serve the bundled model (ARGS="--model FILE.g
 	@exec $(BIN)/corral up $(ARGS)
 
 test: dev ## Run every test: unit, property, service, e2e with real processes
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not bench" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not bench" $(ARGS)
 
 test-unit: dev ## Run the tests that need no process of their own
 	$(BIN)/pytest tests/unit tests/property tests/architecture $(ARGS)
 
 test-e2e: dev ## Run the tests that start real processes
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile tests/e2e -m "not slow and not bench" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/e2e -m "not slow and not bench" $(ARGS)
 
 test-clients: dev ## Run clients of others against a fresh server (ARGS=--write: the table of docs/use/clients.md), and T5 beside transformers
 	$(BIN)/python -m tools.test_clients $(ARGS)
@@ -122,8 +122,11 @@ lock: dev ## Lock the dependencies anew, nothing younger than a week (ARGS=--upg
 	$(UV_LOCK) $(ARGS) requirements/anthropic-2.10.0.in -o requirements/anthropic-2.10.0.txt
 	$(UV_LOCK) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	$(UV_LOCK) $(ARGS) requirements/clients-litellm.in -o requirements/clients-litellm.txt
+	$(UV_LOCK) $(ARGS) --excludes requirements/litellm-proxy.excludes requirements/litellm-proxy.in -o requirements/litellm-proxy.txt
+	$(UV_LOCK) $(ARGS) --excludes requirements/open-webui.excludes requirements/open-webui.in -o requirements/open-webui.txt
 	$(UV_LOCK) $(ARGS) requirements/transformers.in -o requirements/transformers.txt
 	$(UV_LOCK) $(ARGS) requirements/lm-eval.in -o requirements/lm-eval.txt
+	$(UV_LOCK) $(ARGS) requirements/openapi-client.in -o requirements/openapi-client.txt
 	$(UV_LOCK) $(ARGS) requirements/bench.in -o requirements/bench.txt
 	$(UV_LOCK) $(ARGS) requirements/mutants.in -o requirements/mutants.txt
 	$(UV_LOCK) $(ARGS) requirements/demo-model.in -o requirements/demo-model.txt
@@ -137,7 +140,7 @@ sbom: dev ## List what an installation contains, from the lock (dist/corral.cdx.
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible -o dist/corral.cdx.json requirements/runtime.txt
 
 clean: ## Remove .venv, caches and build outputs
-	rm -rf .venv .venv-anthropic-* .venv-clients .venv-demo-model .venv-lm-eval .venv-transformers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist mutants bootstrap.log tests/clients/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 runtime:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Final, NamedTuple
 
@@ -367,9 +367,12 @@ class Vectors:
         deps = self._deps
         shared = (deps.transactions, self._adder, deps.ids, deps.tokens, deps.clock)
         stores = VectorStores(*shared, deps.notifications, deps.settings.jobs.poll_interval_s)
+        limits = partial(
+            RateLimits(deps.transactions).of_caller, deps.settings.embedding_model or ""
+        )
         return [
-            _service(VectorStoreServicer(stores, self.search, deps.clock)),
-            _service(VectorStoreFileServicer(VectorFiles(*shared))),
+            _service(VectorStoreServicer(stores, self.search, deps.clock, limits)),
+            _service(VectorStoreFileServicer(VectorFiles(*shared), limits)),
         ]
 
     def handler(self) -> IngestHandler:

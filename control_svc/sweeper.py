@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import InstrumentedAttribute
@@ -16,6 +16,7 @@ from control_svc.db.transaction import Clock, Transaction, Transactions
 from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
+_FIRST_ROUND_S: Final = 10.0
 
 
 class SweepResult(NamedTuple):
@@ -42,13 +43,18 @@ class Sweeper:
     """All columns with blob keys."""
 
     async def run(self, interval_s: float) -> None:
-        """Sweep every `interval_s` seconds until cancelled; a failed round is logged."""
+        """Sweep every `interval_s` seconds until cancelled; a failed round is logged.
+
+        The first round is a few seconds after the start, which has enough to do.
+        """
+        wait_s = min(interval_s, _FIRST_ROUND_S)
         while True:
+            await asyncio.sleep(wait_s)
+            wait_s = interval_s
             with log_errors(_log, "sweeping failed"):
                 swept = await self.sweep()
                 if any(swept):
                     _log.info("swept", extra={"fields": swept._asdict()})
-            await asyncio.sleep(interval_s)
 
     async def sweep(self) -> SweepResult:
         """Run one round. Orphans go first: a full disk needs their space before rows can go."""

@@ -4,33 +4,41 @@ import errno
 import json
 import platform
 import sys
+from importlib import import_module
 from importlib.metadata import version as installed_version
 
 import click
 
-from corral_cli.adapters import adapters
-from corral_cli.audit import audit
-from corral_cli.backup import backup, check, restore
-from corral_cli.batch import batch
-from corral_cli.chat import chat
-from corral_cli.completion import completion
-from corral_cli.config import config
 from corral_cli.connection import tls_options
-from corral_cli.db import db
-from corral_cli.doctor.examination import doctor
-from corral_cli.jobs import jobs
-from corral_cli.keys import keys
-from corral_cli.limits import limits
-from corral_cli.migration.commands import export_group, import_group, threads
-from corral_cli.models import models
 from corral_cli.output import object_option
-from corral_cli.projects import projects
-from corral_cli.serve import serve
-from corral_cli.top.load_watch import top
-from corral_cli.up.command import up
-from corral_cli.usage import usage
 from svc_kit.lifecycle import StartupError
 
+_COMMANDS = {
+    "adapters": "adapters:adapters",
+    "audit": "audit:audit",
+    "backup": "backup:backup",
+    "batch": "batch:batch",
+    "chat": "chat:chat",
+    "check": "backup:check",
+    "completion": "completion:completion",
+    "config": "config:config",
+    "db": "db:db",
+    "doctor": "doctor.examination:doctor",
+    "export": "migration.commands:export_group",
+    "import": "migration.commands:import_group",
+    "jobs": "jobs:jobs",
+    "keys": "keys:keys",
+    "limits": "limits:limits",
+    "models": "models:models",
+    "projects": "projects:projects",
+    "restore": "backup:restore",
+    "serve": "serve:serve",
+    "threads": "migration.commands:threads",
+    "top": "top.load_watch:top",
+    "up": "up.command:up",
+    "usage": "usage:usage",
+}
+"""Module and function of each subcommand."""
 _SERVERS = frozenset({"up", "serve"})
 _FILE_ERRORS = frozenset(
     {
@@ -50,10 +58,22 @@ _FILE_ERRORS = frozenset(
 
 
 class Commands(click.Group):
-    """A group whose subcommands report file errors, such as a full disk, as one line.
+    """A group that imports a subcommand when it is used, and reports file errors of subcommands,
+    such as a full disk, as one line.
 
     Servers are excluded: their traceback is needed to find the cause.
     """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all subcommands."""
+        return sorted({*self.commands, *_COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a subcommand."""
+        if cmd_name in _COMMANDS and cmd_name not in self.commands:
+            module, _, function = _COMMANDS[cmd_name].partition(":")
+            self.add_command(getattr(import_module(f"corral_cli.{module}"), function))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the subcommand. Raises click.ClickException."""
@@ -86,34 +106,6 @@ def version(as_json: bool) -> None:
     versions |= {"Python": platform.python_version(), "platform": platform.platform()}
     lines = (f"{name} {version}" for name, version in versions.items())
     click.echo(json.dumps(versions, indent=2) if as_json else "\n".join(lines))
-
-
-for command in (
-    up,
-    serve,
-    chat,
-    batch,
-    models,
-    adapters,
-    config,
-    db,
-    check,
-    backup,
-    restore,
-    doctor,
-    completion,
-    projects,
-    limits,
-    keys,
-    usage,
-    audit,
-    top,
-    jobs,
-    export_group,
-    import_group,
-    threads,
-):
-    cli.add_command(command)
 
 
 def main() -> None:

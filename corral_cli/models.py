@@ -1,7 +1,11 @@
-"""`corral models`: list, load and unload models of a running server."""
+"""`corral models`: add, remove, list, load and unload models of a running server."""
 
+import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import click
 import grpc.aio
@@ -11,12 +15,18 @@ from corral.inference.v1 import model_pb2
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
 
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
-from corral_cli.output import as_object, format_table, json_option, print_list
+from corral_cli.output import as_object, format_table, json_option, object_option, print_list
+from corral_cli.serve import load as load_settings
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
+State = model_pb2.Model.State
+_DOWNLOADS = (State.STATE_DOWNLOADING, State.STATE_VERIFYING)
 
 
 @click.group("models")
@@ -24,7 +34,7 @@ _MIB = 1 << 20
 @api_key_option()
 @click.pass_context
 def models(context: click.Context, target: str, api_key: str | None) -> None:
-    """List, load and unload the models of a running server."""
+    """Add, remove, list, load and unload the models of a running server."""
     context.obj = Connection(target, api_key)
 
 
@@ -32,12 +42,16 @@ def models(context: click.Context, target: str, api_key: str | None) -> None:
 @json_option
 @click.pass_obj
 def list_models(connection: Connection, as_json: bool) -> None:
-    """List every model with its state."""
-    request = inference_pb.ListModelsRequest()
+    """List every model with its state, and why it failed."""
+    request = inference_pb.ListModelsRequest(pending=True)
     listed = connection.list_all(
         lambda channel: InferenceServiceStub(channel).ListModels, request, "models", timeout_s=None
     )
-    print_list(listed, as_json, lambda models: [table(models)])
+
+    def lines(models: Sequence[model_pb2.Model]) -> list[str]:
+        return [table(models), *(f"{each.name}: {each.problem}" for each in models if each.problem)]
+
+    print_list(listed, as_json, lines)
 
 
 @models.command("show")
@@ -54,6 +68,58 @@ def show(connection: Connection, model: str, as_json: bool) -> None:
         click.echo(json.dumps(as_object(reply.model), indent=2))
         return
     click.echo(text_format.MessageToString(reply.model, as_utf8=True), nl=False)
+
+
+@models.command("explain")
+@click.argument("source", metavar="FILE")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@click.option("--verify", is_flag=True, help="Compare prompts with llama.cpp's own.")
+@object_option
+def explain(source: str, config: Path | None, verify: bool, as_json: bool) -> None:
+    """Explain what the service will do with FILE, or another source of models, without a server."""
+    from inference_svc.rpc.explanation import explain_source
+
+    async def collect() -> list[dict[str, Any]]:
+        settings = load_settings("inference", config)
+        return [each async for each in explain_source(source, settings, verify=verify)]
+
+    explained = asyncio.run(collect())
+    if as_json:
+        click.echo(json.dumps(explained if len(explained) > 1 else explained[0], indent=2))
+        return
+    for each in explained:
+        for title, section in each.items():
+            click.echo(title)
+            for line in format_section(section):
+                click.echo(f"  {line}")
+
+
+def format_section(section: Any) -> Iterator[str]:
+    """The lines of a section: one a field, without those that are empty."""
+    lines = (
+        section
+        if isinstance(section, list)
+        else [
+            f"{name.removesuffix('_bytes').replace('_', ' ')}: {_format_value(name, value)}"
+            for name, value in section.items()
+            if value not in (None, "", [], {})
+        ]
+    )
+    yield from lines or ["nothing"]
+
+
+def _format_value(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_format_value('', each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if name.endswith("_bytes"):
+        return f"{value / _MIB:,.1f} MiB"
+    if isinstance(value, str) and "\n" in value:
+        return json.dumps(value)
+    return f"{value:,}" if name and isinstance(value, int) else str(value)
 
 
 @models.command("load")
@@ -73,14 +139,7 @@ def load(connection: Connection, model: str, slots: int | None, context: int | N
         if slots or context:
             request.limits.CopyFrom(limits)
         latest = (await engine.LoadModel(request)).model
-        watch = engine.WatchModels(engine_pb.WatchModelsRequest(model=latest.name))
-        async for response in watch:
-            latest = response.model
-            click.echo(format_progress(latest), err=True)
-            if latest.state != model_pb2.Model.STATE_LOADING:
-                break
-        watch.cancel()
-        return latest
+        return await _watch(channel, latest.name, (State.STATE_LOADING,))
 
     loaded = connection.run(follow)
     if loaded.state != model_pb2.Model.STATE_READY:
@@ -97,10 +156,150 @@ def load(connection: Connection, model: str, slots: int | None, context: int | N
 def unload(connection: Connection, model: str, force: bool) -> None:
     """Unload a model after its requests have finished."""
     request = engine_pb.UnloadModelRequest(model=model, force=force)
+    _change(connection, lambda stub: stub.UnloadModel, request)
+
+
+def _change(
+    connection: Connection, method: Callable[[EngineServiceStub], Any], request: Message
+) -> None:
+    """Change a model and print it."""
     reply = connection.call(
-        lambda channel: EngineServiceStub(channel).UnloadModel, request, timeout_s=None
+        lambda channel: method(EngineServiceStub(channel)), request, timeout_s=None
     )
     click.echo(table([reply.model]))
+
+
+ttl_option = click.option(
+    "--ttl",
+    type=click.FloatRange(min=1),
+    help="Unload it after so many seconds without requests.",
+)
+
+
+@models.command("add")
+@click.argument("source")
+@click.option("--name", default="", help="Its name in requests. Default: that of the file.")
+@click.option("--sha256", default="", help="The SHA-256 that the file must have.")
+@click.option("--projector", default="", help='A source, or "none". Default: the mmproj beside it.')
+@click.option("--alias", "aliases", multiple=True, help="Another name; may be repeated.")
+@click.option("--pin", is_flag=True, help="Load it now and at each start, and keep it loaded.")
+@ttl_option
+@click.option("--wait/--no-wait", default=True, help="Follow the download. Default: yes.")
+@click.pass_obj
+def add(
+    connection: Connection,
+    source: str,
+    name: str,
+    sha256: str,
+    projector: str,
+    aliases: tuple[str, ...],
+    pin: bool,
+    ttl: float | None,
+    wait: bool,
+) -> None:
+    """Add the model of a FILE, hf:owner/repo/file.gguf, hf:owner/repo:QUANTIZATION or a URL.
+
+    The server downloads it in the background, and continues after interruptions. The same command
+    again shows the progress, or continues after a failure.
+    """
+    request = engine_pb.AddModelRequest(
+        source=str(Path(source).absolute()) if Path(source).is_file() else source,
+        name=name,
+        sha256=sha256,
+        projector=projector,
+        aliases=aliases,
+        pinned=pin,
+        idle_ttl=_duration(ttl),
+    )
+
+    async def follow(channel: grpc.aio.Channel) -> model_pb2.Model:
+        added = (await EngineServiceStub(channel).AddModel(request)).model
+        return await _watch(channel, added.name, _DOWNLOADS) if wait else added
+
+    added = connection.run(follow)
+    if added.state == State.STATE_FAILED:
+        raise click.ClickException(added.problem)
+    click.echo(table([added]))
+
+
+models.add_command(add, "pull")
+
+
+@models.command("update")
+@click.argument("model")
+@ttl_option
+@click.option("--no-ttl", is_flag=True, help="Keep it loaded until its memory is needed.")
+@click.pass_obj
+def update(connection: Connection, model: str, ttl: float | None, no_ttl: bool) -> None:
+    """Change when a model that was added at run time is unloaded."""
+    paths = ["idle_ttl"] * (ttl is not None or no_ttl)
+    _update(connection, paths, model=model, idle_ttl=_duration(ttl))
+
+
+@models.command("pin")
+@click.argument("model")
+@click.pass_obj
+def pin(connection: Connection, model: str) -> None:
+    """Load a model that was added at run time now and at each start, and keep it loaded."""
+    _update(connection, ["pinned"], model=model, pinned=True)
+
+
+@models.command("unpin")
+@click.argument("model")
+@click.pass_obj
+def unpin(connection: Connection, model: str) -> None:
+    """Let a pinned model be unloaded when it is idle or its memory is needed."""
+    _update(connection, ["pinned"], model=model, pinned=False)
+
+
+def _update(connection: Connection, paths: Sequence[str], **fields: Any) -> None:
+    request = engine_pb.UpdateModelRequest(update_mask=FieldMask(paths=paths), **fields)
+    _change(connection, lambda stub: stub.UpdateModel, request)
+
+
+@models.command("alias")
+@click.argument("model")
+@click.argument("alias")
+@click.pass_obj
+def alias(connection: Connection, model: str, alias: str) -> None:
+    """Give a model another name."""
+    request = engine_pb.AddModelAliasRequest(model=model, alias=alias)
+    _change(connection, lambda stub: stub.AddModelAlias, request)
+
+
+@models.command("remove")
+@click.argument("model")
+@click.option("--force", is_flag=True, help="Abort the requests that use it.")
+@click.pass_obj
+def remove(connection: Connection, model: str, force: bool) -> None:
+    """Remove a model that was added at run time, with its downloaded files, or an alias."""
+    request = engine_pb.RemoveModelRequest(model=model, force=force)
+    connection.call(lambda channel: EngineServiceStub(channel).RemoveModel, request, timeout_s=None)
+
+
+async def _watch(
+    channel: grpc.aio.Channel, name: str, states: Container[model_pb2.Model.State]
+) -> model_pb2.Model:
+    """Print the progress of a model until it has none of these states."""
+    latest = model_pb2.Model()
+    watch = EngineServiceStub(channel).WatchModels(engine_pb.WatchModelsRequest(model=name))
+    async for response in watch:
+        if response.removed:
+            raise click.ClickException(f"the model {name!r} was removed")
+        latest = response.model
+        click.echo(format_progress(latest), err=True)
+        if latest.state not in states:
+            break
+    watch.cancel()
+    return latest
+
+
+def _duration(length_s: float | None) -> Duration | None:
+    if length_s is None:
+        return None
+    duration = Duration()
+    duration.FromTimedelta(timedelta(seconds=length_s))
+    return duration
 
 
 def table(models: Iterable[model_pb2.Model]) -> str:
@@ -109,12 +308,20 @@ def table(models: Iterable[model_pb2.Model]) -> str:
 
 
 def format_progress(model: model_pb2.Model) -> str:
-    """Format the phase and percentage of a load, or the state if the model is not loading."""
+    """Format the progress of a load or of a download, or the state if there is none."""
+    if model.HasField("download"):
+        return f"{format_state(model)} {_format_download(model.download)}"
     if not model.HasField("load_progress"):
         return format_state(model)
     phase = model_pb2.LoadProgress.Phase.Name(model.load_progress.phase)
     label = phase.removeprefix("PHASE_").lower().replace("_", " ")
     return f"{label} {model.load_progress.fraction:.0%}"
+
+
+def _format_download(download: model_pb2.DownloadProgress) -> str:
+    completed, total = download.completed_bytes / _MIB, download.total_bytes / _MIB
+    amount = f"{completed:,.0f} of {total:,.0f} MiB" if total else f"{completed:,.0f} MiB"
+    return f"{download.file}: {amount}"
 
 
 def format_state(model: model_pb2.Model) -> str:

@@ -9,6 +9,7 @@ import click
 import uvloop
 
 from corral_cli.up.parent_watch import exit_with_parent
+from svc_kit.lifecycle import importing_modules
 from svc_kit.logs import configure_logging
 from svc_kit.settings.groups import load_settings
 
@@ -78,5 +79,7 @@ def serve(service: str, config: Path | None, lifeline: int | None) -> None:
         exit_with_parent(lifeline)
     settings = load(service, config)
     configure_logging(service, level=settings.log_level)
+    with importing_modules():
+        run = serve_function(service)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_function(service)(settings))
+        runner.run(run(settings))

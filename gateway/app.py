@@ -50,6 +50,7 @@ from gateway.routes.llama_server import continuation, props, scores, tokenizatio
 from gateway.routes.ollama import catalog as ollama_catalog
 from gateway.routes.ollama import embeddings as ollama_embeddings
 from gateway.routes.ollama import generation as ollama_generation
+from gateway.routes.ollama import pull as ollama_pull
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
@@ -291,6 +292,7 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         ollama_catalog.router,
         ollama_embeddings.router,
         ollama_generation.router,
+        ollama_pull.router,
         page_router(),
     ):
         api.include_router(router)

@@ -7,7 +7,7 @@ so that a slow service throttles the client.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -126,6 +126,13 @@ class UnaryCall(StoppableCall, Generic[Message]):
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the reply, with call number 0."""
         yield 0, cast(Message, self.first)
+
+
+class ComposedCall(UnaryCall[Message]):
+    """Unary calls that follow each other, as one."""
+
+    def __init__(self, calls: Coroutine[Any, Any, Message]) -> None:
+        super().__init__(asyncio.ensure_future(calls), "")
 
 
 def _log_usage(last: Any) -> None:

@@ -4,11 +4,11 @@ of other services for the caller, and parts of the request.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from fastapi import Depends
+from fastapi import Depends, Query
 from starlette.requests import HTTPConnection, Request
 from starlette.websockets import WebSocket
 
@@ -19,7 +19,7 @@ from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_array, parse_object
 from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
-from gateway.calls import Calls
+from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
 from gateway.http.json_body import read_body
 from gateway.rpc import ControlClient, InferenceClient
@@ -129,6 +129,13 @@ class AppContext:
         """Respond with the reply of a unary call, converted by `write`."""
         return self.call_response(start, UnaryObject(write), names)
 
+    def composed_response(self, calls: Callable[[], Coroutine[Any, Any, object]]) -> CallResponse:
+        """Respond with the object that `calls` returns, which are unary calls one after the other.
+        Errors have the caller's names of fields."""
+        return self.call_response(
+            lambda: ComposedCall(calls()), UnaryObject(lambda content: content), lambda error: error
+        )
+
     def call_response(
         self, start: Callable[[], Calls[Any]], writer: ResponseWriter, names: Names
     ) -> CallResponse:
@@ -191,10 +198,13 @@ async def idempotency_key(request: Request) -> str:
     return request.headers.get(IDEMPOTENCY_KEY) or current_request_id()
 
 
-async def _include(request: Request) -> list[str]:
+_Names = Annotated[list[str], Query(default_factory=list)]
+_SDK_NAMES = Query(alias="include[]", include_in_schema=False)
+
+
+async def _include(sdk_names: Annotated[_Names, _SDK_NAMES], include: _Names) -> list[str]:
     """The query parameters `include`, which SDKs send as `include[]`."""
-    query = request.query_params
-    return [*query.getlist("include[]"), *query.getlist("include")]
+    return [*sdk_names, *include]
 
 
 IdempotencyKey = Annotated[str, Depends(idempotency_key)]

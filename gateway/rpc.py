@@ -126,6 +126,12 @@ class RpcClient:
         call = method(request, **self._transfer_options)
         return StreamCall(call, self.service, may_be_empty=True)
 
+    def watch(
+        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
+    ) -> StreamCall[ReplyT]:
+        """Start a method that streams for as long as it is read, without a deadline."""
+        return StreamCall(method(request, metadata=self._metadata), self.service)
+
     def upload(
         self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]]
     ) -> UploadCall[RequestT, ReplyT]:

@@ -30,17 +30,17 @@ from inference_svc.limits.lease_client import LimitsFile, make_lease
 from inference_svc.limits.limiter import Admit, Limiter, admit_all
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
+from inference_svc.model_pool.added_models import AddedModelsService
 from inference_svc.model_pool.catalog import Catalog
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
-from inference_svc.model_pool.lifecycle import MemoryBudget
 from inference_svc.model_pool.loader import ModelLoader
-from inference_svc.model_pool.pool import FreeMemory, ModelPool
-from inference_svc.models.device_memory import DeviceBytes
+from inference_svc.model_pool.pool import ModelPool, read_memory
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
 from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
+from inference_svc.rpc.explanation import Explanations
 from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.inference_servicer import InferenceServicer
 from inference_svc.rpc.media_inputs import MAX_FETCHED_BYTES, MediaInputs
@@ -65,6 +65,7 @@ from svc_kit.auth.control_keys import (
     control_project_lookup,
 )
 from svc_kit.lifecycle import StartupError, stop_on_signals
+from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.admin_call import RecordAct
@@ -126,40 +127,52 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         pool = ModelPool(
             catalog,
             loader,
-            await _memory(settings, catalog),
+            await read_memory(settings.pool, catalog),
             wait_s=settings.pool.load_wait_s,
             on_change=on_change,
         )
         control = await stack.enter_async_context(_control_channel(settings))
-        count, admit = await _usage(settings, control, LimitMetrics(registry), stack)
-        groups = {name: group.projects for name, group in settings.prefix_groups.items()}
+        outage_level = OutageLevel()
+        count, admit = await _usage(settings, control, LimitMetrics(registry), outage_level, stack)
         generating = GenerationService(
             catalog,
             templates,
             GrammarCompiler(sandbox),
             _conversation_limits(settings.limits),
-            PrefixGroups(groups),
+            PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()}),
             _media_inputs(settings.limits, sandbox),
             admit,
         )
         adapters = _adapter_loading(settings, catalog, sandbox)
-        bounds = EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
+        added = AddedModelsService(settings, pool, adapters.load_beside)
         servicer = InferenceServicer(
-            pool, generating, EmbeddingService(bounds, count, admit), count
+            pool, generating, EmbeddingService(_embedding_bounds(settings), count, admit), count
         )
         authenticator = _authenticator(settings, control)
-        record_act = _act_recorder(settings, control, stack)
+        record_act = _act_recorder(settings, control, outage_level, stack)
         server = _server(
-            settings, registry, pool, servicer, adapters, authenticator, tracer, record_act
+            settings,
+            registry,
+            pool,
+            added,
+            servicer,
+            adapters,
+            Explanations(pool, templates, sandbox),
+            authenticator,
+            tracer,
+            record_act,
         )
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        reconciler = open_reconciler(settings, control, catalog, adapters, str(server.address))
+        reconciler = open_reconciler(
+            settings, control, catalog, adapters, str(server.address), outage_level
+        )
         stack.push_async_callback(pool.close)
         await pool.start()
+        await stack.enter_async_context(_follow_added_models(added, pool))
         await adapters.load_all(_adapter_orders(settings))
         await stack.enter_async_context(reconcile_adapters(reconciler))
         pool.open()
@@ -201,19 +214,6 @@ async def _drain(inference: Inference, grace_s: float) -> None:
     await inference.server.drain(_LAST_GRACE_S)
 
 
-async def _memory(settings: InferenceSettings, catalog: Catalog) -> MemoryBudget:
-    """The configured budget, or the memory that is free now, before models are loaded."""
-    free = FreeMemory(lambda: sum((entry.memory for entry in catalog), DeviceBytes()))
-    await free.refresh()
-    budget = settings.pool.memory_mib
-    return MemoryBudget(
-        budget_bytes=free.available().total if budget is None else budget << 20,
-        available=free.available,
-        memory_wait_s=settings.pool.memory_wait_s,
-        refresh=free.refresh,
-    )
-
-
 @asynccontextmanager
 async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.aio.Channel | None]:
     """A channel to the control service; None without an address or a service token."""
@@ -230,6 +230,7 @@ async def _usage(
     settings: InferenceSettings,
     control: grpc.aio.Channel | None,
     metrics: LimitMetrics,
+    outage_level: OutageLevel,
     stack: AsyncExitStack,
 ) -> tuple[RecordUsage, Admit]:
     """Start reporting usage and leasing limits until `stack` closes, with a last report then."""
@@ -240,8 +241,14 @@ async def _usage(
     except OSError as error:
         raise StartupError(f"cannot keep usage in {settings.data_dir}: {error.strerror}") from error
     saved = LimitsFile(settings.data_dir / "limits")
-    limiter = Limiter(make_lease(control), saved, metrics, grace_s=settings.limits_grace_s)
-    reporter = UsageReporter(counter, make_sender(control), limiter.on_reported)
+    limiter = Limiter(
+        make_lease(control),
+        saved,
+        metrics,
+        grace_s=settings.limits_grace_s,
+        outage_level=outage_level,
+    )
+    reporter = UsageReporter(counter, make_sender(control), limiter.on_reported, outage_level)
     stack.callback(counter.close)
     stack.push_async_callback(reporter.report_last)
     for task in (
@@ -253,13 +260,17 @@ async def _usage(
 
 
 def _act_recorder(
-    settings: InferenceSettings, control: grpc.aio.Channel | None, stack: AsyncExitStack
+    settings: InferenceSettings,
+    control: grpc.aio.Channel | None,
+    outage_level: OutageLevel,
+    stack: AsyncExitStack,
 ) -> RecordAct | None:
     """Start reporting acts of operators until `stack` closes; None without a control service."""
     if control is None:
         return None
     try:
-        reporter = ActReporter(settings.data_dir / "acts", make_act_sender(control))
+        folder = settings.data_dir / "acts"
+        reporter = ActReporter(folder, make_act_sender(control), outage_level)
     except OSError as error:
         raise StartupError(f"cannot keep acts in {settings.data_dir}: {error.strerror}") from error
     stack.push_async_callback(reporter.report_last)
@@ -304,8 +315,10 @@ def _server(
     settings: InferenceSettings,
     registry: CollectorRegistry,
     pool: ModelPool,
+    added: AddedModelsService,
     servicer: InferenceServicer,
     adapters: AdapterService,
+    explanations: Explanations,
     authenticator: Authenticator,
     tracer: Tracer,
     record_act: RecordAct | None,
@@ -331,7 +344,7 @@ def _server(
             ),
             Service(
                 engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(pool, info, adapters, snapshots),
+                EngineServicer(pool, info, adapters, snapshots, added, explanations),
                 "corral.inference.v1.EngineService",
             ),
         ],
@@ -343,6 +356,22 @@ def _server(
         tracer=tracer,
         record_act=record_act,
     )
+
+
+@asynccontextmanager
+async def _follow_added_models(added: AddedModelsService, pool: ModelPool) -> AsyncIterator[None]:
+    """Add the models of operators, and unload idle models, until the context ends."""
+    unload = asyncio.create_task(pool.unload_idle())
+    try:
+        await added.start()
+        yield
+    finally:
+        unload.cancel()
+        await added.close()
+
+
+def _embedding_bounds(settings: InferenceSettings) -> EmbeddingBounds:
+    return EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
 
 
 def _media_inputs(limits: LimitSettings, sandbox: SandboxPool) -> MediaInputs:
@@ -378,6 +407,7 @@ def open_reconciler(
     catalog: Catalog,
     adapters: AdapterService,
     address: str,
+    outage_level: OutageLevel,
 ) -> Reconciler | None:
     """Create the reconciler for the control service behind `channel`; None without a channel.
 
@@ -394,11 +424,10 @@ def open_reconciler(
         raise StartupError(f"cannot store adapters in {folder}: {error.strerror}") from error
     crash_marker = CrashMarker(folder / "marks")
     crash_marker.open()
-    for entry in catalog:
-        entry.adapters.load_marker = crash_marker
+    catalog.set_load_marker(crash_marker)
     control = GrpcControl(channel)
     installer = AdapterInstaller(control, cache, crash_marker, catalog, adapters)
-    return Reconciler(control, installer, folder, frontend, address)
+    return Reconciler(control, installer, folder, frontend, address, outage_level=outage_level)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from svc_kit.auth.authenticator import SERVICE_KEY_ID
 from svc_kit.auth.principal import current_principal, peer_host
 from svc_kit.errors import DomainError, InvalidArgument
 from svc_kit.local_files import atomic_file
-from svc_kit.logs import current_request_id
+from svc_kit.logs import OutageLevel, current_request_id, hide_queries
 from svc_kit.rpc.admin_call import AdminCall
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -36,7 +36,7 @@ _LAST_TIMEOUT_S: Final = 2.0
 _SUFFIX: Final = ".act"
 _OWN_METHOD: Final = "EngineService/DropSnapshots"
 """Control calls it on its own behalf, when objects are deleted."""
-_TARGETS: Final = ("model", "name", "snapshot_id", "request_id")
+_TARGETS: Final = ("model", "name", "source", "snapshot_id", "request_id")
 """Fields of requests that name the object of the act."""
 
 Send = Callable[[pb.ReportAuditEventsRequest], Awaitable[None]]
@@ -57,11 +57,19 @@ def make_act_sender(channel: grpc.aio.Channel) -> Send:
 class ActReporter:
     """Keeps acts in a folder and sends them."""
 
-    def __init__(self, folder: Path, send: Send, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        send: Send,
+        outage_level: OutageLevel | None = None,
+        *,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
         """Acts that earlier processes left in `folder` are sent too. Raises OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._send = send
+        self._outage_level = outage_level or OutageLevel()
         self._max_waiting = max_waiting
 
     async def record(self, call: AdminCall) -> None:
@@ -102,7 +110,7 @@ class ActReporter:
             except InvalidArgument as error:
                 _log.error("acts were refused by the control service: %s", error)
             except DomainError as error:
-                _log.warning("acts cannot be reported now: %s", error)
+                _log.log(self._outage_level(error), "acts cannot be reported now: %s", error)
                 return
             for path in waiting:
                 path.unlink(missing_ok=True)
@@ -142,4 +150,4 @@ def _read(paths: Iterable[Path]) -> list[pb.AuditEvent]:
 
 def _target(request: Any) -> str:
     named = (getattr(request, field, "") for field in _TARGETS)
-    return next((text for text in named if text), "")
+    return hide_queries(next((text for text in named if text), ""))

@@ -204,6 +204,9 @@ class ModelSettings(SettingsGroup):
     """When it is loaded: at startup, by the first request, or only by an operator."""
     pinned: bool = False
     """Whether it is never evicted for other models."""
+    idle_ttl_s: float | None = Field(None, ge=1)
+    """How long it stays loaded without requests, unless it is pinned. Unset: until its memory is
+    needed."""
     slots: int | None = Field(None, ge=1, le=256)
     """Sequences that run at once."""
     context_tokens: int | None = Field(None, ge=256)
@@ -304,6 +307,11 @@ class InferenceSettings(ServiceSettings):
     """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
     models: list[str] = Field(["bundled"], min_length=1)
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
+    model_folders: list[Path] = Field([])
+    """Folders from which operators may add models at run time."""
+    model_hosts: list[MediaHost] = Field([])
+    """Hosts from whose http or https URLs operators may add models at run time, as in
+    limits.media_hosts."""
     turn_formats: dict[str, TurnFormatSettings] = Field(default_factory=dict)
     """Output formats (tool calls, reasoning) by model name, if detection fails."""
     adapters: dict[str, AdapterSettings] = Field(default_factory=dict)

@@ -1,5 +1,6 @@
 """The sandbox jobs of this service and their limits."""
 
+from dataclasses import replace
 from typing import Final
 
 from svc_kit.sandbox.jobs import MIB, Job
@@ -8,6 +9,7 @@ RENDER_TEMPLATE: Final = Job("inference_svc.chat.template_job", "render")
 TOKENIZE: Final = Job(
     "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * MIB
 )
+CHECK_VOCABULARY: Final = replace(TOKENIZE, function="check")
 COMPILE_GRAMMAR: Final = Job(
     "inference_svc.structured_output.compile_job",
     "compile_grammar",

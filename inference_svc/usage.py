@@ -23,6 +23,7 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 
 from svc_kit.errors import DomainError, InvalidArgument
+from svc_kit.logs import OutageLevel
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
 
@@ -231,11 +232,13 @@ class UsageReporter:
         counter: UsageCounter,
         send: Send,
         on_reported: Callable[[UsageKey, Counts], None] = discard_usage,
+        outage_level: OutageLevel | None = None,
     ) -> None:
         """`on_reported` is called with each sum of a report that the control service has added."""
         self._counter = counter
         self._send = send
         self._on_reported = on_reported
+        self._outage_level = outage_level or OutageLevel()
 
     async def run(self, interval_s: float) -> None:
         """Report at an interval until cancelled."""
@@ -255,7 +258,7 @@ class UsageReporter:
                 # It will never be accepted (for example because it is days late): do not resend it.
                 _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
-                _log.warning("usage cannot be reported now: %s", error)
+                _log.log(self._outage_level(error), "usage cannot be reported now: %s", error)
                 await asyncio.to_thread(self._counter.sync)
                 return
             self._end(report)

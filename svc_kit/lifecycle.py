@@ -1,7 +1,10 @@
-"""Start and stop of a service process: StartupError and signal handling."""
+"""Start and stop of a service process: StartupError, imports and signal handling."""
 
 import asyncio
+import gc
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 
@@ -12,6 +15,18 @@ class StartupError(Exception):
     """
 
     EXIT_CODE = 2
+
+
+@contextmanager
+def importing_modules() -> Iterator[None]:
+    """Wrap the imports of a service. The garbage collector does not run meanwhile, and ignores what
+    was imported afterwards: each of its full runs would take a tenth of a second longer."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)

@@ -28,7 +28,8 @@ def disk_errors() -> Iterator[None]:
 class AllowedFolders:
     """The folders in which callers may name files."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], purpose: str = "adapters may be loaded") -> None:
+        self._purpose = purpose
         self._folders = [folder.expanduser().resolve() for folder in folders]
 
     def find(self, field: str, path: str) -> Path:
@@ -42,7 +43,7 @@ class AllowedFolders:
                 if file.is_relative_to(folder) and file.is_file():
                     return file
         raise InvalidField(
-            field=field, problem="no such file in the folders from which adapters may be loaded"
+            field=field, problem=f"no such file in the folders from which {self._purpose}"
         )
 
 

@@ -5,13 +5,16 @@ credentials are never logged.
 import contextvars
 import json
 import logging
+import math
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, Draining
 from svc_kit.tracing.span import current_span
 
 request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
@@ -23,6 +26,17 @@ project_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("projec
 _call_fields: Final[contextvars.ContextVar[dict[str, Any] | None]] = contextvars.ContextVar(
     "call_fields", default=None
 )
+
+_URL: Final = re.compile(
+    r"""(https?://(?:[^"?\\]+|\\.)*+)(?:\?(?:[^"\\]+|\\.)*+)?""", re.IGNORECASE | re.DOTALL
+)
+"""A URL before its query, and the query. It matches also without one: no text is read twice."""
+
+
+def hide_queries(text: str) -> str:
+    """A text or JSON without the queries of its URLs, which may be secrets. A URL may have
+    spaces; it ends where the text or the string of the JSON does."""
+    return _URL.sub(r"\1", text)
 
 
 def current_request_id() -> str:
@@ -82,18 +96,39 @@ def configure_logging(
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
+_STOP_S: Final = 60.0
+
+
+class OutageLevel:
+    """The level at which clients of another service log failed calls: WARNING, but INFO for a
+    minute after a call failed with DRAINING, which the service answers while it shuts down."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._warns_from = -math.inf
+
+    def __call__(self, error: Exception) -> int:
+        """Return the level at which to log an error."""
+        now = self._clock()
+        if isinstance(error, Draining):
+            self._warns_from = now + _STOP_S
+        return logging.INFO if now < self._warns_from else logging.WARNING
+
+
 @contextmanager
 def log_errors(
-    log: logging.Logger, problem: str, level: Callable[[], int] = lambda: logging.WARNING
+    log: logging.Logger,
+    problem: str,
+    level: Callable[[Exception], int] = lambda _: logging.WARNING,
 ) -> Iterator[None]:
     """Log errors instead of raising them, for loops whose next round may succeed.
 
-    DomainErrors and timeouts are expected, and logged at the `level` of that moment.
+    DomainErrors and timeouts are expected, and logged at the `level` of the error.
     """
     try:
         yield
     except (DomainError, TimeoutError) as error:
-        log.log(level(), "%s: %s", problem, error)
+        log.log(level(error), "%s: %s", problem, error)
     except Exception:  # a defect must not end the loop
         log.exception(problem)
 

@@ -1,26 +1,70 @@
 """Settings of all tests."""
 
+import gc
 import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+from tests.outside.llama_cpp.results import summaries
 from tests.support.examples import examples
 from tests.support.media_models import MediaPair, write_pair
 from tests.support.processes import LIMIT_S
 
+TESTS = Path(__file__).parent
 # No deadline, since the duration of an example depends on the load of the machine.
 hypothesis.settings.register_profile("corral", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("corral")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests with real processes the time that these need on a busy machine."""
+    """Give tests with real processes the time that these need on a busy machine, and spread them.
+
+    Their files, which wait most of the time, alternate with files that need a core. Those of unit
+    tests, which are short, are last, so that all workers end at about the same time.
+    """
+    numbers: dict[str, dict[Path, int]] = {}
     for item in items:
-        if item.get_closest_marker("e2e") and not item.get_closest_marker("timeout"):
+        files = numbers.setdefault(kind_of(item), {})
+        files.setdefault(item.path, len(files))
+        if kind_of(item) == "e2e" and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+    def place(item: pytest.Item) -> tuple[bool, float]:
+        files = numbers[kind_of(item)]
+        return kind_of(item) == "unit", files[item.path] / len(files)
+
+    items.sort(key=place)
+
+
+def kind_of(item: pytest.Item) -> str:
+    """The folder of a test, or "e2e" for all tests with real processes."""
+    if item.get_closest_marker("e2e"):
+        return "e2e"
+    return "unit" if TESTS / "unit" in item.path.parents else "other"
+
+
+def pytest_sessionstart() -> None:
+    """Collect tests without garbage collection, which would go through them many times."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was collected from garbage collection."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the results of the tests with others' cases, if they were run."""
+    passed = terminalreporter.getreports("passed")
+    folders = tuple(f"tests/outside/{name}/" for name in ("llama_cpp", "sglang", "vllm"))
+    if any(report.nodeid.startswith(folders) for report in passed):
+        terminalreporter.section("docs/reference/models.md")
+        terminalreporter.write_line("\n".join(summaries()))
 
 
 @pytest.fixture(autouse=True)

@@ -26,13 +26,15 @@ TIMEOUT_S: Final = 240
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client: its name, its program, the lock file of its packages, and the package whose
-    version is listed."""
+    """A client: its name, its program, the lock file of its packages, the package whose version is
+    listed, and the program's argument. Programs of `agents` run with Corral's packages, and start
+    a command of Node."""
 
     name: str
     program: str
     lock: str
     package: str
+    argument: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +69,32 @@ CLIENTS: Final = (
     ),
     Client("instructor", "instructor_client.py", "clients-litellm", "instructor"),
     Client("DSPy", "dspy_program.py", "clients-litellm", "dspy"),
+    Client("litellm's proxy", "litellm_proxy.py", "litellm-proxy", "litellm"),
+    Client("Open WebUI's backend", "open_webui_backend.py", "open-webui", "open-webui"),
     Client("Vercel AI SDK", "vercel_ai.mjs", "node", "ai"),
     Client("OpenAI for Node", "openai_node.mjs", "node", "openai"),
+    Client("Codex", "coding_agents.py", "agents", "@openai/codex", "codex"),
+    Client("Continue's `cn`", "coding_agents.py", "agents", "@continuedev/cli", "continue"),
+    Client("Claude Code", "coding_agents.py", "agents", "@anthropic-ai/claude-code", "claude-code"),
 )
 OTHERS: Final = (
     Client("Anthropic for Python", "", "anthropic-0.80.0", "anthropic"),
     Client("Anthropic for Python", "", "anthropic-2.10.0", "anthropic"),
     Client("Anthropic for Node", "", "node", "@anthropic-ai/sdk"),
-    Client("Claude Code", "", "claude-code", "@anthropic-ai/claude-code"),
     Client("Ollama for Python", "", "clients", "ollama"),
     Client("Ollama for Node", "", "node", "ollama"),
     Client("`langchain-ollama`", "", "clients", "langchain-ollama"),
     Client("OpenAI's Agents SDK", "", "clients", "openai-agents"),
     Client("lm-eval", "", "lm-eval", "lm-eval"),
+    Client("openapi-python-client", "", "openapi-client", "openapi-python-client"),
+    Client("llmprobe", "", "llmprobe", "llmprobe"),
 )
 """Clients that `make test-clients` runs with tests of their own."""
-NODE: Final = {"node": "tests/clients", "claude-code": "tests/outside/claude_code"}
+NODE: Final = {
+    "node": "tests/clients",
+    "agents": "tests/clients",
+    "llmprobe": "tests/outside/llmprobe",
+}
 """The folders of the packages for Node, by lock."""
 
 
@@ -96,7 +108,7 @@ def run_clients(base_url: str, command_of: Callable[[str], Sequence[str] | None]
     for client in CLIENTS:
         command = command_of(client.lock)
         if command is None:
-            print(f"SKIPPED {client.name}: {client.lock} not found")
+            print(f"SKIPPED {client.name}: its packages cannot be installed here")
             continue
         row = _run(client, command, base_url)
         rows.append(row)
@@ -113,7 +125,7 @@ def _run(client: Client, command: Sequence[str], base_url: str) -> Row:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     environment["PYTHONPATH"] = str(ROOT)
-    program = [*command, str(PROGRAMS / client.program)]
+    program = [*command, str(PROGRAMS / client.program), *client.argument.split()]
     completed = subprocess.run(
         program, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )

@@ -1,10 +1,11 @@
 """A temporary Corral server for tools that call its API."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +19,11 @@ STOP_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def running_server(data_dir: Path, options: Sequence[str] = ()) -> Iterator[str]:
-    """Run `corral up` on free ports. Yields the base URL when it is ready; exits if it fails."""
+def running_server(
+    data_dir: Path, options: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Run `corral up` on free ports, with more environment variables. Yields the base URL when it
+    is ready; exits if it fails."""
     gateway, inference = free_address(), free_address()
     log_path = data_dir / "corral.log"
     command = [sys.executable, "-m", "corral_cli", "up", "--data-dir", str(data_dir), *options]
@@ -27,6 +31,7 @@ def running_server(data_dir: Path, options: Sequence[str] = ()) -> Iterator[str]
         process = subprocess.Popen(
             [*command, "--listen", gateway, "--inference-listen", inference, *ANY_CONTROL_PORT],
             cwd=ROOT,
+            env={**os.environ, **(variables or {})},
             stdout=log,
             stderr=log,
         )

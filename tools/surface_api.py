@@ -24,6 +24,7 @@ CODE_CASES: Final[tuple[dict[str, str], ...]] = (
     {"value": "1", "minimum": "2"},
     {"value": "1.5", "minimum": "2"},
     {"value": "3", "maximum": "2"},
+    {"value": "3.5", "maximum": "2"},
     {"unit": "characters", "length": "0"},
     {"unit": "bytes", "length": "9"},
     {"unit": "items", "length": "0"},

@@ -90,11 +90,13 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, dict[str,
     """Yield every command with its parameters, without what click derives from function names."""
     with click.Context(command) as context:
         info = command.to_info_dict(context)
+        group = command if isinstance(command, click.Group) else click.Group()
+        children = {each: group.get_command(context, each) for each in group.list_commands(context)}
     info["params"] = {param.opts[-1]: _parameter(param) for param in command.params}
     info.pop("commands", None)
     yield path, info
-    if isinstance(command, click.Group):
-        for name, child in command.commands.items():
+    for name, child in children.items():
+        if child is not None:
             yield from commands(child, f"{path} {name}")
 
 

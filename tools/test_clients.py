@@ -4,7 +4,7 @@ Starts `corral up` on free ports with the bundled model and runs two sets of tes
 Node with its own test runner, and Python programs that use Anthropic's client or libraries built on
 OpenAI's. The output of each program is compared with `EXPECTED`. Then the clients of
 `client_matrix.py` run, with `--write` also for the table in docs/use/clients.md, and the tests
-beside transformers, those with lm-eval, those with oidc-provider and those with Claude Code.
+beside transformers, with lm-eval, with a generated client, with oidc-provider and with llmprobe.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
@@ -17,9 +17,12 @@ import tempfile
 import venv
 from pathlib import Path
 
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.model_hub import run_model_hub
 from tools.client_matrix import CLIENTS as ALL
 from tools.client_matrix import run_clients, write_table
 from tools.corral_server import running_server
+from tools.document_clients import run_generated_client, run_llmprobe
 
 ROOT = Path(__file__).resolve().parent.parent
 CLIENTS = ROOT / "tests" / "clients"
@@ -64,6 +67,20 @@ EXPECTED = {
         "error": [404, "model 'missing' not found"],
         "after_leaving": "assistant",
     },
+    ("clients", "ollama_models.py"): {
+        "statuses": ["pulling manifest", "success"],
+        "digests": True,
+        "again": "success",
+        "shown": "llama",
+        "copied": "success",
+        "listed": ["hf.co/owner/models:Q8_0", "mine:latest"],
+        "answered": True,
+        "deleted": ["success", "success"],
+        "left": [],
+        "missing": 404,
+        "registry": [400, "write hf.co/OWNER/REPOSITORY:QUANTIZATION"],
+        "quantization": [400, "demo-Q8_0.gguf"],
+    },
     ("clients", "langchain_ollama_chat.py"): {
         "same_text": True,
         "tokens": True,
@@ -86,14 +103,19 @@ compared."""
 
 def main() -> int:
     """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
-    with tempfile.TemporaryDirectory() as data_dir, running_server(Path(data_dir)) as base_url:
+    with (
+        tempfile.TemporaryDirectory() as data_dir,
+        run_model_hub({"demo-Q8_0.gguf": BUNDLED_PATH.read_bytes()}) as hub,
+        running_server(Path(data_dir), variables=hub.variables) as base_url,
+    ):
         failures = run_node(base_url) or run_programs(base_url) or run_matrix(base_url)
     return (
         failures
         or run_beside("transformers", "CORRAL_TRANSFORMERS", "transformers")
         or run_beside("lm-eval", "CORRAL_LM_EVAL", "lm_eval")
-        or run_with_issuer()
-        or run_claude_code()
+        or run_generated_client(install("openapi-client"))
+        or run_with_node_packages("oidc")
+        or run_probe()
     )
 
 
@@ -122,24 +144,24 @@ def install_node_packages(folder: Path) -> bool:
     return False
 
 
-def run_with_issuer() -> int:
-    """Run the tests with oidc-provider. Returns the exit code; 0 if Node or npm is missing."""
-    folder = ROOT / "tests" / "outside" / "oidc"
+def run_probe() -> int:
+    """Run llmprobe. Returns the exit code; 0 if Node or npm is missing."""
     if shutil.which("npm") is None:
-        print("SKIPPED tests/outside/oidc: npm not found")
+        print("SKIPPED llmprobe: npm not found")
+        return 0
+    is_installed = install_node_packages(ROOT / "tests" / "outside" / "llmprobe")
+    return run_llmprobe() if is_installed else 1
+
+
+def run_with_node_packages(name: str) -> int:
+    """Run the tests in a folder of tests/outside with its packages for Node. Returns the exit code;
+    0 if Node or npm is missing."""
+    folder = ROOT / "tests" / "outside" / name
+    if shutil.which("npm") is None:
+        print(f"SKIPPED tests/outside/{name}: npm not found")
         return 0
     if not install_node_packages(folder):
         return 1
-    command = [sys.executable, "-m", "pytest", "-q", str(folder)]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
-
-
-def run_claude_code() -> int:
-    """Run the tests with Claude Code. Returns the exit code; 0 if it cannot be installed."""
-    folder = ROOT / "tests" / "outside" / "claude_code"
-    if shutil.which("npm") is None or not install_node_packages(folder):
-        print("SKIPPED tests/outside/claude_code: Claude Code cannot be installed")
-        return 0
     command = [sys.executable, "-m", "pytest", "-q", str(folder)]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
@@ -154,10 +176,13 @@ def run_matrix(base_url: str) -> int:
     writes the table if none did and none was skipped."""
 
     def command_of(lock: str) -> list[str] | None:
-        if lock != "node":
-            return [str(install(lock))]
+        if lock not in ("node", "agents"):
+            supported = lock != "open-webui" or sys.version_info < (3, 13)
+            return [str(install(lock))] if supported else None
         node = shutil.which("node")
-        return [node] if node and (CLIENTS / "node_modules").is_dir() else None
+        if node is None or not (CLIENTS / "node_modules").is_dir():
+            return None
+        return [node if lock == "node" else sys.executable]
 
     rows = run_clients(base_url, command_of)
     failed = sum(bool(row.failures) for row in rows)

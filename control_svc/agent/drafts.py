@@ -179,7 +179,8 @@ class TurnDraft:
         """Append the output of one delta."""
         if delta.reasoning:
             yield from self._append_text(DraftKind.REASONING, delta.reasoning, ())
-        if delta.content:
+        is_in_message = self.open is not None and self.open.kind is DraftKind.MESSAGE
+        if delta.content or (delta.logprobs and is_in_message):
             logprobs = tuple(map(_logprob, delta.logprobs))
             yield from self._append_text(DraftKind.MESSAGE, delta.content, logprobs)
         for piece in delta.tool_calls:

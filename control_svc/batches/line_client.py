@@ -26,6 +26,13 @@ from control_svc.inference.media import FileSource
 from dialects.anthropic.errors import with_anthropic_names
 from dialects.anthropic.message_request import convert_message, parse_message
 from dialects.anthropic.objects import CollectedMessage
+from dialects.llama_server import completion as llama_server
+from dialects.llama_server import scores
+from dialects.llama_server.events import Continuations
+from dialects.ollama import embeddings as ollama_embeddings
+from dialects.ollama import requests as ollama
+from dialects.ollama.events import Answer, ChatAnswer, PromptAnswer
+from dialects.ollama.truncation import shorten
 from dialects.openai.chat.chat_request import convert_chat, parse_chat
 from dialects.openai.chat.completion_request import parse_completion, prompt_requests
 from dialects.openai.chat.embeddings import embed_request, embedding_list, parse_embedding
@@ -40,13 +47,19 @@ from dialects.openai.chat.objects import (
     render_echoes,
 )
 from dialects.openai.envelope import Envelope
-from dialects.openai.errors import EMBEDDING_PARAMS, openai_names, prompt_names
+from dialects.openai.errors import EMBEDDING_PARAMS, ParamNames, openai_names, prompt_names
 from dialects.shared.errors import renamed
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import check_depth
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
-from svc_kit.errors import DomainError, InternalError, UnsupportedValue
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DomainError,
+    InternalError,
+    MissingField,
+    UnsupportedValue,
+)
 from svc_kit.errors.status import REQUEST_ID_KEY, is_retryable, request_id_of
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
@@ -59,12 +72,12 @@ _MAX_VECTORS: Final = 2048
 """Maximum number of embeddings in memory, equal to the maximum of one line."""
 ResponseRunner = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Takes a project and the body of a request, and returns the response object."""
-GenerationT = TypeVar("GenerationT", pb.ChatRequest, pb.GenerateRequest)
+GenerationT = TypeVar("GenerationT", bound=pb.ChatRequest | pb.GenerateRequest)
 
 
 class _Collector(Protocol):
     def add(self, message: Any, call: int, /) -> None: ...
-    def as_object(self) -> dict[str, object]: ...
+    def as_object(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +116,17 @@ class LineClient:
         self._responses = responses
         self._files = files
         self._vectors = FairSemaphore(_MAX_VECTORS)
-        self._endpoints: Mapping[BatchEndpoint, Callable[..., Awaitable[dict[str, Any]]]] = {
+        self._endpoints: Mapping[BatchEndpoint, Callable[..., Awaitable[Any]]] = {
             BatchEndpoint.CHAT_COMPLETIONS: self._chat,
             BatchEndpoint.COMPLETIONS: self._complete,
             BatchEndpoint.EMBEDDINGS: self._embed,
             BatchEndpoint.RESPONSES: self._respond,
             BatchEndpoint.MESSAGES: self._message,
+            BatchEndpoint.OLLAMA_CHAT: self._ollama_chat,
+            BatchEndpoint.OLLAMA_GENERATE: self._ollama_prompt,
+            BatchEndpoint.OLLAMA_EMBED: self._ollama_embed,
+            BatchEndpoint.COMPLETION: self._continue,
+            BatchEndpoint.EMBEDDING: self._embed_content,
         }
 
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
@@ -119,7 +137,7 @@ class LineClient:
         try:
             check_depth(fields["body"])
             body = await self._endpoints[batch.endpoint](fields["body"], call)
-            usage = _usage(body["usage"])
+            usage = _usage(body)
         except DomainError as error:
             if is_retryable(error):
                 raise
@@ -129,7 +147,7 @@ class LineClient:
             _log.exception("request %s failed", request_id)
             internal = InternalError(request_id=request_id)
             return _failure(batch, line, fields["custom_id"], internal)
-        request_id = call.request_ids[0] if call.request_ids else ""
+        request_id = call.request_ids[-1] if call.request_ids else ""
         text = answered_line(batch, line.number, fields["custom_id"], request_id, body)
         return LineResult(line.number, LineState.COMPLETED, text, usage)
 
@@ -172,25 +190,101 @@ class LineClient:
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         body = parse_embedding(fields)
-        request = embed_request(body)
+        return embedding_list(body, await self._vectors_of(embed_request(body), call))
+
+    async def _ollama_embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = ollama_embeddings.parse_embed(fields)
+        answer = ollama_embeddings.EmbedAnswer(body.written_name)
+        request = ollama_embeddings.embed_request(body)
+        names = ollama_embeddings.EMBED_PARAMS
+        return answer.as_object(await self._vectors_of(request, call, names))
+
+    async def _embed_content(self, fields: Mapping[str, Any], call: _Call) -> list[dict[str, Any]]:
+        request = scores.embed_request(scores.parse_embedding(fields))
+        reply = await self._vectors_of(request, call, scores.EMBEDDING_PARAMS)
+        return scores.embedding_list(reply)
+
+    async def _vectors_of(
+        self, request: pb.EmbedRequest, call: _Call, names: ParamNames = EMBEDDING_PARAMS
+    ) -> pb.EmbedResponse:
         request.priority = request.priority or PRIORITY_BATCH
         async with self._vectors.reserve(len(request.inputs), project_var.get()):
-            with openai_names(EMBEDDING_PARAMS), translate_errors(SERVICE):
-                rpc = self._stub.Embed(request, metadata=call.metadata, timeout=call.timeout_s)
-                reply = await rpc
-                call.request_ids.append(await _request_id(rpc))
-            return embedding_list(body, reply)
+            with openai_names(names):
+                reply: pb.EmbedResponse = await self._unary(self._stub.Embed, request, call)
+                return reply
+
+    async def _ollama_chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = ollama.parse_chat(fields)
+        _check_not_streamed(body.stream)
+        if not body.messages:
+            raise MissingField(field="messages")
+        answer, request = ChatAnswer(body.written_name), ollama.chat_request(body)
+        with openai_names(ollama.chat_params(body)):
+            try:
+                await self._chat_of(request, call, answer)
+            except ContextLengthExceeded as error:
+                count = partial(self._unary, self._stub.CountTokens, call=call)
+                if body.truncate is False or not await shorten(
+                    request, error.context_tokens, count
+                ):
+                    raise
+                await self._chat_of(request, call, answer)
+        return answer.as_object()
+
+    async def _ollama_prompt(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+        body = ollama.parse_generate(fields)
+        _check_not_streamed(body.stream)
+        if not body.prompt:
+            raise MissingField(field="prompt")
+        request: pb.ChatRequest | pb.GenerateRequest
+        prompt: Sequence[int] | None = None
+        with openai_names(ollama.generate_params(body)):
+            if body.is_completion:
+                request = ollama.completion_request(body)
+            else:
+                request = ollama.prompt_request(body)
+                if not body.images:
+                    render = ollama.render_request(request)
+                    rendered = await self._unary(self._stub.RenderChat, render, call)
+                    request, prompt = ollama.answered_request(body, request, rendered.token_ids)
+            answer = PromptAnswer(body.written_name, prompt)
+            await self._chat_of(request, call, answer)
+        return answer.as_object()
+
+    async def _chat_of(
+        self, request: pb.ChatRequest | pb.GenerateRequest, call: _Call, answer: Answer
+    ) -> None:
+        is_chat = isinstance(request, pb.ChatRequest)
+        method = self._stub.Chat if is_chat else self._stub.Generate
+        await _collect(method, _with_batch_priority(request), call, answer)
+
+    async def _continue(self, fields: Mapping[str, Any], call: _Call) -> Any:
+        body = llama_server.parse_continuation(fields)
+        _check_not_streamed(body.stream)
+        tokenize = partial(self._unary, self._stub.Tokenize, call=call)
+        body = await llama_server.with_token_prompt(body, tokenize)
+        answers = Continuations(body, llama_server.prompts_of(body))
+        with openai_names(llama_server.COMPLETION_PARAMS):
+            for number, request in enumerate(llama_server.continuation_requests(body)):
+                _with_batch_priority(request)
+                await _collect(self._stub.Generate, request, call, answers, number)
+        return answers.as_object()
 
     async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         return await self._responses(call.project, fields)
 
     async def _detokenize(self, model: str, tokens: Sequence[int], call: _Call) -> str:
         request = pb.DetokenizeRequest(model=model, token_ids=tokens, special_tokens=True)
+        reply: pb.DetokenizeResponse = await self._unary(self._stub.Detokenize, request, call)
+        return reply.text
+
+    @staticmethod
+    async def _unary(method: Callable[..., Any], request: Any, call: _Call) -> Any:
         with translate_errors(SERVICE):
-            response = await self._stub.Detokenize(
-                request, metadata=call.metadata, timeout=call.timeout_s
-            )
-        return response.text
+            rpc = method(request, metadata=call.metadata, timeout=call.timeout_s)
+            reply = await rpc
+            call.request_ids.append(await _request_id(rpc))
+        return reply
 
     def _envelope(self, prefix: str, model: str) -> Envelope:
         return Envelope(prefix + random_suffix(), int(time.time()), model, self._fingerprint)
@@ -241,10 +335,21 @@ def _failure(batch: Batch, line: PendingLine, custom_id: str, error: DomainError
     return LineResult(line.number, LineState.FAILED, text, NO_TOKENS)
 
 
-def _usage(usage: Mapping[str, Any] | None) -> TokenUsage:
-    """Convert the `usage` of a response; None if no model was called."""
-    if usage is None:
-        return NO_TOKENS
+def _usage(body: Any) -> TokenUsage:
+    """The tokens of an answer, in the form of its endpoint. Vectors of llama-server have none."""
+    if isinstance(body, list):  # of llama-server, one for each prompt
+        return sum(map(_usage, body), NO_TOKENS)
+    if "usage" in body:
+        return NO_TOKENS if body["usage"] is None else _openai_usage(body["usage"])
+    return TokenUsage(
+        input_tokens=body.get("prompt_eval_count", body.get("tokens_evaluated", 0)),
+        cached_tokens=body.get("tokens_cached", 0),
+        output_tokens=body.get("eval_count", body.get("tokens_predicted", 0)),
+    )
+
+
+def _openai_usage(usage: Mapping[str, Any]) -> TokenUsage:
+    """Convert the `usage` of OpenAI's and Anthropic's answers."""
     if "cache_read_input_tokens" in usage:  # Anthropic's, which are not among the input tokens
         cached = usage["cache_read_input_tokens"]
         return TokenUsage(

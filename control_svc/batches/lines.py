@@ -156,8 +156,8 @@ class LineChecker:
         if not isinstance(body, dict):
             raise _invalid_type(line.number, "body", "an object")
         self._check_model(line.number, body)
-        if self._endpoint is BatchEndpoint.EMBEDDINGS:
-            self._num_inputs += _num_inputs(body.get("input"))
+        if self._endpoint.embeds:
+            self._num_inputs += _num_inputs(body.get("input", body.get("content")))
         return PendingLine(line.number, _sort_key(body), line.text or b"")
 
     def _check_custom_id(self, number: int, request: dict[str, Any]) -> None:

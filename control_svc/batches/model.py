@@ -35,6 +35,16 @@ class BatchEndpoint(StrEnum):
     EMBEDDINGS = "/v1/embeddings"
     RESPONSES = "/v1/responses"
     MESSAGES = "/v1/messages"
+    OLLAMA_CHAT = "/api/chat"
+    OLLAMA_GENERATE = "/api/generate"
+    OLLAMA_EMBED = "/api/embed"
+    COMPLETION = "/completion"
+    EMBEDDING = "/embedding"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its lines have inputs to embed."""
+        return self in (self.EMBEDDINGS, self.OLLAMA_EMBED, self.EMBEDDING)
 
 
 class BatchState(StrEnum):

@@ -1,5 +1,7 @@
-"""Lines of the output files of a batch: in OpenAI's form, or in Anthropic's for /v1/messages."""
+"""Lines of the output files of a batch: in OpenAI's form, or in Anthropic's for /v1/messages.
+Answers and errors in OpenAI's lines have the form of the endpoint's API."""
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -7,6 +9,8 @@ import orjson
 from control_svc.batches.lines import EndedLine, error_line, response_line
 from control_svc.batches.model import Batch, BatchEndpoint, LineState
 from dialects.anthropic import errors as anthropic
+from dialects.llama_server import errors as llama_server
+from dialects.ollama import errors as ollama
 from dialects.openai import errors as openai
 from svc_kit.errors import DomainError
 from svc_kit.errors.status import http_status
@@ -20,9 +24,17 @@ _UNRUN_TYPES: Final = {LineState.EXPIRED: "expired", LineState.CANCELLED: "cance
 """Anthropic's types of the results of lines that did not run."""
 
 
-def answered_line(
-    batch: Batch, number: int, custom_id: str, request_id: str, body: dict[str, Any]
-) -> bytes:
+_ERROR_BODIES: Final[Mapping[BatchEndpoint, Callable[[DomainError], Mapping[str, Any]]]] = {
+    BatchEndpoint.OLLAMA_CHAT: ollama.error_body,
+    BatchEndpoint.OLLAMA_GENERATE: ollama.error_body,
+    BatchEndpoint.OLLAMA_EMBED: ollama.error_body,
+    BatchEndpoint.COMPLETION: llama_server.error_body,
+    BatchEndpoint.EMBEDDING: llama_server.error_body,
+}
+"""Those of other endpoints are OpenAI's."""
+
+
+def answered_line(batch: Batch, number: int, custom_id: str, request_id: str, body: Any) -> bytes:
     """The line of a request that was answered."""
     if batch.endpoint is BatchEndpoint.MESSAGES:
         return _message_result(custom_id, "succeeded", message=body)
@@ -36,8 +48,9 @@ def refused_line(
     if batch.endpoint is BatchEndpoint.MESSAGES:
         body = anthropic.error_body(error, request_id)
         return _message_result(custom_id, "errored", error=body)
-    status, body = http_status(error), openai.error_body(error)
-    return response_line(batch.id, number, custom_id, status, request_id, body)
+    error_body = _ERROR_BODIES.get(batch.endpoint, openai.error_body)
+    status = http_status(error)
+    return response_line(batch.id, number, custom_id, status, request_id, error_body(error))
 
 
 def unanswered_line(batch: Batch, number: int, request: bytes, code: str, message: str) -> bytes:

@@ -272,7 +272,7 @@ class JobGauges:
     async def run(self, interval_s: float) -> None:
         """Update the gauges until cancelled; they keep their values while the database fails."""
         while True:
-            with log_errors(_log, "jobs cannot be counted", lambda: logging.DEBUG):
+            with log_errors(_log, "jobs cannot be counted", lambda _: logging.DEBUG):
                 await self.count()
             await asyncio.sleep(interval_s)
 

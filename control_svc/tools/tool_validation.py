@@ -32,7 +32,7 @@ from svc_kit.errors import (
 
 MAX_TOOLS: Final = 128
 MAX_SCHEMA_BYTES: Final = 131_072
-MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 4096
+MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 65_536
 MAX_RESULTS: Final = 50
 MAX_STORES: Final = 1
 """Vector stores of an assistant or a thread."""

@@ -1,6 +1,6 @@
 """The gRPC servicers of vector stores and their files."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from corral.control.v1 import vector_store_file_service_pb2 as files_pb
@@ -8,6 +8,7 @@ from corral.control.v1 import vector_store_file_service_pb2_grpc as files_rpc
 from corral.control.v1 import vector_store_pb2
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 from corral.control.v1 import vector_store_service_pb2_grpc as stores_rpc
+from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from control_svc.base.proto import Context, caller_project, changed_fields, page_request
 from control_svc.db.transaction import Clock
@@ -18,15 +19,20 @@ from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.service import VectorStores
 
 DEFAULT_RESULTS = 10
+CallerLimits = Callable[[], Awaitable[Sequence[RateLimitStatus]]]
+"""Reads the enforced limits of the running call for the embedding model."""
 
 
 class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
     """VectorStoreService."""
 
-    def __init__(self, stores: VectorStores, search: Search, clock: Clock) -> None:
+    def __init__(
+        self, stores: VectorStores, search: Search, clock: Clock, limits: CallerLimits
+    ) -> None:
         self._stores = stores
         self._search = search
         self._clock = clock
+        self._limits = limits
 
     def _to_pb(self, store: VectorStore) -> vector_store_pb2.VectorStore:
         return convert.store_to_pb(store, self._clock)
@@ -36,7 +42,10 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
     ) -> stores_pb.CreateVectorStoreResponse:
         """Create a store."""
         store = await self._stores.create(caller_project(), convert.NEW_STORE.from_message(request))
-        return stores_pb.CreateVectorStoreResponse(vector_store=self._to_pb(store))
+        limits = await self._limits() if request.file_ids else ()
+        return stores_pb.CreateVectorStoreResponse(
+            vector_store=self._to_pb(store), rate_limits=limits
+        )
 
     async def GetVectorStore(
         self, request: stores_pb.GetVectorStoreRequest, context: Context
@@ -83,7 +92,7 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
             convert.RANKING.from_message(request.ranking),
         )
         return stores_pb.SearchVectorStoreResponse(
-            hits=[convert.HIT.to_message(hit) for hit in hits]
+            hits=[convert.HIT.to_message(hit) for hit in hits], rate_limits=await self._limits()
         )
 
     async def WatchVectorStore(
@@ -99,8 +108,9 @@ class VectorStoreServicer(stores_rpc.VectorStoreServiceServicer):
 class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
     """VectorStoreFileService."""
 
-    def __init__(self, files: VectorFiles) -> None:
+    def __init__(self, files: VectorFiles, limits: CallerLimits) -> None:
         self._files = files
+        self._limits = limits
 
     async def CreateVectorStoreFile(
         self, request: files_pb.CreateVectorStoreFileRequest, context: Context
@@ -112,7 +122,9 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
             convert.NEW_SINGLE_FILE.from_message(request),
             request.request_id,
         )
-        return files_pb.CreateVectorStoreFileResponse(file=convert.file_to_pb(file))
+        return files_pb.CreateVectorStoreFileResponse(
+            file=convert.file_to_pb(file), rate_limits=await self._limits()
+        )
 
     async def GetVectorStoreFile(
         self, request: files_pb.GetVectorStoreFileRequest, context: Context
@@ -183,7 +195,9 @@ class VectorStoreFileServicer(files_rpc.VectorStoreFileServiceServicer):
             ],
             request.request_id,
         )
-        return files_pb.CreateVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
+        return files_pb.CreateVectorStoreFileBatchResponse(
+            batch=convert.BATCH.to_message(batch), rate_limits=await self._limits()
+        )
 
     async def GetVectorStoreFileBatch(
         self, request: files_pb.GetVectorStoreFileBatchRequest, context: Context

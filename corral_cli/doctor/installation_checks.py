@@ -116,9 +116,11 @@ def check_token(path: Path, *, is_needed: bool = False) -> Iterator[Finding]:
 def check_model_memory(settings: InferenceSettings, *, is_running: bool) -> Finding:
     """Whether the models are valid files, and fit in memory beside a little state."""
     try:
-        check_models(settings.models)
+        problems = check_models(settings.models)
     except StartupError as problem:
-        return error("models", str(problem), "correct `models` in [inference]")
+        problems = [str(problem)]
+    if problems:
+        return error("models", problems[0], "correct `models` in [inference]")
     sizes = [size for text in settings.models for size in model_bytes(text)]
     available = available_memory_bytes()
     message = (

@@ -1,7 +1,9 @@
 """The message of `corral up` when all services are ready: addresses and a sample request."""
 
 import json
-from collections.abc import Sequence
+import shlex
+import ssl
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from corral_cli.connection import INFERENCE_TARGET, command_name
 from corral_cli.up.ports import reachable
 from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.network import Address
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 
 QUESTION = "What is the capital of France?"
 REAL_MODEL = "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
@@ -35,8 +38,11 @@ class Announcement:
     elapsed_s: float
     needs_key: bool
     """Whether callers must send an API key."""
-    has_tls: bool = False
-    """Whether the gateway serves HTTPS."""
+    tls: TlsSettings | None = None
+    """That of the gateway, which then serves HTTPS."""
+    inference_tls: UpstreamTlsSettings | None = None
+    control_tls: UpstreamTlsSettings | None = None
+    """How the gateway calls the other services with TLS."""
     token_file: Path | None = None
     """The service token with which the owner creates the first key; None if keys are in the
     settings, or not required."""
@@ -61,7 +67,7 @@ class Announcement:
             "",
             "Try it:",
             f"  {self.curl_command()}",
-            f"  {command_name()} chat{self.target_flag()}",
+            f"  {self.chat_command()}",
         ]
         if any(model.name == BUNDLED_NAME for model in self.models):
             lines += [
@@ -74,29 +80,55 @@ class Announcement:
     @property
     def gateway_url(self) -> str:
         """The URL of the gateway on this machine."""
-        return f"{'https' if self.has_tls else 'http'}://{reachable(self.gateway)}"
+        return f"{'https' if self.tls else 'http'}://{reachable(self.gateway)}"
 
     def curl_command(self) -> str:
         """Return a command line that sends a chat completion to the first model."""
         model = next((model.name for model in self.models if not model.parent), "")
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         key = " -H 'authorization: Bearer '$CORRAL_API_KEY" if self.needs_key else ""
+        tls = {} if self.tls is None else {"--cacert": self.tls.certificate_file}
+        if self.tls is not None and self.tls.client_ca_file is not None:
+            tls |= {"--cert": Path("CLIENT.crt"), "--key": Path("CLIENT.key")}
         return (
-            f"curl {self.gateway_url}/v1/chat/completions{key}"
+            f"curl{_flags(tls)} {self.gateway_url}/v1/chat/completions{key}"
             f" -H 'content-type: application/json' -d '{json.dumps(body)}'"
         )
 
     def create_key_command(self) -> str:
         """Return a command line that creates a key."""
-        target = reachable(self.control)
-        return (
-            f"{command_name()} keys create --target {target} --service-token-file {self.token_file}"
-        )
+        flags = {"--service-token-file": self.token_file}
+        target = _target(self.control, self.control_tls)
+        return f"{_corral(self.control_tls)} keys create --target {target}{_flags(flags)}"
 
-    def target_flag(self) -> str:
-        """The `--target` flag for `corral chat`; empty for the default address."""
-        target = str(reachable(self.inference))
-        return "" if target == INFERENCE_TARGET else f" --target {target}"
+    def chat_command(self) -> str:
+        """Return a command line that starts a chat, without the default address."""
+        target = _target(self.inference, self.inference_tls)
+        flag = "" if target == INFERENCE_TARGET else f" --target {target}"
+        return f"{_corral(self.inference_tls)} chat{flag}"
+
+
+def _target(address: Address, tls: UpstreamTlsSettings | None) -> str:
+    """The address of a service, by the name in its certificate."""
+    address = reachable(address)
+    name = tls.server_name if tls else None
+    return str(Address(name, address.port) if name else address)
+
+
+def _corral(tls: UpstreamTlsSettings | None) -> str:
+    """The command with the options for a service with TLS."""
+    if tls is None:
+        return command_name()
+    # Without the option the command uses no TLS.
+    ca_file = tls.ca_file or ssl.get_default_verify_paths().cafile or "CA_FILE"
+    files = {"--certificate-file": tls.certificate_file, "--key-file": tls.key_file}
+    return f"{command_name()}{_flags({'--ca-file': ca_file, **files})}"
+
+
+def _flags(files: Mapping[str, Path | str | None]) -> str:
+    """Options with files, without those that are None."""
+    named = ((flag, file) for flag, file in files.items() if file is not None)
+    return "".join(f" {flag} {shlex.quote(str(file))}" for flag, file in named)
 
 
 def describe(model: model_pb2.Model) -> str:

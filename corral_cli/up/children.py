@@ -17,15 +17,18 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.network import Address
 
 
-def check_models(references: Sequence[str]) -> None:
-    """Read the header of every local model. Raises StartupError.
+def check_models(references: Sequence[str]) -> list[str]:
+    """Read the header of every local model; return the problems of those that will not be served.
 
     For models on Hugging Face only the syntax of the reference is checked; the service downloads
-    them.
+    them. Raises StartupError if no model is left.
     """
     local = [text for text in references if parse_reference(text).remote is None]
-    if local:
-        resolve_models(local, download=_refuse_download)
+    models = resolve_models(local, download=_refuse_download) if local else []
+    problems = [model.problem for model in models if model.problem]
+    if problems and len(problems) == len(models) and len(local) == len(references):
+        raise StartupError(problems[0])
+    return problems
 
 
 def _refuse_download(remote: RemoteFile) -> Path:

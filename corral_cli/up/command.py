@@ -193,7 +193,9 @@ async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,
         needs_key=bool(plan.gateway.keys) or plan.gateway.require_keys,
-        has_tls=plan.gateway.tls is not None,
+        tls=plan.gateway.tls,
+        inference_tls=plan.gateway.inference_tls,
+        control_tls=plan.gateway.control_tls,
         token_file=plan.token_file if plan.gateway.require_keys else None,
     )
 

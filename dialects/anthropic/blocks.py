@@ -212,7 +212,7 @@ Block = Annotated[
 Content = Annotated[Annotated[str, Tag("~string")] | Annotated[list[Block], Tag("~array")], BY_KIND]
 
 
-class Message(Part):
+class MessageParam(Part):
     """A turn. Neighbours of one role are joined."""
 
     role: Literal["user", "assistant", "system"] = Field(

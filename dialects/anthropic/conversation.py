@@ -19,7 +19,7 @@ from dialects.anthropic.blocks import (
     ImageBlock,
     InlineSource,
     InnerBlock,
-    Message,
+    MessageParam,
     RedactedThinkingBlock,
     SearchResultBlock,
     TextBlock,
@@ -63,7 +63,7 @@ class ConvertedMessages:
         self.paths.append([path, *(place for place, _ in parts)])
 
 
-def media_characters(messages: Sequence[Message]) -> int:
+def media_characters(messages: Sequence[MessageParam]) -> int:
     """The length of all pictures and documents in messages, which have to be decoded."""
     return sum(
         len(source.data)
@@ -77,7 +77,7 @@ def media_characters(messages: Sequence[Message]) -> int:
 
 
 def convert_messages(
-    system: str | Sequence[TextBlock] | None, messages: Sequence[Message]
+    system: str | Sequence[TextBlock] | None, messages: Sequence[MessageParam]
 ) -> ConvertedMessages:
     """Convert a system prompt and turns. Raises DomainErrors with paths of the body."""
     converted = ConvertedMessages()
@@ -116,14 +116,14 @@ def _system_parts(system: str | Sequence[TextBlock] | None) -> Iterator[_Placed]
             yield f"system[{index}]", chat_pb2.ContentPart(text=block.text)
 
 
-def _leading_parts(messages: Sequence[Message]) -> Iterator[_Placed]:
+def _leading_parts(messages: Sequence[MessageParam]) -> Iterator[_Placed]:
     """The parts of system turns before all others."""
     for index, message in enumerate(messages):
         for path, block in _blocks(index, message):
             yield from _parts(path, block)
 
 
-def _blocks(index: int, message: Message) -> Iterator[tuple[str, Block]]:
+def _blocks(index: int, message: MessageParam) -> Iterator[tuple[str, Block]]:
     path = f"messages[{index}].content"
     if isinstance(message.content, str):
         yield path, TextBlock(type="text", text=message.content)

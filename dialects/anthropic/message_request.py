@@ -2,16 +2,17 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, sampling_pb2
 from pydantic import Field, Tag
 
-from dialects.anthropic.blocks import CACHE_CONTROL, Message, Part, TextBlock
+from dialects.anthropic.blocks import CACHE_CONTROL, MessageParam, Part, TextBlock
 from dialects.anthropic.conversation import ConvertedMessages, convert_messages, media_characters
 from dialects.anthropic.errors import MessagePaths
 from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
+from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
@@ -55,6 +56,7 @@ class OutputConfig(Part):
 class PromptBody(WireModel):
     """What a prompt is made of."""
 
+    route: ClassVar[str] = "/v1/messages"
     policy: ClassVar[Policy] = {
         **CACHE_CONTROL,
         "context_management": Ignored("conversations are not edited; prompts are whole"),
@@ -68,7 +70,7 @@ class PromptBody(WireModel):
         "mcp_servers": Refused("servers are not called for a message", ([],)),
     }
     model: str = Field(min_length=1, description="The model's name, as GET /v1/models lists it.")
-    messages: Annotated[list[Message], Field(min_length=1)] = Field(
+    messages: Annotated[list[MessageParam], Field(min_length=1)] = Field(
         description="The conversation. If the last message is the assistant's, it is continued."
     )
     system: (
@@ -123,22 +125,15 @@ class MessageRequest(NamedTuple):
     paths: MessagePaths
 
 
-_OPENAI_FIELDS: Final = frozenset(
-    ("max_completion_tokens", "n", "response_format", "stop", "stream_options", "input")
-)
-_OPENAI_ROLES: Final = ("developer", "tool", "function")
-_FUNCTION: Final = ("function",)
-
-
 def parse_message(fields: Mapping[str, Any]) -> CreateMessageBody:
     """Validate the body of a message. Raises DomainErrors with its field names."""
-    _check_dialect(fields)
+    check_route(fields, PromptBody.route)
     return validate(CreateMessageBody, fields)
 
 
 def parse_token_count(fields: Mapping[str, Any]) -> PromptBody:
     """Validate the body of a token count, which may have the fields of a message too."""
-    _check_dialect(fields)
+    check_route(fields, PromptBody.route)
     of_messages = CreateMessageBody.model_fields.keys() - PromptBody.model_fields.keys()
     return validate(PromptBody, {k: v for k, v in fields.items() if k not in of_messages})
 
@@ -183,22 +178,6 @@ async def convert_message(body: CreateMessageBody, affinity: str = "") -> Messag
     if media_characters(body.messages) > _INLINE_CHARACTERS:
         return await asyncio.to_thread(message_request, body, affinity)
     return message_request(body, affinity)
-
-
-def _check_dialect(fields: Mapping[str, Any]) -> None:
-    """Raise InvalidField for what only OpenAI's bodies have."""
-    if (found := next(_openai_fields(fields), None)) is not None:
-        problem = "it belongs to OpenAI's API; send such a body to /v1/chat/completions"
-        raise InvalidField(field=found, problem=problem)
-
-
-def _openai_fields(fields: Mapping[str, Any]) -> Iterator[str]:
-    yield from (name for name in fields if name in _OPENAI_FIELDS)
-    for name, key, values in (("messages", "role", _OPENAI_ROLES), ("tools", "type", _FUNCTION)):
-        items = fields.get(name)
-        for index, item in enumerate(items if isinstance(items, list) else ()):
-            if isinstance(item, dict) and item.get(key) in values:
-                yield f"{name}[{index}].{key}"
 
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
-import orjson
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import Field
@@ -14,13 +13,11 @@ from dialects.anthropic.message_request import CreateMessageBody
 from dialects.anthropic.signatures import write_signature
 from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.ids import random_suffix
+from dialects.shared.json_body import tool_input
 from svc_kit.errors import InvalidField
 
 Json = dict[str, Any]
 MAX_PAGE: Final = 1000
-INVALID_INPUT: Final = "INVALID_JSON"
-"""The key of an `input` whose JSON cannot be parsed; its value is the text. Anthropic's documents
-give such an input back to the model in this way."""
 _REASONS: Final = {
     generation_pb2.FINISH_REASON_STOP: "end_turn",
     generation_pb2.FINISH_REASON_LENGTH: "max_tokens",
@@ -154,19 +151,11 @@ class CollectedMessage:
         if block.kind == "text":
             return {"type": "text", "text": text}
         if block.kind == "tool_use":
-            call = {"id": block.id, "name": block.name, "input": _tool_input(text)}
+            call = {"id": block.id, "name": block.name, "input": tool_input(text)}
             return {"type": "tool_use", **call}
         if self._shows_thinking:
             return {"type": "thinking", "thinking": text, "signature": write_signature()}
         return {"type": "thinking", "thinking": "", "signature": write_signature(text)}
-
-
-def _tool_input(text: str) -> Json:
-    try:
-        value = orjson.loads(text or b"{}")
-    except orjson.JSONDecodeError:
-        value = None
-    return value if isinstance(value, dict) else {INVALID_INPUT: text}
 
 
 def token_count(reply: inference_service_pb2.CountTokensResponse) -> Json:

@@ -20,7 +20,7 @@ class Tool(Part):
         UNKNOWN: Ignored("it is a hint for Anthropic's servers"),
     }
     type: str | None = Field(None, description="Only custom is supported, the default.")
-    name: str | None = Field(None, description="1 to 64 letters, digits, '_' or '-'.")
+    name: str | None = Field(None, description="1 to 128 letters, digits, '_', '-' or '.'.")
     description: str | None = None
     input_schema: dict[str, Any] | None = Field(
         None, description="The JSON Schema of its input. Required."

@@ -3,12 +3,18 @@
 Filters that a body does not name have the model's defaults, which are llama.cpp's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
+from dialects.llama_server.tokens import (
+    ContentPart,
+    TokenizeBody,
+    token_list,
+    tokenize_requests,
+)
 from dialects.shared.fields import (
     INT32_MAX,
     TokenId,
@@ -23,6 +29,9 @@ from dialects.shared.sampling import SamplingFields, sampling_params
 from svc_kit.errors import InvalidField
 
 MAX_PROMPTS: Final = 128
+Tokenize = Callable[
+    [inference_service_pb2.TokenizeRequest], Awaitable[inference_service_pb2.TokenizeResponse]
+]
 _OPERATOR: Final = Ignored("the operator decides it")
 _EXTRA: Final = "the additional output does not exist here"
 COMPLETION_PARAMS: Final = {
@@ -36,12 +45,21 @@ COMPLETION_PARAMS: Final = {
 }
 INFILL_PARAMS: Final = COMPLETION_PARAMS | {"text": "input_prefix", "infill.files": "input_extra"}
 Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=2**20)]
+
+
+def _prompt_kind(value: object) -> str:
+    if isinstance(value, list) and {str, int} == {type(each) for each in value}:
+        return "~array of texts and integers"
+    return json_array_kind(value)
+
+
 Prompt = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
-    | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), Tag("~array of arrays")],
-    Discriminator(json_array_kind),
+    | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), Tag("~array of arrays")]
+    | Annotated[list[ContentPart], Field(max_length=2**20), Tag("~array of texts and integers")],
+    Discriminator(_prompt_kind),
 ]
 
 
@@ -80,6 +98,7 @@ class ContinuationBody(SamplingFields):
 class ContinuationOfPromptBody(ContinuationBody):
     """llama-server's request to continue one or several prompts."""
 
+    route: ClassVar[str] = "/completion"
     prompt: Prompt
 
 
@@ -93,6 +112,7 @@ class InfillFileBody(WireModel):
 class InfillBody(ContinuationBody):
     """llama-server's request for the text between a prefix and a suffix."""
 
+    route: ClassVar[str] = "/infill"
     input_prefix: str
     input_suffix: str
     input_extra: Annotated[list[InfillFileBody], Field(max_length=256)] | None = None
@@ -104,6 +124,19 @@ def parse_continuation(fields: Mapping[str, Any]) -> ContinuationOfPromptBody:
     return validate(ContinuationOfPromptBody, fields)
 
 
+async def with_token_prompt(
+    body: ContinuationOfPromptBody, tokenize: Tokenize
+) -> ContinuationOfPromptBody:
+    """The body with tokens in place of the texts of a prompt that mixes both. A text at the
+    beginning gets a begin token."""
+    prompt: Any = body.prompt
+    if _prompt_kind(prompt) != "~array of texts and integers":
+        return body
+    content = TokenizeBody(model=body.model, content=prompt, add_special=isinstance(prompt[0], str))
+    replies = [await tokenize(request) for request in tokenize_requests(content)]
+    return body.model_copy(update={"prompt": token_list(content, replies)["tokens"]})
+
+
 def parse_infill(fields: Mapping[str, Any]) -> InfillBody:
     """Validate a body of /infill. Raises DomainErrors."""
     return validate(InfillBody, fields)
@@ -111,7 +144,7 @@ def parse_infill(fields: Mapping[str, Any]) -> InfillBody:
 
 def prompts_of(body: ContinuationOfPromptBody) -> list[str | list[int]]:
     """The prompts, each a text or token ids."""
-    prompt = body.prompt
+    prompt: Any = body.prompt
     return split_inputs(prompt)
 
 

@@ -10,7 +10,7 @@ from corral.inference.v1 import generation_pb2
 from dialects.llama_server.completion import ContinuationBody
 from dialects.llama_server.errors import error_body
 from dialects.shared.timings import timings_object
-from dialects.shared.token_logprobs import clamp_logprob
+from dialects.shared.token_logprobs import chat_logprobs
 from svc_kit.errors import DomainError
 
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ class Continuations:
             "tokens_evaluated": answer.num_prompt_tokens,
         }
         if message.delta.logprobs:
-            event["completion_probabilities"] = _probabilities(message.delta.logprobs)
+            event["completion_probabilities"] = chat_logprobs(message.delta.logprobs, ids=True)
         return (_event(event),)
 
     def final_frames(self) -> Sequence[bytes]:
@@ -84,7 +84,7 @@ class Continuations:
                 answer.text.append(delta.text)
                 answer.tokens += delta.token_ids
                 answer.num_tokens += delta.num_tokens
-                answer.probabilities += _probabilities(delta.logprobs)
+                answer.probabilities += chat_logprobs(delta.logprobs, ids=True)
             case "finished":
                 self._finish(answer, message.finished)
             case "done":
@@ -132,19 +132,3 @@ class Continuations:
 
 def _event(fields: Mapping[str, Any]) -> bytes:
     return b"data: %b\n\n" % orjson.dumps(fields)
-
-
-def _probabilities(logprobs: Sequence[generation_pb2.ChosenLogprob]) -> list[Json]:
-    return [
-        _entry(each.chosen) | {"top_logprobs": [_entry(other) for other in each.top]}
-        for each in logprobs
-    ]
-
-
-def _entry(token: generation_pb2.TokenLogprob) -> Json:
-    return {
-        "id": token.token_id,
-        "token": token.token.decode(errors="replace"),
-        "bytes": list(token.token),
-        "logprob": clamp_logprob(token.logprob),
-    }

@@ -48,6 +48,7 @@ SCORE_PARAMS: Final = {"query": "text_1", "documents": "text_2"}
 class ContentEmbeddingBody(WireModel):
     """llama-server's request for embeddings."""
 
+    route: ClassVar[str] = "/embedding"
     model: str | None = Field(None, description="Default: the server's first encoder.")
     content: Content | None = None
     input: Content | None = Field(None, description="Another name for content.")

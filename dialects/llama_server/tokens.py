@@ -18,10 +18,10 @@ MAX_TOKENS: Final = 2**20
 TOKENIZE_PARAMS: Final = {"text": "content", "token_ids": "content"}
 PROMPT_TOKENIZE_PARAMS: Final = {"text": "prompt", "conversation": "messages"}
 DETOKENIZE_PARAMS: Final = {"token_ids": "tokens"}
-_Part = Annotated[Annotated[str, Tag("~string")] | Annotated[TokenId, Tag("~other")], BY_KIND]
+ContentPart = Annotated[Annotated[str, Tag("~string")] | Annotated[TokenId, Tag("~other")], BY_KIND]
 Content = Annotated[
     Annotated[str, Tag("~string")]
-    | Annotated[list[_Part], Field(max_length=MAX_TOKENS), Tag("~array")],
+    | Annotated[list[ContentPart], Field(max_length=MAX_TOKENS), Tag("~array")],
     BY_KIND,
 ]
 
@@ -154,9 +154,14 @@ def counted_tokens(
     }
 
 
-def text_of_tokens(text: str) -> Json:
+def counted_input(reply: inference_service_pb2.CountTokensResponse) -> Json:
+    """The answer of /v1/chat/completions/input_tokens."""
+    return {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
+
+
+def text_of_tokens(reply: inference_service_pb2.DetokenizeResponse) -> Json:
     """The answer of /detokenize, for clients of both servers."""
-    return {"content": text, "prompt": text}
+    return {"content": reply.text, "prompt": reply.text}
 
 
 def _piece(piece: bytes) -> str | list[int]:

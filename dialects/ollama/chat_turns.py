@@ -39,7 +39,7 @@ class MessageCall(LenientModel):
     function: CalledFunction
 
 
-class Message(LenientModel):
+class ChatMessageBody(LenientModel):
     """A message of the conversation."""
 
     role: str = Field(description="system, user, assistant or tool, in any case.")
@@ -82,7 +82,7 @@ def chat_tools(tools: Sequence[ToolSpec] | None) -> list[chat_pb2.Tool]:
     ]
 
 
-def chat_messages(messages: Sequence[Message]) -> list[chat_pb2.ChatMessage]:
+def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMessage]:
     """Convert messages. Raises DomainErrors with paths such as messages[0].images[1]."""
     open_calls: list[chat_pb2.ToolCall] = []
     converted = []
@@ -121,7 +121,7 @@ def image_path(path: str, number: int) -> str:
     return f"{path}.images[{number}]" if path else f"images[{number}]"
 
 
-def image_names(messages: Sequence[Message]) -> dict[str, str]:
+def image_names(messages: Sequence[ChatMessageBody]) -> dict[str, str]:
     """The paths of pictures by those that OpenAI's API has for them."""
     return {
         f"messages[{index}].content[{number}].image_url{suffix}": image_path(
@@ -133,7 +133,7 @@ def image_names(messages: Sequence[Message]) -> dict[str, str]:
     }
 
 
-def _message(path: str, index: int, message: Message) -> chat_pb2.ChatMessage:
+def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMessage:
     role = _ROLES.get(message.role.lower())
     if role is None:
         raise UnsupportedValue(field=f"{path}.role", value=message.role)
@@ -157,7 +157,7 @@ def _message(path: str, index: int, message: Message) -> chat_pb2.ChatMessage:
 
 
 def _answered_call(
-    message: Message, open_calls: Sequence[chat_pb2.ToolCall]
+    message: ChatMessageBody, open_calls: Sequence[chat_pb2.ToolCall]
 ) -> chat_pb2.ToolCall | None:
     """The call that a tool's message answers, None if all have been answered."""
     by_id = (call for call in open_calls if call.id == message.tool_call_id)

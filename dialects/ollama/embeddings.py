@@ -8,6 +8,7 @@ from corral.inference.v1 import inference_service_pb2
 from pydantic import Field, Tag
 
 from dialects.ollama.model_body import TRUNCATED, ModelBody
+from dialects.shared.body_routes import check_route
 from dialects.shared.fields import BY_KIND, INT32_MAX, validate
 from dialects.shared.parameters import Ignored, Policy
 
@@ -54,6 +55,7 @@ class PromptEmbedBody(ModelBody):
 
 def parse_embed(fields: Mapping[str, Any]) -> EmbedBody:
     """Validate a body. Raises DomainErrors."""
+    check_route(fields, "/api/embed")
     return validate(EmbedBody, fields)
 
 

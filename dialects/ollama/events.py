@@ -12,6 +12,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from dialects.ollama.errors import error_body
+from dialects.shared.json_body import tool_input
 from dialects.shared.token_logprobs import chat_logprobs
 from svc_kit.errors import DomainError
 
@@ -133,14 +134,10 @@ class Answer(ABC):
         return output
 
     def _close_calls(self) -> Output:
-        """The calls that are complete. Arguments that are no JSON object become text, since a
-        client cannot read such a call."""
+        """The calls that have ended."""
         output = Output()
         for call in self._open_calls.values():
-            arguments = _arguments(call.arguments_json)
-            if arguments is None:
-                output.text += call.arguments_json
-                continue
+            arguments = tool_input(call.arguments_json)
             function = {"index": call.index, "name": call.name, "arguments": arguments}
             output.calls.append({"id": call.id, "function": function})
         self._open_calls.clear()
@@ -192,14 +189,6 @@ def loaded(model: str, output: Json, *, unloads: bool) -> Json:
 
 def _line(fields: Json) -> bytes:
     return orjson.dumps(fields) + b"\n"
-
-
-def _arguments(text: str) -> Json | None:
-    try:
-        value = orjson.loads(text or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _nanoseconds(duration: Duration) -> int:

@@ -61,6 +61,15 @@ class NamedModelBody(ModelBody):
     stream: bool | None = Field(None, description="Send lines of JSON. Default: true.")
 
 
+class CopyModelBody(LenientModel):
+    """The body of a request for another name of a model."""
+
+    policy: ClassVar[Policy] = OTHERS
+
+    source: str = Field(description="The model's name, with or without ':latest'.")
+    destination: str = Field(description="Its other name.")
+
+
 def untagged(name: str) -> str:
     """A model's name without the default tag."""
     return name.removesuffix(DEFAULT_TAG) or name

@@ -30,9 +30,9 @@ _PARAMETERS: Final = {
 """Ollama's names of the sampling defaults of a model."""
 
 
-def listed_model(model: model_pb2.Model) -> Json:
-    """A model as in /api/tags."""
-    name = tagged(model.name)
+def listed_model(model: model_pb2.Model, name: str) -> Json:
+    """A model as in /api/tags, under one of its names."""
+    name = tagged(name)
     return {
         "name": name,
         "model": name,
@@ -45,7 +45,7 @@ def listed_model(model: model_pb2.Model) -> Json:
 
 def running_model(model: model_pb2.Model) -> Json:
     """A loaded model as in /api/ps. It has no time at which it is unloaded."""
-    listed = listed_model(model)
+    listed = listed_model(model, model.name)
     del listed["modified_at"]
     return listed | {
         "size": model.memory_bytes or model.size_bytes,

@@ -8,7 +8,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from pydantic import Field, Tag
 
 from dialects.ollama.chat_turns import (
-    Message,
+    ChatMessageBody,
     ToolSpec,
     chat_messages,
     chat_tools,
@@ -17,6 +17,7 @@ from dialects.ollama.chat_turns import (
 )
 from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.ollama.model_options import OPTION_PARAMS, ModelOptions, generation_options
+from dialects.shared.body_routes import check_route
 from dialects.shared.fields import BY_KIND, TokenId, validate
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from svc_kit.errors import InvalidField
@@ -90,7 +91,7 @@ class GenerationBody(ModelBody):
 class ChatBody(GenerationBody):
     """A request for the next message of a conversation."""
 
-    messages: list[Message] | None = Field(
+    messages: list[ChatMessageBody] | None = Field(
         None, description="The conversation. Empty: the model is loaded."
     )
     tools: list[ToolSpec] | None = None
@@ -122,6 +123,7 @@ class GenerateBody(GenerationBody):
 
 def parse_chat(fields: Mapping[str, Any]) -> ChatBody:
     """Validate a body. Raises DomainErrors."""
+    check_route(fields, "/api/chat")
     body = validate(ChatBody, fields)
     _ = body.model_name
     return body
@@ -129,6 +131,7 @@ def parse_chat(fields: Mapping[str, Any]) -> ChatBody:
 
 def parse_generate(fields: Mapping[str, Any]) -> GenerateBody:
     """Validate a body. Raises DomainErrors."""
+    check_route(fields, "/api/generate")
     body = validate(GenerateBody, fields)
     _ = body.model_name
     if body.template:
@@ -192,15 +195,27 @@ def prompt_request(body: GenerateBody) -> inference_service_pb2.ChatRequest:
     return request
 
 
-def continued_request(
+def render_request(
+    chat: inference_service_pb2.ChatRequest,
+) -> inference_service_pb2.RenderChatRequest:
+    """The request for the tokens of a chat's prompt."""
+    return inference_service_pb2.RenderChatRequest(model=chat.model, conversation=chat.conversation)
+
+
+def answered_request(
     body: GenerateBody, chat: inference_service_pb2.ChatRequest, prompt: Sequence[int]
-) -> inference_service_pb2.GenerateRequest:
-    """The continuation of `context` with the prompt's tokens, which the template has rendered."""
+) -> tuple[
+    inference_service_pb2.ChatRequest | inference_service_pb2.GenerateRequest, Sequence[int]
+]:
+    """What is sent for a prompt, which the template has rendered to tokens: the chat, or the
+    continuation of `context`; and the tokens of all of it."""
+    if not body.context:
+        return chat, prompt
     context = list(body.context or ())
     start = 1 if context[:1] == list(prompt[:1]) else 0  # one begin token
     request = inference_service_pb2.GenerateRequest(model=chat.model, options=chat.options)
     request.token_ids.ids.extend([*context, *prompt[start:]])
-    return request
+    return request, request.token_ids.ids
 
 
 def completion_request(body: GenerateBody) -> inference_service_pb2.GenerateRequest:

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
+from dialects.shared.body_routes import check_route
 from dialects.shared.parameters import (
     TAG_PREFIX,
     Policy,
@@ -49,6 +50,8 @@ class WireModel(BaseModel):
     )
     policy: ClassVar[Policy] = {}
     """Its known parameters that are not implemented."""
+    route: ClassVar[str] = ""
+    """The route of a body, if it is to be told apart from bodies of other routes."""
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -105,16 +108,18 @@ def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body
     """Validate a body, or the part of a body at path `at`. Nulls mean "not given".
 
     Applies the model's policy. Raises the DomainError of the first problem, with the field's path
-    in the body.
+    in the body, or that the body is meant for another route.
     """
-    kept = apply_policy(model, fields, at)
     try:
-        return model.model_validate(kept)
+        return model.model_validate(apply_policy(model, fields, at))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-    if at:
-        first["loc"] = (at, *first["loc"])
-    raise _domain_error(first)
+        problem = _domain_error(first | {"loc": (at, *first["loc"]) if at else first["loc"]})
+    except DomainError as error:
+        problem = error
+    if model.route:
+        check_route(fields, model.route)
+    raise problem
 
 
 def check_type(fields: Mapping[str, Any], path: str, supported: Container[str]) -> str:

@@ -1,11 +1,14 @@
 """Parse and write JSON text, with a limit on depth."""
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from svc_kit.errors import InvalidJson
 
+INVALID_INPUT: Final = "INVALID_JSON"
+"""The key of a tool's input whose JSON cannot be parsed; its value is the text. Anthropic's
+documents give such an input back to the model in this way."""
 MAX_DEPTH = 128
 """Nesting levels of arrays and objects. Deeper values cannot be encoded again for the engine."""
 
@@ -40,6 +43,15 @@ def _parse(raw: bytes) -> Any:
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # skips the walk over long lists of tokens
         check_depth(value)
     return value
+
+
+def tool_input(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object; those that are none are the value of INVALID_INPUT."""
+    try:
+        value = orjson.loads(text or b"{}")
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {INVALID_INPUT: text}
 
 
 def json_text(value: object) -> str:

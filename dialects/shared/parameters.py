@@ -139,10 +139,18 @@ def rule_schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
         if isinstance(rule, Ignored):
             schemas[name] = {"description": f"Ignored: {rule.reason}."}
         else:
-            allowed = [None, *rule.neutral]
-            schemas[name] = {"description": f"Not supported: {rule.reason}.", "enum": allowed}
+            allowed = [{"type": "null"}, *map(_value_schema, rule.neutral)]
+            schemas[name] = {"description": f"Not supported: {rule.reason}.", "anyOf": allowed}
     schemas.pop(UNKNOWN, None)
     return schemas
+
+
+def _value_schema(value: object) -> dict[str, Any]:
+    """The JSON Schema of one value. Generators of clients read no lists or booleans in `enum`."""
+    if isinstance(value, list | tuple):
+        items = [_value_schema(each) for each in value]
+        return {"type": "array", "maxItems": len(items), "items": items[0] if items else {}}
+    return {"type": "object", "maxProperties": 0} if value == {} else {"const": value}
 
 
 @dataclass(slots=True)

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 _SCHEMAS = "#/components/schemas/"
 _PUBLIC = ("/health", "/v1/health", "/ready")
@@ -21,64 +22,19 @@ PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "cache-control": "no-cache",
 }
-ERROR_SCHEMA = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
-                "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
-            },
-        }
-    },
-}
+_EVENT_STREAM = "text/event-stream"
 
 ERROR = "Error"
 ANTHROPIC_ERROR = "AnthropicError"
 OLLAMA_ERROR = "OllamaError"
 LLAMA_SERVER_ERROR = "LlamaServerError"
 """Names of the schemas of errors."""
-_ERROR_SCHEMAS = {
-    ERROR: ERROR_SCHEMA,
-    LLAMA_SERVER_ERROR: {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["code", "message", "type"],
-                "properties": {
-                    "code": {"type": "integer"},
-                    "message": {"type": "string"},
-                    "type": {"type": "string"},
-                },
-            }
-        },
-    },
-    OLLAMA_ERROR: {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"type": "string"}},
-    },
-    ANTHROPIC_ERROR: {
-        "type": "object",
-        "required": ["type", "error", "request_id"],
-        "properties": {
-            "type": {"const": "error"},
-            "error": {
-                "type": "object",
-                "required": ["type", "message"],
-                "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
-            },
-            "request_id": {"type": "string"},
-        },
-    },
-}
+
+
+Query = type[BaseModel] | Mapping[str, Any]
+"""Parameters in a query, all optional: a model of them, or their schemas by name."""
+TEXT: Mapping[str, Any] = {"type": "string"}
+INTEGER: Mapping[str, Any] = {"type": "integer", "minimum": 0}
 
 
 class RequestBody(dict[str, Any]):
@@ -126,27 +82,51 @@ def operation(
     response: str,
     body: RequestBody | None = None,
     *,
-    stream: bool = False,
-    lines: bool = False,
+    query: Query | None = None,
+    events: str = "",
     error: str = ERROR,
 ) -> dict[str, Any]:
-    """The arguments of a route that document it: summary, response and body. `stream` is for
-    routes that can respond with server-sent events, `lines` for those with lines of JSON; `error`
-    is the schema of its errors."""
-    content: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    if lines:
-        content["application/x-ndjson"] = {"schema": {"type": "object"}}
-    failure = {"application/json": {"schema": {"$ref": _SCHEMAS + error}}}
+    """The arguments of a route that document it: summary, response, and body or query.
+
+    `response`, `events` of a stream and `error` are names of schemas in response_schemas.json;
+    several are joined with "|". `response` may be a media type, and is empty if there is none.
+    Streams are server-sent events, Ollama's are lines of JSON.
+    """
+    content = _content(response)
+    if events:
+        media_type = "application/x-ndjson" if error == OLLAMA_ERROR else _EVENT_STREAM
+        content[media_type] = {"schema": _reference(events)}
     return {
         "summary": summary,
-        "openapi_extra": body,
+        "openapi_extra": body if query is None else {"parameters": _query_parameters(query)},
+        "response_class": Response,
         "responses": {
-            200: {"description": response, "content": content},
-            "default": {"description": "An error.", "content": failure},
+            200: {"description": response or "Never.", "content": content},
+            "default": {"description": "An error.", "content": _content(error)},
         },
     }
+
+
+def _query_parameters(query: Query) -> list[dict[str, Any]]:
+    schemas = query if isinstance(query, Mapping) else query.model_json_schema()["properties"]
+    return [
+        {"name": name, "in": "query", "schema": schema.get("anyOf", [schema])[0]}
+        for name, schema in schemas.items()
+    ]
+
+
+def _content(response: str) -> dict[str, Any]:
+    names = response.split("|") if response else []
+    content: dict[str, Any] = {name: {} for name in names if "/" in name}
+    schemas = [_reference(name) for name in names if "/" not in name]
+    if schemas:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        content["application/json"] = {"schema": schema}
+    return content
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": _SCHEMAS + name}
 
 
 ollama_operation = functools.partial(operation, error=OLLAMA_ERROR)
@@ -165,7 +145,8 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
         [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"
     )
     components = document.setdefault("components", {})
-    components["schemas"] = schemas["$defs"] | _ERROR_SCHEMAS
+    written = resources.files("gateway.http").joinpath("response_schemas.json").read_bytes()
+    components["schemas"] = schemas["$defs"] | orjson.loads(written)
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -1,10 +1,13 @@
 """Errors as HTTP responses, in the envelope of the dialect that the request belongs to."""
 
+import functools
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,29 +35,13 @@ _RETRIED_BY_CLIENTS = (408, 409, 429, 501)
 """Statuses that OpenAI's clients retry by default, even if the error is permanent."""
 
 
-class ErrorFormat(NamedTuple):
-    """How a dialect writes errors."""
-
-    body: Callable[[DomainError, str], Mapping[str, object]]
-    """Converts an error and the request's id to the JSON of the response."""
-    routes: str = ""
-    """The routes that the error of an unknown one names; empty: none."""
-
-
-_FORMATS: Final = {
-    Dialect.OPENAI: ErrorFormat(lambda error, _: openai.error_body(error)),
-    Dialect.ANTHROPIC: ErrorFormat(
-        anthropic.error_body,
-        routes="POST /v1/messages, POST /v1/messages/count_tokens, /v1/messages/batches, "
-        "GET /v1/models",
-    ),
-    Dialect.LLAMA_SERVER: ErrorFormat(lambda error, _: llama_server.error_body(error)),
-    Dialect.OLLAMA: ErrorFormat(
-        lambda error, _: ollama.error_body(error),
-        routes="POST /api/chat, /api/generate, /api/embed, /api/embeddings, /api/show and "
-        "/api/pull, GET /api/tags, /api/ps and /api/version",
-    ),
+_BODIES: Final[Mapping[Dialect, Callable[[DomainError, str], Mapping[str, object]]]] = {
+    Dialect.OPENAI: lambda error, _: openai.error_body(error),
+    Dialect.ANTHROPIC: anthropic.error_body,
+    Dialect.LLAMA_SERVER: lambda error, _: llama_server.error_body(error),
+    Dialect.OLLAMA: lambda error, _: ollama.error_body(error),
 }
+"""Convert an error and the request's id to the JSON of the response."""
 
 
 def json_response(content: object, status: int = 200) -> Response:
@@ -69,7 +56,7 @@ def error_response(error: DomainError, scope: Scope | None = None) -> Response:
     """
     status = http_status(error)
     dialect = Dialect.OPENAI if scope is None else dialect_of(scope)
-    response = json_response(_FORMATS[dialect].body(error, current_request_id()), status)
+    response = json_response(_BODIES[dialect](error, current_request_id()), status)
     if status in (429, 503) and error.retry_after is not None:
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
         response.headers["retry-after-ms"] = str(round(error.retry_after * 1000))
@@ -94,13 +81,23 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     """Convert errors of the router."""
     method, path, scope = request.method, request.url.path, request.scope
     if error.status_code == 404:
-        routes = _FORMATS[dialect_of(scope)].routes
+        routes = ", ".join(_routes(request.app, dialect_of(scope)))
         return error_response(RouteNotFound(method=method, path=path, routes=routes), scope)
     if error.status_code == 405:
         response = error_response(MethodNotAllowed(method=method, path=path), scope)
         response.headers.update(error.headers or {})
         return response
     return error_response(InvalidField(field="request", problem=error.detail), scope)
+
+
+@functools.cache
+def _routes(app: FastAPI, dialect: Dialect) -> list[str]:
+    """The paths of a dialect up to their first parameter, without those of operators."""
+    paths = {str(route.path).partition("/{")[0] for route in iter_route_contexts(app.routes)}
+    public = ("/v1/", "/api/") if dialect in (Dialect.OPENAI, Dialect.OLLAMA) else "/"
+    own = {path for path in paths if dialect_of({"path": path}) is dialect}
+    shared = {"/v1/models"} if dialect is Dialect.ANTHROPIC else set()
+    return sorted(shared | {path for path in own if path.startswith(public)})
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Coroutine[Any, Any, Response]]] = {

@@ -4,6 +4,7 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
+from gateway.http.dialect import Dialect, dialect_of
 from svc_kit.errors import (
     CallerCancelled,
     DeadlineExpired,
@@ -13,6 +14,11 @@ from svc_kit.errors import (
 )
 
 _MEDIA_TYPE = "application/json"
+_LENIENT = (Dialect.OLLAMA, Dialect.LLAMA_SERVER)
+"""The servers of these APIs do not read the type, and scripts rely on it: curl sends that of forms.
+"""
+_OF_BROWSERS = ("origin", "referer", "sec-fetch-mode", "sec-fetch-site")
+"""Headers of which a browser sends at least one with a form."""
 
 
 async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
@@ -28,7 +34,8 @@ async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
         raise DeadlineExpired(phase="call") from None
     except ClientDisconnect:
         raise CallerCancelled from None
-    if raw:
+    from_browser = any(name in request.headers for name in _OF_BROWSERS)
+    if raw and (from_browser or dialect_of(request.scope) not in _LENIENT):
         check_media_type(request.headers.get("content-type", ""))
     return raw
 

@@ -17,16 +17,19 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 _UNKNOWN: Final = re.compile(r'no field named "([^"]*)"')
 _INVALID: Final = re.compile(r"Failed to parse (\w+) field: (.*)", re.DOTALL)
-_TEXT_TYPES: Final = {
+_WELL_KNOWN: Final = {
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     "google.protobuf.Duration": {"type": "string", "pattern": r"^[0-9]{1,12}(\.[0-9]{1,9})?s$"},
     "google.protobuf.FieldMask": {"type": "string"},
+    "google.protobuf.Struct": {"type": "object"},
 }
-_SCALARS: Final[Mapping[int, str]] = {
-    FieldDescriptor.CPPTYPE_STRING: "string",
-    FieldDescriptor.CPPTYPE_BOOL: "boolean",
-    FieldDescriptor.CPPTYPE_DOUBLE: "number",
-    FieldDescriptor.CPPTYPE_FLOAT: "number",
+_SCALARS: Final[Mapping[int, Mapping[str, Any]]] = {
+    FieldDescriptor.CPPTYPE_STRING: {"type": "string"},
+    FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
+    FieldDescriptor.CPPTYPE_DOUBLE: {"type": "number"},
+    FieldDescriptor.CPPTYPE_FLOAT: {"type": "number"},
+    FieldDescriptor.CPPTYPE_INT64: {"type": ["integer", "string"]},
+    FieldDescriptor.CPPTYPE_UINT64: {"type": ["integer", "string"]},
 }
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -74,6 +77,15 @@ def proto_body(message: type[Message]) -> RequestBody:
     return RequestBody({"application/json": {"schema": schema}})
 
 
+def proto_reply(request: type[Message]) -> dict[str, Any]:
+    """The reply to a request as the content of a response."""
+    descriptor = request.DESCRIPTOR
+    services = descriptor.file.services_by_name.values()
+    methods = [each for service in services for each in service.methods]
+    reply = next(each.output_type for each in methods if each.input_type is descriptor)
+    return {"application/json": {"schema": _message_schema(reply)}}
+
+
 def proto_parameters(message: type[Message], path: str) -> list[dict[str, Any]]:
     """A message as the parameters of a request: fields that `path` names, and query fields."""
     return [
@@ -88,18 +100,21 @@ def proto_parameters(message: type[Message], path: str) -> list[dict[str, Any]]:
 
 
 def _message_schema(descriptor: Any) -> dict[str, Any]:
-    if descriptor.full_name in _TEXT_TYPES:
-        return _TEXT_TYPES[descriptor.full_name]
+    if descriptor.full_name in _WELL_KNOWN:
+        return _WELL_KNOWN[descriptor.full_name]
     properties = {field.name: _field_schema(field) for field in descriptor.fields}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _field_schema(field: Any) -> dict[str, Any]:
     schema: dict[str, Any]
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        value = field.message_type.fields_by_name["value"]
+        return {"type": "object", "additionalProperties": _field_schema(value)}
     if field.message_type is not None:
         schema = _message_schema(field.message_type)
     elif field.enum_type is not None:
         schema = {"type": "string", "enum": [value.name for value in field.enum_type.values]}
     else:
-        schema = {"type": _SCALARS.get(field.cpp_type, "integer")}
+        schema = dict(_SCALARS.get(field.cpp_type, {"type": "integer"}))
     return {"type": "array", "items": schema} if field.is_repeated else schema

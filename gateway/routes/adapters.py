@@ -23,7 +23,7 @@ from dialects.openai.shared.pagination import parse_page_fields
 from dialects.shared.json_body import parse_object
 from gateway.calls import UploadCall
 from gateway.context import Context, Control, JsonObject, idempotency_key
-from gateway.http.docs import either_body, form_body, json_body, operation
+from gateway.http.docs import INTEGER, either_body, form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
 from gateway.routes.files import FILE_FIELD, ONE_FILE
@@ -40,7 +40,7 @@ _AdapterUpload = UploadCall[
 router = APIRouter(prefix="/v1/adapters")
 
 
-@router.post("", **operation("Register an adapter", "An adapter.", _BODY))
+@router.post("", **operation("Register an adapter", "Adapter", _BODY))
 async def create_adapter(control: Control, request: Request, context: Context) -> Response:
     """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
     is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
@@ -57,7 +57,7 @@ async def create_adapter(control: Control, request: Request, context: Context) -
     return json_response(adapter_object(adapter))
 
 
-@router.get("", **operation("List the adapters", "A list of adapters."))
+@router.get("", **operation("List the adapters", "AdapterList", query=AdapterListQuery))
 async def list_adapters(control: Control, request: Request) -> Response:
     """List adapters, paged by `after`, `limit` and `order`."""
     with openai_names(ADAPTER_PARAMS):
@@ -67,7 +67,7 @@ async def list_adapters(control: Control, request: Request) -> Response:
     return json_response(list_object(page.adapters, adapter_object, page.next_page_token))
 
 
-@router.get("/{adapter}", **operation("Retrieve an adapter", "An adapter."))
+@router.get("/{adapter}", **operation("Retrieve an adapter", "Adapter", query={"wait": INTEGER}))
 async def retrieve_adapter(control: Control, request: Request, adapter: str) -> Response:
     """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
     seconds until all engines have loaded it."""
@@ -76,10 +76,10 @@ async def retrieve_adapter(control: Control, request: Request, adapter: str) -> 
 
 
 @router.post(
-    "/{adapter}", **operation("Update an adapter", "An adapter.", json_body(AdapterUpdateBody))
+    "/{adapter}", **operation("Update an adapter", "Adapter", json_body(AdapterUpdateBody))
 )
 @router.patch(
-    "/{adapter}", **operation("Update an adapter", "An adapter.", json_body(AdapterUpdateBody))
+    "/{adapter}", **operation("Update an adapter", "Adapter", json_body(AdapterUpdateBody))
 )
 async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Response:
     """Update the scales or the description of an adapter."""
@@ -89,7 +89,7 @@ async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Re
     return json_response(adapter_object(reply.adapter))
 
 
-@router.post("/{adapter}/retry", **operation("Retry an adapter", "An adapter."))
+@router.post("/{adapter}/retry", **operation("Retry an adapter", "Adapter"))
 async def retry_adapter(control: Control, adapter: str) -> Response:
     """Retry loading an adapter in engines that failed to load it."""
     proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
@@ -97,7 +97,7 @@ async def retry_adapter(control: Control, adapter: str) -> Response:
     return json_response(adapter_object(reply.adapter))
 
 
-@router.delete("/{adapter}", **operation("Delete an adapter", "Deletion status."))
+@router.delete("/{adapter}", **operation("Delete an adapter", "Deleted"))
 async def delete_adapter(control: Control, adapter: str) -> Response:
     """Delete an adapter. Running requests continue to use it."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)

@@ -31,6 +31,7 @@ from gateway.http.proto_json import (
     parse_query,
     proto_body,
     proto_parameters,
+    proto_reply,
 )
 from gateway.rpc import InferenceClient, RpcClient
 from svc_kit.auth.scopes import Scope
@@ -66,7 +67,8 @@ class _Call:
     def documentation(self) -> dict[str, Any]:
         """The arguments of the route that document it."""
         body = proto_body(self.request) if self.verb == "POST" else None
-        documented = operation(self.summary, "The reply of the gRPC call.", body)
+        documented = operation(self.summary, "application/json", body)
+        documented["responses"][200]["content"] = proto_reply(self.request)
         if body is None:
             documented["openapi_extra"] = {"parameters": proto_parameters(self.request, self.path)}
         return documented
@@ -91,6 +93,8 @@ _CONTROL: Final = (
           lambda c: c.limits.CreateLimit, limit_service_pb2.CreateLimitRequest),
     _Call("DELETE", "/limits/{limit_id}", "Delete a limit",
           lambda c: c.limits.DeleteLimit, limit_service_pb2.DeleteLimitRequest),
+    _Call("GET", "/limits/{limit_id}/buckets", "List what a limit has left",
+          lambda c: c.limits.ListLimitBuckets, limit_service_pb2.ListLimitBucketsRequest),
     _Call("GET", "/usage", "List usage",
           lambda c: c.usage.ListUsage, usage_service_pb2.ListUsageRequest),
     _Call("GET", "/audit", "List acts of operators",
@@ -103,6 +107,8 @@ _INFERENCE: Final = (
           lambda c: c.engine.LoadModel, engine_service_pb2.LoadModelRequest),
     _Call("POST", "/models/unload", "Unload a model",
           lambda c: c.engine.UnloadModel, engine_service_pb2.UnloadModelRequest),
+    _Call("GET", "/models/explain", "Explain what the server does with a model",
+          lambda c: c.engine.ExplainModel, engine_service_pb2.ExplainModelRequest),
     _Call("GET", "/server", "Describe the server",
           lambda c: c.engine.GetServerInfo, engine_service_pb2.GetServerInfoRequest),
     _Call("GET", "/load", "Get the load of the engines",

@@ -14,7 +14,7 @@ from dialects.openai.assistants.requests import (
 )
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
 from dialects.openai.shared.objects import deleted_object, list_object
-from dialects.openai.shared.pagination import parse_page_fields
+from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
@@ -22,7 +22,7 @@ from gateway.http.errors import json_response
 router = APIRouter(prefix="/v1/assistants")
 
 
-@router.post("", **operation("Create an assistant", "An assistant.", json_body(AssistantBody)))
+@router.post("", **operation("Create an assistant", "Assistant", json_body(AssistantBody)))
 async def create_assistant(
     control: Control, body: JsonObject, request_id: IdempotencyKey
 ) -> Response:
@@ -33,7 +33,7 @@ async def create_assistant(
     return json_response(assistant_object(reply.assistant))
 
 
-@router.get("", **operation("List the assistants", "A list of assistants."))
+@router.get("", **operation("List the assistants", "AssistantList", query=PageQuery))
 async def list_assistants(control: Control, request: Request) -> Response:
     """List assistants, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -42,7 +42,7 @@ async def list_assistants(control: Control, request: Request) -> Response:
     return json_response(list_object(page.assistants, assistant_object, page.next_page_token))
 
 
-@router.get("/{assistant_id}", **operation("Retrieve an assistant", "An assistant."))
+@router.get("/{assistant_id}", **operation("Retrieve an assistant", "Assistant"))
 async def retrieve_assistant(control: Control, assistant_id: str) -> Response:
     """Retrieve an assistant."""
     proto = pb.GetAssistantRequest(assistant_id=assistant_id)
@@ -52,7 +52,7 @@ async def retrieve_assistant(control: Control, assistant_id: str) -> Response:
 
 @router.post(
     "/{assistant_id}",
-    **operation("Update an assistant", "An assistant.", json_body(AssistantUpdateBody)),
+    **operation("Update an assistant", "Assistant", json_body(AssistantUpdateBody)),
 )
 async def update_assistant(control: Control, assistant_id: str, body: JsonObject) -> Response:
     """Update the fields in the body; null resets a field. Active runs are not affected."""
@@ -62,7 +62,7 @@ async def update_assistant(control: Control, assistant_id: str, body: JsonObject
     return json_response(assistant_object(reply.assistant))
 
 
-@router.delete("/{assistant_id}", **operation("Delete an assistant", "Deletion status."))
+@router.delete("/{assistant_id}", **operation("Delete an assistant", "Deleted"))
 async def delete_assistant(control: Control, assistant_id: str) -> Response:
     """Delete an assistant. Threads and runs keep its id."""
     proto = pb.DeleteAssistantRequest(assistant_id=assistant_id)

@@ -49,9 +49,9 @@ class TextObject:
     "/transcriptions",
     **operation(
         "Transcribe audio",
-        "A transcription, its text, or its events.",
+        "Transcription|text/plain",
         form_body(TranscriptionFields, FILE_FIELD),
-        stream=True,
+        events="TranscriptEvent",
     ),
 )
 async def create_transcription(
@@ -65,7 +65,7 @@ async def create_transcription(
     "/translations",
     **operation(
         "Translate audio to English",
-        "A translation, or its text.",
+        "Transcription|text/plain",
         form_body(TranslationFields, FILE_FIELD),
     ),
 )

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from dialects.openai.errors import BATCH_PARAMS, openai_names
 from dialects.openai.resources.batches import (
     BatchBody,
+    BatchListQuery,
     batch_object,
     create_batch_request,
     list_batches_request,
@@ -20,7 +21,7 @@ from gateway.http.errors import json_response
 router = APIRouter(prefix="/v1/batches")
 
 
-@router.post("", **operation("Create a batch", "A batch.", json_body(BatchBody)))
+@router.post("", **operation("Create a batch", "Batch", json_body(BatchBody)))
 async def create_batch(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create a batch. Its file is validated, then its requests run in the background."""
     with openai_names(BATCH_PARAMS):
@@ -29,7 +30,7 @@ async def create_batch(control: Control, body: JsonObject, request_id: Idempoten
     return json_response(batch_object(reply.batch))
 
 
-@router.get("", **operation("List the batches", "A list of batches."))
+@router.get("", **operation("List the batches", "BatchList", query=BatchListQuery))
 async def list_batches(control: Control, request: Request) -> Response:
     """List batches, newest first, paged by `after` and `limit`."""
     with openai_names(BATCH_PARAMS):
@@ -38,7 +39,7 @@ async def list_batches(control: Control, request: Request) -> Response:
     return json_response(list_object(page.batches, batch_object, page.next_page_token))
 
 
-@router.get("/{batch_id}", **operation("Retrieve a batch", "A batch."))
+@router.get("/{batch_id}", **operation("Retrieve a batch", "Batch"))
 async def retrieve_batch(control: Control, batch_id: str) -> Response:
     """Retrieve a batch with its current counts and usage."""
     proto = pb.GetBatchRequest(batch_id=batch_id)
@@ -46,7 +47,7 @@ async def retrieve_batch(control: Control, batch_id: str) -> Response:
     return json_response(batch_object(reply.batch))
 
 
-@router.post("/{batch_id}/cancel", **operation("Cancel a batch", "The batch."))
+@router.post("/{batch_id}/cancel", **operation("Cancel a batch", "Batch"))
 async def cancel_batch(control: Control, batch_id: str) -> Response:
     """Cancel a batch. Results so far are kept in its output files."""
     proto = pb.CancelBatchRequest(batch_id=batch_id)

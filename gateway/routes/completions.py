@@ -39,9 +39,9 @@ router = APIRouter(prefix="/v1")
     "/chat/completions",
     **operation(
         "Create a chat completion",
-        "A chat.completion, or its chunks.",
+        "ChatCompletion",
         json_body(ChatCompletionBody),
-        stream=True,
+        events="ChatCompletionEvent",
     ),
 )
 async def create_chat_completion(
@@ -76,9 +76,9 @@ async def _chat_response(
     "/completions",
     **operation(
         "Create a text completion",
-        "A text_completion, or its chunks.",
+        "Completion",
         json_body(CompletionBody),
-        stream=True,
+        events="CompletionEvent",
     ),
 )
 async def create_completion(inference: Inference, fields: JsonObject, context: Context) -> Response:

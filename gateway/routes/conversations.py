@@ -19,7 +19,7 @@ from dialects.openai.responses.conversations import (
 from dialects.openai.responses.output_items import item_object
 from dialects.openai.responses.requests import parse_includes
 from dialects.openai.shared.objects import deleted_object, list_object
-from dialects.openai.shared.pagination import parse_page_fields
+from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_fields
 from gateway.context import Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
@@ -28,9 +28,7 @@ router = APIRouter(prefix="/v1/conversations")
 items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
 
 
-@router.post(
-    "", **operation("Create a conversation", "A conversation.", json_body(ConversationBody))
-)
+@router.post("", **operation("Create a conversation", "Conversation", json_body(ConversationBody)))
 async def create_conversation(
     control: Control, body: JsonObject, request_id: IdempotencyKey
 ) -> Response:
@@ -41,7 +39,7 @@ async def create_conversation(
     return json_response(conversation_object(reply.conversation))
 
 
-@router.get("", **operation("List the conversations", "A list of conversations."))
+@router.get("", **operation("List the conversations", "ConversationList", query=PageQuery))
 async def list_conversations(control: Control, request: Request) -> Response:
     """List conversations, paged by `after`, `before`, `limit` and `order`. Extension of Corral."""
     with openai_names(RESPONSE_PARAMS):
@@ -50,7 +48,7 @@ async def list_conversations(control: Control, request: Request) -> Response:
     return json_response(list_object(page.conversations, conversation_object, page.next_page_token))
 
 
-@router.get("/{conversation_id}", **operation("Retrieve a conversation", "A conversation."))
+@router.get("/{conversation_id}", **operation("Retrieve a conversation", "Conversation"))
 async def retrieve_conversation(control: Control, conversation_id: str) -> Response:
     """Retrieve a conversation without its items."""
     proto = pb.GetConversationRequest(conversation_id=conversation_id)
@@ -60,7 +58,7 @@ async def retrieve_conversation(control: Control, conversation_id: str) -> Respo
 
 @router.post(
     "/{conversation_id}",
-    **operation("Update a conversation", "The conversation.", json_body(ConversationUpdateBody)),
+    **operation("Update a conversation", "Conversation", json_body(ConversationUpdateBody)),
 )
 async def update_conversation(control: Control, conversation_id: str, body: JsonObject) -> Response:
     """Replace the metadata of a conversation."""
@@ -69,7 +67,7 @@ async def update_conversation(control: Control, conversation_id: str, body: Json
     return json_response(conversation_object(reply.conversation))
 
 
-@router.delete("/{conversation_id}", **operation("Delete a conversation", "Deletion status."))
+@router.delete("/{conversation_id}", **operation("Delete a conversation", "Deleted"))
 async def delete_conversation(control: Control, conversation_id: str) -> Response:
     """Delete a conversation. Items that belong to a response are kept."""
     proto = pb.DeleteConversationRequest(conversation_id=conversation_id)
@@ -77,7 +75,7 @@ async def delete_conversation(control: Control, conversation_id: str) -> Respons
     return json_response(deleted_object(conversation_id, "conversation.deleted"))
 
 
-@items_router.post("", **operation("Add items", "A list of the items.", json_body(NewItemsBody)))
+@items_router.post("", **operation("Add items", "ItemList", json_body(NewItemsBody)))
 async def create_items(
     control: Control,
     conversation_id: str,
@@ -92,7 +90,7 @@ async def create_items(
     return json_response(list_object(reply.items, item_object))
 
 
-@items_router.get("", **operation("List the items", "A list of items."))
+@items_router.get("", **operation("List the items", "ItemList", query=ListQuery))
 async def list_items(
     control: Control, conversation_id: str, request: Request, include: Include
 ) -> Response:
@@ -106,7 +104,7 @@ async def list_items(
     return json_response(list_object(page.items, item_object, page.next_page_token))
 
 
-@items_router.get("/{item_id}", **operation("Retrieve an item", "An item."))
+@items_router.get("/{item_id}", **operation("Retrieve an item", "Item"))
 async def retrieve_item(
     control: Control, conversation_id: str, item_id: str, include: Include
 ) -> Response:
@@ -120,7 +118,7 @@ async def retrieve_item(
     return json_response(item_object(reply.item))
 
 
-@items_router.delete("/{item_id}", **operation("Remove an item", "The conversation."))
+@items_router.delete("/{item_id}", **operation("Remove an item", "Conversation"))
 async def delete_item(control: Control, conversation_id: str, item_id: str) -> Response:
     """Remove an item from a conversation. It is kept if it belongs to a response."""
     proto = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)

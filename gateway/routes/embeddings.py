@@ -24,7 +24,7 @@ router = APIRouter(prefix="/v1")
 
 @router.post(
     "/embeddings",
-    **operation("Create embeddings", "A list of embeddings.", json_body(EmbeddingBody)),
+    **operation("Create embeddings", "EmbeddingList", json_body(EmbeddingBody)),
 )
 async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
@@ -37,7 +37,7 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
 
 @router.post(
     "/rerank",
-    **operation("Rerank documents", "The documents' scores, best first.", json_body(RerankBody)),
+    **operation("Rerank documents", "RerankResult", json_body(RerankBody)),
 )
 async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Score the relevance of each document to a query, from 0 to 1."""

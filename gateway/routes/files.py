@@ -12,6 +12,7 @@ from dialects.openai.errors import FILE_PARAMS, openai_names
 from dialects.openai.resources.files import (
     CompleteUploadBody,
     FileFields,
+    FileListQuery,
     UploadBody,
     complete_upload_request,
     create_upload_request,
@@ -47,7 +48,7 @@ _PartUpload = UploadCall[
 router = APIRouter(prefix="/v1")
 
 
-@router.post("/files", **operation("Store a file", "A file.", form_body(FileFields, FILE_FIELD)))
+@router.post("/files", **operation("Store a file", "File", form_body(FileFields, FILE_FIELD)))
 async def create_file(control: Control, request: Request, context: Context) -> Response:
     """Store the file of a form. It is streamed to the control service."""
     upload = control.upload(control.files.CreateFile)
@@ -56,7 +57,7 @@ async def create_file(control: Control, request: Request, context: Context) -> R
     return json_response(file_object(file))
 
 
-@router.get("/files", **operation("List the files", "A list of files."))
+@router.get("/files", **operation("List the files", "FileList", query=FileListQuery))
 async def list_files(control: Control, request: Request) -> Response:
     """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
     with openai_names(FILE_PARAMS):
@@ -67,7 +68,7 @@ async def list_files(control: Control, request: Request) -> Response:
     return _file_list(page)
 
 
-@router.get("/files/{file_id}", **operation("Retrieve a file", "A file."))
+@router.get("/files/{file_id}", **operation("Retrieve a file", "File"))
 async def retrieve_file(control: Control, file_id: str) -> Response:
     """Retrieve a file's metadata."""
     proto = file_service_pb2.GetFileRequest(file_id=file_id)
@@ -75,7 +76,7 @@ async def retrieve_file(control: Control, file_id: str) -> Response:
     return json_response(file_object(reply.file))
 
 
-@router.delete("/files/{file_id}", **operation("Delete a file", "Deletion status."))
+@router.delete("/files/{file_id}", **operation("Delete a file", "Deleted"))
 async def delete_file(control: Control, file_id: str) -> Response:
     """Delete a file and its content."""
     proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
@@ -83,7 +84,7 @@ async def delete_file(control: Control, file_id: str) -> Response:
     return json_response(deleted_object(file_id, "file"))
 
 
-@router.get("/files/{file_id}/content", **operation("Download a file", "Its bytes."))
+@router.get("/files/{file_id}/content", **operation("Download a file", "application/octet-stream"))
 async def retrieve_content(
     control: Control, request: Request, file_id: str, context: Context
 ) -> Response:
@@ -135,7 +136,7 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     return (await upload.finish()).file
 
 
-@router.post("/uploads", **operation("Create an upload", "An upload.", json_body(UploadBody)))
+@router.post("/uploads", **operation("Create an upload", "Upload", json_body(UploadBody)))
 async def create_upload(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create an upload, which accepts parts for an hour."""
     with openai_names(FILE_PARAMS):
@@ -145,7 +146,8 @@ async def create_upload(control: Control, body: JsonObject, request_id: Idempote
 
 
 @router.post(
-    "/uploads/{upload_id}/parts", **operation("Add a part", "A part.", form_body(None, DATA_FIELD))
+    "/uploads/{upload_id}/parts",
+    **operation("Add a part", "UploadPart", form_body(None, DATA_FIELD)),
 )
 async def add_part(
     control: Control, request: Request, upload_id: str, context: Context
@@ -159,7 +161,7 @@ async def add_part(
 
 @router.post(
     "/uploads/{upload_id}/complete",
-    **operation("Complete an upload", "The upload with its file.", json_body(CompleteUploadBody)),
+    **operation("Complete an upload", "Upload", json_body(CompleteUploadBody)),
 )
 async def complete_upload(control: Control, upload_id: str, body: JsonObject) -> Response:
     """Create a file from the given parts, in their order."""
@@ -171,7 +173,7 @@ async def complete_upload(control: Control, upload_id: str, body: JsonObject) ->
     return json_response(upload_object(reply.upload))
 
 
-@router.post("/uploads/{upload_id}/cancel", **operation("Cancel an upload", "The upload."))
+@router.post("/uploads/{upload_id}/cancel", **operation("Cancel an upload", "Upload"))
 async def cancel_upload(control: Control, upload_id: str) -> Response:
     """Cancel an upload and delete its parts."""
     proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)

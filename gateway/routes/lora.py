@@ -35,13 +35,13 @@ LOAD_WAIT: Final = Duration(seconds=30)
 router = APIRouter()
 
 
-@router.get("/lora-adapters", **operation("List scales (llama-server)", "Scales."))
+@router.get("/lora-adapters", **operation("List scales (llama-server)", "LoraScales"))
 async def list_scales(control: Control) -> Response:
     """List the adapters by index, with their scales in requests that name no adapter."""
     return json_response(llama_server_list(await list_all_adapters(control)))
 
 
-@router.post("/lora-adapters", **operation("Set scales (llama-server)", "Success."))
+@router.post("/lora-adapters", **operation("Set scales (llama-server)", "Success"))
 async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
     """Set the scales in requests that name no adapter. Omitted adapters get 0."""
     adapters = await list_all_adapters(control)
@@ -56,7 +56,7 @@ async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
 
 @router.post(
     "/v1/load_lora_adapter",
-    **operation("Load an adapter (vLLM)", "Success.", json_body(LoadLoraBody)),
+    **operation("Load an adapter (vLLM)", "text/plain", json_body(LoadLoraBody)),
 )
 async def load(control: OperatorControl, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Register a file in one of the operator's folders, and wait until it is loaded."""
@@ -72,7 +72,7 @@ async def load(control: OperatorControl, body: JsonObject, request_id: Idempoten
 
 @router.post(
     "/v1/unload_lora_adapter",
-    **operation("Unload an adapter (vLLM)", "Success.", json_body(UnloadLoraBody)),
+    **operation("Unload an adapter (vLLM)", "text/plain", json_body(UnloadLoraBody)),
 )
 async def unload(control: OperatorControl, body: JsonObject) -> Response:
     """Delete an adapter."""
@@ -82,7 +82,7 @@ async def unload(control: OperatorControl, body: JsonObject) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
-@router.get("/admin/loras", **operation("List adapter names", "Names."))
+@router.get("/admin/loras", **operation("List adapter names", "AdapterNames"))
 async def list_names(control: OperatorControl) -> Response:
     """List the names of the project's adapters."""
     names = [adapter.name for adapter in await list_all_adapters(control)]
@@ -90,7 +90,8 @@ async def list_names(control: OperatorControl) -> Response:
 
 
 @router.post(
-    "/admin/loras", **operation("Register an adapter by path", "Success.", json_body(NamedPathBody))
+    "/admin/loras",
+    **operation("Register an adapter by path", "AdapterStatus", json_body(NamedPathBody)),
 )
 async def register(
     control: OperatorControl, body: JsonObject, request_id: IdempotencyKey
@@ -103,7 +104,7 @@ async def register(
     return json_response({"name": header.name, "status": "registered"})
 
 
-@router.delete("/admin/loras/{name}", **operation("Delete an adapter", "Success."))
+@router.delete("/admin/loras/{name}", **operation("Delete an adapter", "AdapterStatus"))
 async def unregister(control: OperatorControl, name: str) -> Response:
     """Delete an adapter."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)

@@ -9,28 +9,34 @@ from dialects.anthropic import objects as anthropic
 from dialects.openai.chat.objects import model_list, model_object
 from gateway.context import Context, Inference
 from gateway.http.dialect import Dialect, dialect_of
-from gateway.http.docs import operation
+from gateway.http.docs import ANTHROPIC_ERROR, ERROR, operation
 from gateway.http.errors import json_response
 from svc_kit.errors import ModelNotFound
 
 router = APIRouter()
+_ERRORS = f"{ERROR}|{ANTHROPIC_ERROR}"
 
 
 @router.get("/v1/health", include_in_schema=False)
-@router.get("/health", **operation("Liveness", "The process is alive."))
+@router.get("/health", **operation("Liveness", "Status"))
 async def health() -> Response:
     """Succeeds while the process is alive, regardless of other services."""
     return json_response({"status": "ok"})
 
 
-@router.get("/ready", **operation("Readiness", "Requests are served."))
+@router.get("/ready", **operation("Readiness", "Status"))
 async def ready(context: Context) -> Response:
     """Returns 503 while the inference service is unreachable, loading or draining."""
     await context.check_ready()
     return json_response({"status": "ready"})
 
 
-@router.get("/v1/models", **operation("List the models", "A list of models."))
+@router.get(
+    "/v1/models",
+    **operation(
+        "List the models", "ModelList|AnthropicModelList", query=anthropic.PageQuery, error=_ERRORS
+    ),
+)
 async def list_models(inference: Inference, request: Request) -> Response:
     """List the models, as Anthropic does for requests with the header anthropic-version."""
     proto = inference_service_pb2.ListModelsRequest()
@@ -42,7 +48,10 @@ async def list_models(inference: Inference, request: Request) -> Response:
     return json_response(model_list(models))
 
 
-@router.get("/v1/models/{model:path}", **operation("Retrieve a model", "A model."))
+@router.get(
+    "/v1/models/{model:path}",
+    **operation("Retrieve a model", "Model|AnthropicModel", error=_ERRORS),
+)
 async def retrieve_model(inference: Inference, model: str, request: Request) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""
     if not model:  # for the inference service, an empty name is its first model

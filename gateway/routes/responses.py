@@ -27,7 +27,7 @@ from dialects.openai.responses.requests import (
     report_reasoning,
 )
 from dialects.openai.shared.objects import DONE, deleted_object, list_object
-from dialects.openai.shared.pagination import parse_page_fields
+from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_fields
 from gateway.context import (
     Context,
     Control,
@@ -36,7 +36,7 @@ from gateway.context import (
     Inference,
     JsonObject,
 )
-from gateway.http.docs import json_body, operation
+from gateway.http.docs import INTEGER, json_body, operation
 from gateway.http.errors import error_response, json_response
 from gateway.response_socket import ResponseSocket
 from gateway.rpc import InferenceClient
@@ -71,7 +71,7 @@ router = APIRouter(prefix="/v1/responses")
 @router.post(
     "",
     **operation(
-        "Create a response", "A response, or its events.", json_body(ResponseBody), stream=True
+        "Create a response", "ResponseResource", json_body(ResponseBody), events="ResponseEvent"
     ),
 )
 async def create_response(
@@ -113,7 +113,7 @@ def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
 
 
 @router.post(
-    "/input_tokens", **operation("Count input tokens", "A token count.", json_body(ResponseBody))
+    "/input_tokens", **operation("Count input tokens", "InputTokens", json_body(ResponseBody))
 )
 async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     """Count the tokens of the prompt that a response would have."""
@@ -125,7 +125,7 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     return json_response(content)
 
 
-@router.post("/compact", **operation("Compact items", "A compaction.", json_body(CompactBody)))
+@router.post("/compact", **operation("Compact items", "Compaction", json_body(CompactBody)))
 async def compact(control: Control, body: JsonObject, context: Context) -> Response:
     """Summarize items to fewer tokens, as input of later responses."""
     proto = compact_request(body)
@@ -133,7 +133,7 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
     return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
 
 
-@router.get("", **operation("List the responses", "A list of responses."))
+@router.get("", **operation("List the responses", "ResponseList", query=PageQuery))
 async def list_responses(control: Control, request: Request) -> Response:
     """List stored responses without their output, paged by `after`, `before`, `limit` and `order`.
     Extension of Corral."""
@@ -144,7 +144,13 @@ async def list_responses(control: Control, request: Request) -> Response:
 
 
 @router.get(
-    "/{response_id}", **operation("Retrieve a response", "A response, or its events.", stream=True)
+    "/{response_id}",
+    **operation(
+        "Retrieve a response",
+        "ResponseResource",
+        query={"stream": {"type": "boolean"}, "starting_after": INTEGER},
+        events="ResponseEvent",
+    ),
 )
 async def retrieve_response(
     control: Control, response_id: str, request: Request, include: Include, context: Context
@@ -163,7 +169,7 @@ async def retrieve_response(
     return json_response(response_object(reply.response))
 
 
-@router.delete("/{response_id}", **operation("Delete a response", "Deletion status."))
+@router.delete("/{response_id}", **operation("Delete a response", "Deleted"))
 async def delete_response(control: Control, response_id: str) -> Response:
     """Delete a response and its items, except those that belong to a conversation."""
     proto = pb.DeleteResponseRequest(response_id=response_id)
@@ -171,7 +177,7 @@ async def delete_response(control: Control, response_id: str) -> Response:
     return json_response(deleted_object(response_id, "response"))
 
 
-@router.post("/{response_id}/cancel", **operation("Cancel a response", "The response."))
+@router.post("/{response_id}/cancel", **operation("Cancel a response", "ResponseResource"))
 async def cancel_response(control: Control, response_id: str) -> Response:
     """Cancel a background response. Its output so far is kept."""
     proto = pb.CancelResponseRequest(response_id=response_id)
@@ -179,7 +185,9 @@ async def cancel_response(control: Control, response_id: str) -> Response:
     return json_response(response_object(reply.response))
 
 
-@router.get("/{response_id}/input_items", **operation("List input items", "A list of items."))
+@router.get(
+    "/{response_id}/input_items", **operation("List input items", "ItemList", query=ListQuery)
+)
 async def list_input_items(
     control: Control, response_id: str, request: Request, include: Include
 ) -> Response:

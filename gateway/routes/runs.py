@@ -38,10 +38,10 @@ from dialects.openai.assistants.run_requests import (
 from dialects.openai.assistants.thread_requests import MetadataBody
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
 from dialects.openai.shared.objects import list_object
-from dialects.openai.shared.pagination import parse_page_fields
+from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.calls import StreamCall
 from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import json_body, operation
+from gateway.http.docs import INTEGER, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import ControlClient
@@ -169,9 +169,9 @@ run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
     "/runs",
     **operation(
         "Create a thread and a run",
-        "A run, or its events.",
+        "Run",
         json_body(ThreadAndRunBody),
-        stream=True,
+        events="ThreadEvent",
     ),
 )
 async def create_thread_and_run(
@@ -187,7 +187,7 @@ async def create_thread_and_run(
 
 @router.post(
     "/{thread_id}/runs",
-    **operation("Create a run", "A run, or its events.", json_body(RunBody), stream=True),
+    **operation("Create a run", "Run", json_body(RunBody), events="ThreadEvent"),
 )
 async def create_run(
     control: Control,
@@ -204,7 +204,7 @@ async def create_run(
         return await responder.respond(create, stream=body.stream)
 
 
-@router.get("/{thread_id}/runs", **operation("List the runs", "A list of runs."))
+@router.get("/{thread_id}/runs", **operation("List the runs", "RunList", query=PageQuery))
 async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
     """List runs, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -213,7 +213,7 @@ async def list_runs(control: Control, request: Request, thread_id: str) -> Respo
     return json_response(list_object(page.runs, run_object, page.next_page_token))
 
 
-@run_router.get("", **operation("Retrieve a run", "A run."))
+@run_router.get("", **operation("Retrieve a run", "Run"))
 async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
     """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
     proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
@@ -221,7 +221,7 @@ async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Respons
     return _run_response(reply.run)
 
 
-@run_router.post("", **operation("Update a run", "A run.", json_body(MetadataBody)))
+@run_router.post("", **operation("Update a run", "Run", json_body(MetadataBody)))
 async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
     """Replace the metadata of a run."""
     with openai_names(ASSISTANT_PARAMS):
@@ -230,7 +230,7 @@ async def update_run(control: Control, thread_id: str, run_id: str, body: JsonOb
         return _run_response(reply.run)
 
 
-@run_router.post("/cancel", **operation("Cancel a run", "The run."))
+@run_router.post("/cancel", **operation("Cancel a run", "Run"))
 async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
     """Cancel a run. Its messages so far are kept."""
     proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
@@ -240,9 +240,7 @@ async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
 
 @run_router.post(
     "/submit_tool_outputs",
-    **operation(
-        "Submit tool outputs", "The run, or its events.", json_body(ToolOutputsBody), stream=True
-    ),
+    **operation("Submit tool outputs", "Run", json_body(ToolOutputsBody), events="ThreadEvent"),
 )
 async def submit_tool_outputs(
     control: Control,
@@ -260,7 +258,12 @@ async def submit_tool_outputs(
         return await responder.respond(submit, stream=body.stream)
 
 
-@run_router.get("/events", **operation("Stream the events of a run", "Events.", stream=True))
+@run_router.get(
+    "/events",
+    **operation(
+        "Stream the events of a run", "", query={"starting_after": INTEGER}, events="ThreadEvent"
+    ),
+)
 async def follow_run(
     control: Control,
     request: Request,
@@ -278,7 +281,7 @@ async def follow_run(
     return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
 
 
-@run_router.get("/steps", **operation("List run steps", "A list of steps."))
+@run_router.get("/steps", **operation("List run steps", "RunStepList", query=PageQuery))
 async def list_steps(
     control: Control, request: Request, thread_id: str, run_id: str, include: Include
 ) -> Response:
@@ -292,7 +295,7 @@ async def list_steps(
     return json_response(list_object(page.steps, write, page.next_page_token))
 
 
-@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "A step."))
+@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "RunStep"))
 async def retrieve_step(
     control: Control, thread_id: str, run_id: str, step_id: str, include: Include
 ) -> Response:

@@ -20,7 +20,12 @@ from dialects.openai.assistants.thread_requests import (
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
 from dialects.openai.responses.conversations import conversation_object
 from dialects.openai.shared.objects import deleted_object, list_object
-from dialects.openai.shared.pagination import page_fields, parse_page_fields, parse_page_query
+from dialects.openai.shared.pagination import (
+    PageQuery,
+    page_fields,
+    parse_page_fields,
+    parse_page_query,
+)
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
@@ -29,7 +34,7 @@ router = APIRouter(prefix="/v1/threads")
 messages_router = APIRouter(prefix="/v1/threads/{thread_id}/messages")
 
 
-@router.post("", **operation("Create a thread", "A thread.", json_body(ThreadBody)))
+@router.post("", **operation("Create a thread", "Thread", json_body(ThreadBody)))
 async def create_thread(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create a thread, optionally with messages."""
     with openai_names(ASSISTANT_PARAMS):
@@ -38,7 +43,7 @@ async def create_thread(control: Control, body: JsonObject, request_id: Idempote
     return json_response(thread_object(reply.thread))
 
 
-@router.get("", **operation("List the threads", "A list of threads."))
+@router.get("", **operation("List the threads", "ThreadList", query=PageQuery))
 async def list_threads(control: Control, request: Request) -> Response:
     """List threads, paged by `after`, `before`, `limit` and `order`. Extension of Corral."""
     with openai_names(ASSISTANT_PARAMS):
@@ -47,7 +52,7 @@ async def list_threads(control: Control, request: Request) -> Response:
     return json_response(list_object(page.threads, thread_object, page.next_page_token))
 
 
-@router.get("/{thread_id}", **operation("Retrieve a thread", "A thread."))
+@router.get("/{thread_id}", **operation("Retrieve a thread", "Thread"))
 async def retrieve_thread(control: Control, thread_id: str) -> Response:
     """Retrieve a thread."""
     proto = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
@@ -55,9 +60,7 @@ async def retrieve_thread(control: Control, thread_id: str) -> Response:
     return json_response(thread_object(reply.thread))
 
 
-@router.post(
-    "/{thread_id}", **operation("Update a thread", "A thread.", json_body(ThreadUpdateBody))
-)
+@router.post("/{thread_id}", **operation("Update a thread", "Thread", json_body(ThreadUpdateBody)))
 async def update_thread(control: Control, thread_id: str, body: JsonObject) -> Response:
     """Update the metadata or tool resources in the body; null removes them."""
     with openai_names(ASSISTANT_PARAMS):
@@ -66,7 +69,7 @@ async def update_thread(control: Control, thread_id: str, body: JsonObject) -> R
     return json_response(thread_object(reply.thread))
 
 
-@router.delete("/{thread_id}", **operation("Delete a thread", "Deletion status."))
+@router.delete("/{thread_id}", **operation("Delete a thread", "Deleted"))
 async def delete_thread(control: Control, thread_id: str) -> Response:
     """Delete a thread with its messages and runs. Rejected while a run is active."""
     proto = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
@@ -75,7 +78,7 @@ async def delete_thread(control: Control, thread_id: str) -> Response:
 
 
 @router.post(
-    "/{thread_id}/migrate", **operation("Convert a thread to a conversation", "A conversation.")
+    "/{thread_id}/migrate", **operation("Convert a thread to a conversation", "Conversation")
 )
 async def migrate_thread(control: Control, thread_id: str, request_id: IdempotencyKey) -> Response:
     """Create a conversation with the same items, for use with responses. The thread is kept.
@@ -86,7 +89,7 @@ async def migrate_thread(control: Control, thread_id: str, request_id: Idempoten
     return json_response(conversation_object(reply.conversation))
 
 
-@messages_router.post("", **operation("Add a message", "A message.", json_body(MessageBody)))
+@messages_router.post("", **operation("Add a message", "ThreadMessage", json_body(MessageBody)))
 async def create_message(
     control: Control, thread_id: str, body: JsonObject, request_id: IdempotencyKey
 ) -> Response:
@@ -97,7 +100,9 @@ async def create_message(
     return json_response(message_object(reply.message))
 
 
-@messages_router.get("", **operation("List the messages", "A list of messages."))
+@messages_router.get(
+    "", **operation("List the messages", "ThreadMessageList", query=MessageListQuery)
+)
 async def list_messages(control: Control, request: Request, thread_id: str) -> Response:
     """List messages, paged by `after`, `before`, `limit` and `order`, filtered by `run_id`."""
     with openai_names(ASSISTANT_PARAMS):
@@ -109,7 +114,7 @@ async def list_messages(control: Control, request: Request, thread_id: str) -> R
     return json_response(list_object(page.messages, message_object, page.next_page_token))
 
 
-@messages_router.get("/{message_id}", **operation("Retrieve a message", "A message."))
+@messages_router.get("/{message_id}", **operation("Retrieve a message", "ThreadMessage"))
 async def retrieve_message(control: Control, thread_id: str, message_id: str) -> Response:
     """Retrieve a message."""
     proto = message_service_pb2.GetMessageRequest(thread_id=thread_id, message_id=message_id)
@@ -118,7 +123,7 @@ async def retrieve_message(control: Control, thread_id: str, message_id: str) ->
 
 
 @messages_router.post(
-    "/{message_id}", **operation("Update a message", "A message.", json_body(MetadataBody))
+    "/{message_id}", **operation("Update a message", "ThreadMessage", json_body(MetadataBody))
 )
 async def update_message(
     control: Control, thread_id: str, message_id: str, body: JsonObject
@@ -130,7 +135,7 @@ async def update_message(
     return json_response(message_object(reply.message))
 
 
-@messages_router.delete("/{message_id}", **operation("Delete a message", "Deletion status."))
+@messages_router.delete("/{message_id}", **operation("Delete a message", "Deleted"))
 async def delete_message(control: Control, thread_id: str, message_id: str) -> Response:
     """Delete a message. Rejected while a run is active."""
     proto = message_service_pb2.DeleteMessageRequest(thread_id=thread_id, message_id=message_id)

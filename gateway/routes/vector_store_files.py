@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
 from dialects.openai.resources.vector_stores import (
+    StoreFileListQuery,
     VectorStoreFileBatchBody,
     VectorStoreFileBody,
     VectorStoreFileUpdateBody,
@@ -22,6 +23,7 @@ from dialects.openai.shared.objects import deleted_object, list_object
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.vector_stores import polled
 
 router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
@@ -29,19 +31,27 @@ batches_router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
 
 
 @router.post(
-    "", **operation("Add a file to a vector store", "The file.", json_body(VectorStoreFileBody))
+    "",
+    **operation("Add a file to a vector store", "VectorStoreFile", json_body(VectorStoreFileBody)),
 )
 async def create_vector_store_file(
-    control: Control, store_id: str, body: JsonObject, request_id: IdempotencyKey
+    control: Control,
+    store_id: str,
+    body: JsonObject,
+    request_id: IdempotencyKey,
+    request: Request,
 ) -> Response:
     """Add a file to a vector store. It is ingested in the background."""
     with openai_names(VECTOR_STORE_PARAMS):
         proto = create_file_request(store_id, body, request_id)
         reply = await control.call(control.vector_store_files.CreateVectorStoreFile, proto)
+        set_rate_limits(request.scope, reply)
         return polled(store_file_object(reply.file), reply.file)
 
 
-@router.get("", **operation("List the files of a store", "A list of files."))
+@router.get(
+    "", **operation("List the files of a store", "VectorStoreFileList", query=StoreFileListQuery)
+)
 async def list_vector_store_files(control: Control, request: Request, store_id: str) -> Response:
     """List files, paged by `after`, `before`, `limit` and `order`, filtered by `filter`."""
     with openai_names(VECTOR_STORE_PARAMS):
@@ -50,7 +60,7 @@ async def list_vector_store_files(control: Control, request: Request, store_id: 
     return json_response(list_object(page.files, store_file_object, page.next_page_token))
 
 
-@router.get("/{file_id}", **operation("Retrieve a file", "The file."))
+@router.get("/{file_id}", **operation("Retrieve a file", "VectorStoreFile"))
 async def retrieve_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
     """Retrieve a file of a vector store."""
     proto = pb.GetVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
@@ -59,7 +69,8 @@ async def retrieve_vector_store_file(control: Control, store_id: str, file_id: s
 
 
 @router.post(
-    "/{file_id}", **operation("Update a file", "The file.", json_body(VectorStoreFileUpdateBody))
+    "/{file_id}",
+    **operation("Update a file", "VectorStoreFile", json_body(VectorStoreFileUpdateBody)),
 )
 async def update_vector_store_file(
     control: Control, store_id: str, file_id: str, body: JsonObject
@@ -71,7 +82,7 @@ async def update_vector_store_file(
         return polled(store_file_object(reply.file), reply.file)
 
 
-@router.delete("/{file_id}", **operation("Remove a file", "Deletion status."))
+@router.delete("/{file_id}", **operation("Remove a file", "Deleted"))
 async def delete_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
     """Remove a file from a vector store. The file itself is kept."""
     proto = pb.DeleteVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
@@ -79,7 +90,7 @@ async def delete_vector_store_file(control: Control, store_id: str, file_id: str
     return json_response(deleted_object(file_id, "vector_store.file.deleted"))
 
 
-@router.get("/{file_id}/content", **operation("Get a file's text", "The text."))
+@router.get("/{file_id}/content", **operation("Get a file's text", "VectorStoreFileContent"))
 async def retrieve_vector_store_file_content(
     control: Control, store_id: str, file_id: str
 ) -> Response:
@@ -93,20 +104,25 @@ async def retrieve_vector_store_file_content(
 @batches_router.post(
     "",
     **operation(
-        "Add files to a vector store", "A batch of files.", json_body(VectorStoreFileBatchBody)
+        "Add files to a vector store", "VectorStoreFileBatch", json_body(VectorStoreFileBatchBody)
     ),
 )
 async def create_vector_store_file_batch(
-    control: Control, store_id: str, body: JsonObject, request_id: IdempotencyKey
+    control: Control,
+    store_id: str,
+    body: JsonObject,
+    request_id: IdempotencyKey,
+    request: Request,
 ) -> Response:
     """Add several files to a vector store."""
     with openai_names(VECTOR_STORE_PARAMS):
         proto = create_file_batch_request(store_id, body, request_id)
         reply = await control.call(control.vector_store_files.CreateVectorStoreFileBatch, proto)
+        set_rate_limits(request.scope, reply)
         return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.get("/{batch_id}", **operation("Retrieve a file batch", "The batch."))
+@batches_router.get("/{batch_id}", **operation("Retrieve a file batch", "VectorStoreFileBatch"))
 async def retrieve_vector_store_file_batch(
     control: Control, store_id: str, batch_id: str
 ) -> Response:
@@ -116,7 +132,7 @@ async def retrieve_vector_store_file_batch(
     return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.post("/{batch_id}/cancel", **operation("Cancel a batch", "The batch."))
+@batches_router.post("/{batch_id}/cancel", **operation("Cancel a batch", "VectorStoreFileBatch"))
 async def cancel_vector_store_file_batch(
     control: Control, store_id: str, batch_id: str
 ) -> Response:
@@ -126,7 +142,10 @@ async def cancel_vector_store_file_batch(
     return polled(file_batch_object(reply.batch), reply.batch)
 
 
-@batches_router.get("/{batch_id}/files", **operation("List the files of a batch", "Files."))
+@batches_router.get(
+    "/{batch_id}/files",
+    **operation("List the files of a batch", "VectorStoreFileList", query=StoreFileListQuery),
+)
 async def list_vector_store_file_batch_files(
     control: Control, request: Request, store_id: str, batch_id: str
 ) -> Response:

@@ -18,10 +18,11 @@ from dialects.openai.resources.vector_stores import (
     update_store_request,
 )
 from dialects.openai.shared.objects import deleted_object, list_object, state_name
-from dialects.openai.shared.pagination import parse_page_fields
+from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import SEARCH_TIMEOUT_S
 
 POLL_AFTER_MS = "250"
@@ -31,20 +32,19 @@ POLL_AFTER_MS = "250"
 router = APIRouter(prefix="/v1/vector_stores")
 
 
-@router.post(
-    "", **operation("Create a vector store", "A vector store.", json_body(VectorStoreBody))
-)
+@router.post("", **operation("Create a vector store", "VectorStore", json_body(VectorStoreBody)))
 async def create_vector_store(
-    control: Control, body: JsonObject, request_id: IdempotencyKey
+    control: Control, body: JsonObject, request_id: IdempotencyKey, request: Request
 ) -> Response:
     """Create a vector store. Its files are ingested in the background."""
     with openai_names(VECTOR_STORE_PARAMS):
         proto = create_store_request(body, request_id)
         reply = await control.call(control.vector_stores.CreateVectorStore, proto)
+        set_rate_limits(request.scope, reply)
         return polled(store_object(reply.vector_store), reply.vector_store)
 
 
-@router.get("", **operation("List the vector stores", "A list of them."))
+@router.get("", **operation("List the vector stores", "VectorStoreList", query=PageQuery))
 async def list_vector_stores(control: Control, request: Request) -> Response:
     """List vector stores, paged by `after`, `before`, `limit` and `order`."""
     with openai_names(VECTOR_STORE_PARAMS):
@@ -53,7 +53,7 @@ async def list_vector_stores(control: Control, request: Request) -> Response:
     return json_response(list_object(page.vector_stores, store_object, page.next_page_token))
 
 
-@router.get("/{store_id}", **operation("Retrieve a vector store", "The store."))
+@router.get("/{store_id}", **operation("Retrieve a vector store", "VectorStore"))
 async def retrieve_vector_store(control: Control, store_id: str) -> Response:
     """Retrieve a vector store with its current counts."""
     proto = pb.GetVectorStoreRequest(vector_store_id=store_id)
@@ -63,7 +63,7 @@ async def retrieve_vector_store(control: Control, store_id: str) -> Response:
 
 @router.post(
     "/{store_id}",
-    **operation("Update a vector store", "The store.", json_body(VectorStoreUpdateBody)),
+    **operation("Update a vector store", "VectorStore", json_body(VectorStoreUpdateBody)),
 )
 async def update_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
     """Update the name, expiration or metadata of a vector store."""
@@ -73,7 +73,7 @@ async def update_vector_store(control: Control, store_id: str, body: JsonObject)
         return polled(store_object(reply.vector_store), reply.vector_store)
 
 
-@router.delete("/{store_id}", **operation("Delete a vector store", "Deletion status."))
+@router.delete("/{store_id}", **operation("Delete a vector store", "Deleted"))
 async def delete_vector_store(control: Control, store_id: str) -> Response:
     """Delete a vector store. Its files are kept."""
     proto = pb.DeleteVectorStoreRequest(vector_store_id=store_id)
@@ -83,15 +83,18 @@ async def delete_vector_store(control: Control, store_id: str) -> Response:
 
 @router.post(
     "/{store_id}/search",
-    **operation("Search a vector store", "Search results.", json_body(VectorSearchBody)),
+    **operation("Search a vector store", "VectorStoreSearchResults", json_body(VectorSearchBody)),
 )
-async def search_vector_store(control: Control, store_id: str, body: JsonObject) -> Response:
+async def search_vector_store(
+    control: Control, store_id: str, body: JsonObject, request: Request
+) -> Response:
     """Find the chunks that match a query best."""
     with openai_names(VECTOR_STORE_PARAMS):
         proto = search_request(store_id, body)
         reply = await control.call(
             control.vector_stores.SearchVectorStore, proto, timeout_s=SEARCH_TIMEOUT_S
         )
+        set_rate_limits(request.scope, reply)
     return json_response(search_page(proto.queries, reply.hits))
 
 

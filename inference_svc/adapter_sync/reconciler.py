@@ -30,7 +30,7 @@ from svc_kit.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from svc_kit.logs import log_errors
+from svc_kit.logs import OutageLevel, log_errors
 
 log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 30.0
@@ -51,6 +51,7 @@ class Reconciler:
         frontend: str,
         address: str,
         poll_interval_s: float = 1.0,
+        outage_level: OutageLevel | None = None,
     ) -> None:
         """The desired state is saved in `folder` for a start without the control service. The
         engines are polled every `poll_interval_s`, because reloads of adapters send no signal."""
@@ -60,6 +61,7 @@ class Reconciler:
         self._frontend = frontend
         self._address = address
         self._poll_interval_s = poll_interval_s
+        self._outage_level = outage_level or OutageLevel()
         self._state = DesiredState()
         self._installed: dict[str, DesiredAdapter] = {}
         self._failures: dict[str, tuple[DesiredAdapter, DomainError]] = {}
@@ -96,8 +98,8 @@ class Reconciler:
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE_S
 
-        def level() -> int:
-            return logging.WARNING if pause == _FIRST_PAUSE_S else logging.DEBUG
+        def level(error: Exception) -> int:
+            return self._outage_level(error) if pause == _FIRST_PAUSE_S else logging.DEBUG
 
         while True:
             with log_errors(log, "the desired adapters cannot be watched", level):

@@ -73,14 +73,16 @@ def token_budget(conversation: Conversation) -> int | None:
     return conversation.options.thinking_budget_tokens
 
 
-def reasoning_spec(turn_format: TurnFormat, *, opens_in_reasoning: bool) -> ReasoningSpec | None:
+def reasoning_spec(
+    turn_format: TurnFormat, *, opens_in_reasoning: bool, offers_tools: bool
+) -> ReasoningSpec | None:
     """How the engine recognizes the reasoning; None if the format has none."""
     markers = turn_format.reasoning_markers
     if markers is None:
         return None
     return ReasoningSpec(
-        markers.begin,
-        turn_format.reasoning_ends,
+        markers.begin.lstrip(),
+        (*turn_format.reasoning_ends, *turn_format.interrupts(offers_tools=offers_tools)),
         is_open=opens_in_reasoning or turn_format.starts_in_reasoning,
         repeats=turn_format.is_harmony,
     )

@@ -7,7 +7,8 @@ messages that it renders.
 import json
 from typing import Any
 
-from inference_svc.chat.template_capabilities import EFFORTS, Capabilities
+from inference_svc.chat.json_values import json_or_none
+from inference_svc.chat.template_capabilities import EFFORTS, TOOL_VARIABLES, Capabilities
 
 _TOOLS_HEAD = "# Tools\n\nYou can call these functions:\n<tools>\n"
 _TOOLS_TAIL = (
@@ -19,12 +20,14 @@ _TOOLS_TAIL = (
 def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
     """Return the variables for the template. The "arguments" of a call, {"text": …, "value": …},
     are replaced by the one that the template supports."""
-    messages = [dict(message) for message in variables["messages"]]
+    messages = [_with_role(message, capabilities) for message in variables["messages"]]
     tools = variables["tools"]
     if not capabilities.tool_calls:
         messages = [_calls_as_text(message) for message in messages]
     if not capabilities.tool_results:
         messages = _results_as_user_turns(messages)
+    elif capabilities.tool_responses:
+        messages = _results_in_turns_of_calls(messages)
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
@@ -34,10 +37,10 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         tools = None
     if not capabilities.system_role:
         messages = _without_system_role(messages)
-    if capabilities.typed_content:
-        for message in messages:
-            message["content"] = [{"type": "text", "text": message["content"]}]
-    return {**variables, "messages": messages, "tools": tools}
+    for message in messages:
+        message["content"] = _content(message, capabilities)
+    named = TOOL_VARIABLES[capabilities.tool_variables](tools)
+    return {**variables, "messages": messages, **named}
 
 
 def thinking_variables(
@@ -53,6 +56,23 @@ def thinking_variables(
     if known and (effort is not None or "none" in capabilities.efforts):
         values["reasoning_effort"] = min(known, key=lambda name: abs(EFFORTS.index(name) - wanted))
     return values
+
+
+def _with_role(message: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
+    is_unknown = message["role"] == "developer" and not capabilities.developer_role
+    return {**message, "role": "system"} if is_unknown else {**message}
+
+
+def _content(message: dict[str, Any], capabilities: Capabilities) -> Any:
+    """The text or the parts of a message, as the template expects them."""
+    text, parts = message["content"], message.pop("parts", ())
+    texts = parts if capabilities.parts and parts and "\n".join(parts) == text else [text]
+    thoughts = []
+    if capabilities.thinking_parts and (thought := message.pop("reasoning_content", "")):
+        thoughts.append({"type": "thinking", "thinking": thought})
+    if not thoughts and not capabilities.typed_content and len(texts) == 1:
+        return text
+    return [*thoughts, *({"type": "text", "text": each} for each in texts)]
 
 
 def _arguments(arguments: dict[str, Any], as_text: bool) -> Any:
@@ -85,6 +105,27 @@ def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any
         else:
             turns.append(message)
         after_result = is_result
+    return turns
+
+
+def _results_in_turns_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Move results, and an answer after them, into the turn with the calls, as in Gemma 4."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else {}
+        if message["role"] == "tool" and "tool_calls" in last:
+            value = json_or_none(message["content"])
+            response = value if isinstance(value, dict) else message["content"]
+            responses = last.setdefault("tool_responses", [])
+            responses.append({"name": message.get("name", ""), "response": response})
+        elif (
+            message["role"] == "assistant"
+            and "tool_responses" in last
+            and "tool_calls" not in message
+        ):
+            last["content"] += ("\n" if last["content"] else "") + message["content"]
+        else:
+            turns.append(message)
     return turns
 
 

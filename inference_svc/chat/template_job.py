@@ -4,10 +4,13 @@ A template is an untrusted program from a model file. Jinja's sandbox denies acc
 internals; the child process limits time and memory. The environment is that of transformers'
 `apply_chat_template`: trimmed blocks, `break` and `continue`, a `tojson` that neither sorts keys
 nor escapes HTML, `raise_exception`, `strftime_now`, and `{% generation %}` as a tag without effect.
+As in llama.cpp, templates may also change lists, write the result of `map` as JSON, and read the
+date from variables; nothing is escaped beside a text marked as `safe`.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
+from copy import deepcopy
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -16,7 +19,7 @@ from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, no
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from inference_svc.chat.template_adapters import adapt, thinking_variables
 from inference_svc.chat.template_capabilities import Capabilities, detect_capabilities
@@ -32,8 +35,7 @@ def render(payload: dict[str, Any]) -> dict[str, Any]:
 
     `payload` has "template", "now" (ISO time for `strftime_now`), "thinking" (whether reasoning is
     enabled, and its effort; each may be None) and "variables", with "messages", "tools" and other
-    variables of the template. The result has "text", and of the template's capabilities "tools",
-    "switches" and "efforts".
+    variables of the template. The result has "text", and the template's `Capabilities`.
 
     Raises:
         JobRefused: The template is invalid or refused the messages.
@@ -41,18 +43,13 @@ def render(payload: dict[str, Any]) -> dict[str, Any]:
     template, capabilities = _prepare(payload["template"])
     enabled, effort = payload["thinking"]
     thinking = thinking_variables(enabled, effort, capabilities)
-    variables = thinking | adapt(payload["variables"], capabilities)
     now = datetime.fromisoformat(payload["now"])
+    variables = thinking | adapt(payload["variables"], capabilities)
     try:
-        text = _output(template, variables, now.strftime)
+        text = _output(template, variables, now)
     except _REFUSALS as problem:
         raise JobRefused(_describe(problem)) from None
-    return {
-        "text": text,
-        "tools": capabilities.tools,
-        "switches": capabilities.switches,
-        "efforts": capabilities.efforts,
-    }
+    return {"text": text, **capabilities._asdict()}
 
 
 # Errors of Python operations in a template. Errors of exhausted limits (memory, recursion) are not
@@ -80,12 +77,13 @@ class _GenerationTag(Extension):
 
 def build_environment() -> Environment:
     """Create the Jinja environment of chat templates."""
-    environment = ImmutableSandboxedEnvironment(
+    environment = SandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=["jinja2.ext.loopcontrols", _GenerationTag],
     )
     environment.filters["tojson"] = _to_json
+    environment.filters["safe"] = str
     environment.globals["raise_exception"] = _raise_exception
     return environment
 
@@ -101,17 +99,22 @@ def _prepare(source: str) -> tuple[Template, Capabilities]:
 
     def attempt(variables: dict[str, Any]) -> str:
         try:
-            return _output(template, variables, _PROBE_TIME.strftime)
+            return _output(template, deepcopy(variables), _PROBE_TIME)
         except (*_REFUSALS, JobRefused):
             return ""
 
     return template, detect_capabilities(attempt)
 
 
-def _output(template: Template, variables: dict[str, Any], strftime: Callable[[str], str]) -> str:
+def _output(template: Template, variables: dict[str, Any], now: datetime) -> str:
+    dates = {
+        "strftime_now": now.strftime,
+        "date_string": now.strftime("%d %b %Y"),
+        "datetime": now.strftime("%b %d %Y"),
+    }
     pieces: list[str] = []
     length = 0
-    for piece in template.generate(**variables, strftime_now=strftime):
+    for piece in template.generate(**(dates | variables)):
         pieces.append(piece)
         length += len(piece)
         if length > _MAX_OUTPUT_CHARACTERS:
@@ -145,7 +148,14 @@ def _to_json(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_to_list,
     )
+
+
+def _to_list(value: Any) -> list[Any]:
+    if isinstance(value, Iterator):  # the result of a filter such as `map`
+        return list(value)
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _raise_exception(message: str) -> NoReturn:

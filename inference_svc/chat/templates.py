@@ -9,7 +9,14 @@ from hashlib import sha256
 from typing import Any
 
 from inference_svc.chat.control_tokens import ControlTexts, Placeholders, PromptSpan
-from inference_svc.chat.conversation import Conversation, Message, Role, ToolCall, ToolSpec
+from inference_svc.chat.conversation import (
+    Conversation,
+    Message,
+    Role,
+    TextPart,
+    ToolCall,
+    ToolSpec,
+)
 from inference_svc.chat.json_values import json_or_none, schema_for_model
 from inference_svc.chat.parsers.formats import (
     NO_OVERRIDE,
@@ -19,7 +26,9 @@ from inference_svc.chat.parsers.formats import (
     TurnFormat,
     detect_format,
 )
+from inference_svc.chat.parsers.turn import Markers
 from inference_svc.chat.reasoning_support import NO_THINKING, ThinkingMode, ThinkingSupport
+from inference_svc.chat.template_capabilities import NO_CAPABILITIES, Capabilities
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
@@ -148,7 +157,8 @@ class ChatTemplates:
         )
         # Marks the end of the last message, to cut off what the template appends to it.
         end_mark = ""
-        if conversation.continues_final_message:
+        thought = _continued_thought(request["messages"], conversation, template, source)
+        if conversation.continues_final_message and not thought:
             end_mark = Placeholders([""]).write(0)
             request["messages"][-1]["content"] += end_mark
         variables = {
@@ -158,25 +168,39 @@ class ChatTemplates:
             "eos_token": template.eos_text,
         }
         effort = conversation.options.reasoning_effort
-        result = await self._run(source, variables, (conversation.thinks, effort))
-        text = _cut_at(result["text"], end_mark) if end_mark else result["text"]
+        text, capabilities = await self._run(source, variables, (conversation.thinks, effort))
+        text = _cut_at(text, end_mark) if end_mark else text
         turn_format = template.turn_format.apply(
-            _detect_format(source, supports_tools=result["tools"])
+            _detect_format(source, supports_tools=capabilities.tools)
         )
+        if thought and turn_format.reasoning_markers:
+            text = _reopened(text, turn_format.reasoning_markers, source) + thought
         spans = tuple(media.split_media(placeholders.split(text)))
         _check_media(spans, num_media)
         return RenderedPrompt(
             spans=spans,
-            opens_in_reasoning=_opens_in_reasoning(text, turn_format, conversation),
+            opens_in_reasoning=bool(thought)
+            or _opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
             stop_texts=_stop_texts(source, turn_format, conversation),
-            thinking=_thinking_support(source, turn_format, result),
+            thinking=_thinking_support(source, turn_format, capabilities),
         )
 
     async def find_format(self, template: ModelTemplate) -> tuple[TurnFormat, ThinkingSupport]:
         """Detect the output format of a model, and how its reasoning is controlled, from its
         template and the operator's override. A template that cannot be rendered counts as one
         without support for tools and switches."""
+        try:
+            result = await self.probe(template)
+        except DomainError:
+            result = NO_CAPABILITIES
+        turn_format = template.turn_format.apply(
+            _detect_format(template.source, supports_tools=result.tools)
+        )
+        return turn_format, _thinking_support(template.source, turn_format, result)
+
+    async def probe(self, template: ModelTemplate) -> Capabilities:
+        """Detect what a template supports. Raises like `render`."""
         variables = {
             "messages": [{"role": "user", "content": "Hello"}],
             "tools": None,
@@ -184,21 +208,14 @@ class ChatTemplates:
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
         }
-        try:
-            result = await self._run(template.source, variables)
-        except DomainError:
-            result = {"tools": False, "switches": (), "efforts": ()}
-        turn_format = template.turn_format.apply(
-            _detect_format(template.source, supports_tools=result["tools"])
-        )
-        return turn_format, _thinking_support(template.source, turn_format, result)
+        return (await self._run(template.source, variables))[1]
 
     async def _run(
         self,
         source: str,
         variables: dict[str, Any],
         thinking: tuple[bool | None, str | None] = (None, None),
-    ) -> dict[str, Any]:
+    ) -> tuple[str, Capabilities]:
         payload = {
             "template": source,
             "now": self._now().isoformat(),
@@ -212,7 +229,8 @@ class ChatTemplates:
         except JobFailed as failed:
             prefix = "" if failed.kind is FailureKind.REFUSED else "rendering was stopped: "
             raise TemplateFailed(problem=prefix + failed.problem) from None
-        return result
+        text = result.pop("text")
+        return text, Capabilities(**result)
 
 
 def _request_variables(
@@ -251,6 +269,8 @@ def _message_variable(
     if role is Role.DEVELOPER and not has_developer_role:
         role = Role.SYSTEM
     variable: dict[str, Any] = {"role": role.value, "content": message.content(media)}
+    if role is Role.USER and all(isinstance(part, TextPart) for part in message.parts):
+        variable["parts"] = [part.text for part in message.parts if isinstance(part, TextPart)]
     # gpt-oss's template uses the key "thinking", and refuses it together with content and calls.
     is_refused = reasoning_key == "thinking" and message.tool_calls and message.text
     if message.reasoning and not is_refused:
@@ -296,6 +316,36 @@ def _check_media(spans: Iterable[PromptSpan], count: int) -> None:
         raise TemplateFailed(problem="it omits or repeats a picture or sound of the messages")
 
 
+def _continued_thought(
+    messages: list[dict[str, Any]],
+    conversation: Conversation,
+    template: ModelTemplate,
+    source: str,
+) -> str:
+    """Remove and return the thought that the model continues: a last message without content."""
+    last = conversation.messages[-1]
+    turn_format = template.turn_format.apply(_detect_format(source, supports_tools=True))
+    is_thought = conversation.continues_final_message and last.reasoning and not last.text
+    if not is_thought or turn_format.reasoning_markers is None:
+        return ""
+    message = messages.pop()
+    thought: str = message.get("reasoning_content") or message["thinking"]
+    return thought
+
+
+def _reopened(text: str, markers: Markers, source: str) -> str:
+    """Open a thought at the end of a prompt, in the place of an empty one."""
+    begin, end = markers
+    stripped = text.rstrip()
+    if stripped.endswith(begin):
+        return text
+    before, marker, inside = stripped.removesuffix(end).rpartition(begin)
+    if stripped.endswith(end) and marker and not inside.strip():
+        text = before
+    has_line_break = f"{begin}\\n" in source or f"{begin}\n" in source
+    return f"{text}{begin}\n" if has_line_break else text + begin
+
+
 def _cut_at(text: str, mark: str) -> str:
     before, separator, _ = text.rpartition(mark)
     if not separator:
@@ -310,10 +360,12 @@ def _detect_format(source: str, *, supports_tools: bool) -> TurnFormat:
 
 
 def _thinking_support(
-    source: str, turn_format: TurnFormat, result: dict[str, Any]
+    source: str, turn_format: TurnFormat, capabilities: Capabilities
 ) -> ThinkingSupport:
     support = ThinkingSupport.detect(
-        turn_format, can_switch=bool(result["switches"]), efforts=tuple(result["efforts"])
+        turn_format,
+        can_switch=bool(capabilities.switches),
+        efforts=tuple(capabilities.efforts),
     )
     # Without a template it is unknown whether the model reasons.
     return support._replace(mode=ThinkingMode.NONE) if source == FALLBACK_TEMPLATE else support

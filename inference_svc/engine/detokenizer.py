@@ -6,6 +6,7 @@ result does not depend on how the bytes are split into tokens.
 
 import codecs
 from collections.abc import Sequence
+from itertools import repeat
 
 
 class Detokenizer:
@@ -57,8 +58,8 @@ def partial_marker(text: str, markers: Sequence[str]) -> int:
     """Return the length of the longest suffix of `text` that is the beginning of a marker. The text
     has no whole marker."""
     max_length = max(map(len, markers), default=0)
+    firsts = {marker[:1] for marker in markers}
     for length in range(min(len(text), max_length - 1), 0, -1):
-        tail = text[-length:]
-        if any(marker.startswith(tail) for marker in markers):
+        if text[-length] in firsts and any(map(str.startswith, markers, repeat(text[-length:]))):
             return length
     return 0

@@ -43,7 +43,8 @@ _GRAMMAR_PATIENCE_S = 0.005
 """How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
 """Seconds for the encoder in a second of decode calls. Calls with vectors count as its time."""
-_MAX_PAUSE_S = 0.05
+_MAX_PAUSE_S = 0.03
+"""After one step. Most pictures take a few of these pauses."""
 
 
 class Engine:
@@ -298,8 +299,9 @@ class Engine:
             return
         shared = [sequence for sequence in active if not sequence.request.deterministic]
         texts = [sequence for sequence in shared if sequence.is_decoding]
+        joining = [sequence for sequence in shared if sequence.is_at_last_token] if texts else []
         plan = self._planner.decode_plan(
-            texts,
+            texts + joining,
             beside_prompts=len(shared) > len(texts),
             others_wait=len(ready) > len(texts),
         )

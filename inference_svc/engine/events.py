@@ -50,12 +50,14 @@ class Logprob(NamedTuple):
 class ChosenLogprob(NamedTuple):
     """The sampled token or the token of a prompt, and the most probable ones, best first.
 
-    `rank` is the rank of a prompt's token, from 1; 0 for a sampled one.
+    `rank` is the rank of a prompt's token, from 1; 0 for a sampled one. `text` are the bytes that a
+    sampled token adds to the text: none for a hidden control token.
     """
 
     chosen: Logprob
     top: tuple[Logprob, ...]
     rank: int = 0
+    text: bytes = b""
 
 
 class PromptToken(NamedTuple):

@@ -149,7 +149,8 @@ class OutputProcessor:
             sequence.reasoning.add(token, piece)
         text = sequence.detokenizer.push(piece)
         if sampled is not None:
-            logprobs = (sampled.logprob,) if sampled.logprob is not None else ()
+            chosen = sampled.logprob
+            logprobs = (chosen._replace(text=piece),) if chosen is not None else ()
             self._emit(Delta(request.sequence_id, (text,), (token,), logprobs, self._clock()))
         is_stopped = sequence.detokenizer.stop is not None
         if is_stopped or ends:

@@ -163,8 +163,10 @@ class Pause(NamedTuple):
 
 
 class ShareCores(NamedTuple):
-    """Leave the cores to the encoder for a part of each step, or do so no longer."""
+    """Leave the cores to the encoder for a part of each step, or do so no longer. The result is
+    `SnapshotDone`."""
 
+    job_id: int
     is_encoding: bool
 
 

@@ -150,6 +150,13 @@ class Sequence:
         )
 
     @property
+    def is_at_last_token(self) -> bool:
+        """Whether all but the last token of the prompt is computed, so that the next row is like
+        that of a decoding sequence."""
+        is_new = self.first_token_at is None and not self.is_scoring
+        return is_new and self.num_remaining == self.num_computable == 1
+
+    @property
     def is_promoted(self) -> bool:
         """Whether it started in a higher priority class after a long wait."""
         return self.admitted_priority > self.request.priority

@@ -4,6 +4,7 @@ When the process dies, requests in flight end with ENGINE_RESTARTING (UNAVAILABL
 """
 
 import asyncio
+import contextlib
 import enum
 import logging
 import time
@@ -277,9 +278,15 @@ class EngineClient:
             raise self._restarting()
         return await self.adapters.load(adapter)
 
-    def share_cores(self, is_encoding: bool) -> None:
-        """Tell the engine whether pictures or sounds are encoded on the cores that it uses."""
-        self._send(ShareCores(is_encoding))
+    async def share_cores(self) -> None:
+        """Return once the engine leaves cores to the encoder: after its current step, or at once if
+        it is down."""
+        with contextlib.suppress(DomainError):
+            await self.snapshots.run(ShareCores(UNSET_ID, is_encoding=True))
+
+    def reclaim_cores(self) -> None:
+        """Let the engine use all cores again."""
+        self._send(ShareCores(UNSET_ID, is_encoding=False))
 
     async def flush(self) -> int:
         """Drop all prefixes that are only cached for reuse; return their tokens.

@@ -121,7 +121,7 @@ class DeviceMemoryReport(NamedTuple):
 
 class SnapshotDone(NamedTuple):
     """The answer to a snapshot command: the snapshot, the number of dropped ones, or an error; and
-    the folder's content (None: unchanged)."""
+    the folder's content (None: unchanged). Also the answer to `ShareCores`."""
 
     job_id: int
     outcome: Snapshot | int | DomainError

@@ -1,4 +1,4 @@
-"""Tracks pending commands on snapshots and cached prefixes, with a future for each."""
+"""Tracks pending commands that are not requests, with a future for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from inference_svc.engine.request import (
     Flush,
     RestoreSnapshot,
     SaveSnapshot,
+    ShareCores,
 )
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.snapshots.snapshot import Snapshot
@@ -37,9 +38,9 @@ class SnapshotTracker:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropCachedPrefixes | Flush) -> int: ...
+    async def run(self, command: DropCachedPrefixes | Flush | ShareCores) -> int: ...
 
-    async def run(self, command: FileCommand | Flush) -> Snapshot | int:
+    async def run(self, command: FileCommand | Flush | ShareCores) -> Snapshot | int:
         """Send a command with a new job id and return the answer. Raises `EngineRestarting`, or the
         `DomainError` of the answer.
 
@@ -49,7 +50,7 @@ class SnapshotTracker:
         job_id = next(self._ids)
         done: asyncio.Future[Snapshot | int] = asyncio.get_running_loop().create_future()
         self._waiting[job_id] = done
-        numbered: FileCommand | Flush = command._replace(job_id=job_id)
+        numbered: FileCommand | Flush | ShareCores = command._replace(job_id=job_id)
         self._send(numbered)
         try:
             return await done

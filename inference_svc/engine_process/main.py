@@ -5,6 +5,7 @@ It is a separate process because a failed native assertion aborts it, and becaus
 in the same interpreter would delay the step loop.
 """
 
+import gc
 import sys
 from functools import partial
 
@@ -44,6 +45,7 @@ def main(pipe_fd: int) -> None:
     if interval_s is None:
         threads = loaded.ready.warm_up.threads
         interval_s = default_interval_s(threads=threads, cores=config.cores)
+    gc.freeze()  # full collections would stop the step loop for as long as modules have objects
     StepLoop(
         pipe if config.abort_on is None else AbortingPipe(pipe, config.abort_on),
         engine,

@@ -202,8 +202,9 @@ class StepLoop:
                 self._report_disk_cache()
             case Pause(sequence_id, paused):
                 engine.pause(sequence_id, paused=paused)
-            case ShareCores(is_encoding):
+            case ShareCores(job_id, is_encoding):
                 engine.is_encoding = is_encoding
+                self._outbox.put(SnapshotDone(job_id, 0, None))
             case Flush(job_id):
                 engine.flush(job_id)
             case UnloadAdapter():

@@ -17,13 +17,14 @@ _log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 1.0
 
 
-def make_lease(channel: grpc.aio.Channel) -> Lease:
-    """Return a function that leases shares over a channel with the service token."""
+def make_lease(channel: grpc.aio.Channel, timeout_s: float = _TIMEOUT_S) -> Lease:
+    """Return a function that leases shares over a channel with the service token. A call that takes
+    longer than `timeout_s` fails."""
     stub = LimitServiceStub(channel)
 
     async def lease(request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
         with translate_errors("control"):
-            return await stub.LeaseLimits(request, timeout=_TIMEOUT_S)
+            return await stub.LeaseLimits(request, timeout=timeout_s)
 
     return lease
 

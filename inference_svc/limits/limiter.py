@@ -19,6 +19,7 @@ from corral.inference.v1.generation_pb2 import RateLimitStatus
 from inference_svc.limits.bucket import Bucket, BucketKey, Reservation
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import DomainError, UpstreamUnavailable
+from svc_kit.logs import OutageLevel
 from svc_kit.metrics import LimitMetrics
 
 _log = logging.getLogger(__name__)
@@ -181,6 +182,7 @@ class Limiter:
         *,
         grace_s: float,
         clock: Callable[[], float] = time.monotonic,
+        outage_level: OutageLevel | None = None,
     ) -> None:
         """`grace_s` is how long requests are admitted while control is away."""
         self._outputs = OutputMeans()
@@ -189,6 +191,7 @@ class Limiter:
         self._metrics = metrics
         self._grace_s = grace_s
         self._clock = clock
+        self._outage_level = outage_level or OutageLevel()
         self._holder = str(uuid.uuid4())
         self._limits: Mapping[str, pb.Limit] = {}
         self._prices: Mapping[str, pb.Price] = {}
@@ -208,13 +211,16 @@ class Limiter:
         Raises RateLimited or BudgetExceeded, or UpstreamUnavailable if control has been away for
         too long.
         """
-        limits = [limit for limit in self._limits.values() if _applies(limit, key)]
+        known = self._limits
+        limits = [limit for limit in known.values() if _applies(limit, key)]
         price, outputs = self._price(key.model), self._outputs
         output_tokens = num_choices * outputs.expect(key.model, max_tokens)
         charge = _Charge(price, Counts(1, prompt_tokens, 0, output_tokens))
         needs = {self._bucket(limit, key): charge.amount(limit.unit) for limit in limits}
         if short := {each: need for each, need in needs.items() if need > each.available}:
             await self._obtain(short)
+            if self._limits is not known:  # a limit may have been deleted meanwhile
+                return await self.admit(key, prompt_tokens, max_tokens, num_choices)
         return Admission(
             prompt_tokens,
             price=price,
@@ -304,8 +310,9 @@ class Limiter:
         except DomainError as error:
             now = self._clock()
             if now >= self._warns_from:
-                _log.warning("limits cannot be leased now: %s", error)
-                self._warns_from = math.inf
+                level = self._outage_level(error)
+                _log.log(level, "limits cannot be leased now: %s", error)
+                self._warns_from = math.inf if level == logging.WARNING else now + _START_S
             self._away_until = now + _RETRY_S
             return
         self._away_until = self._warns_from = 0.0

@@ -42,10 +42,12 @@ from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
 from inference_svc.llama.state_convert import (
+    HEAD_BYTES,
     LENGTHS_BYTES,
     StateMismatch,
     cache_lengths,
     convert_state,
+    window_length,
     write_lengths,
 )
 from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
@@ -337,12 +339,16 @@ class LlamaBackend:
         view = (ctypes.c_uint8 * size).from_buffer(state)
         llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
         partial = self._native_bytes(slot, llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
+        is_hybrid = llama_cpp.llama_model_is_hybrid(self._model)
         lengths = cache_lengths(
             size,
             partial,
             recurrent=llama_cpp.llama_model_is_recurrent(self._model),
-            hybrid=llama_cpp.llama_model_is_hybrid(self._model),
+            hybrid=is_hybrid,
         )
+        if is_hybrid and llama_cpp.llama_model_n_swa(self._model):
+            second = window_length(state, HEAD_BYTES + lengths.first)
+            lengths = lengths._replace(second=second)
         write_lengths(state, lengths)
         return state
 

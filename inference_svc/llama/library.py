@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+from collections import deque
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,9 @@ from llama_cpp.llama_cpp import _base_path, _lib
 
 log = logging.getLogger("llama.cpp")
 
+_LOAD_ERROR = "error loading model: "
+_load_errors: deque[str] = deque(maxlen=1)
+
 # ggml's levels: 1 debug, 2 info, 3 warning, 4 error, 5 continuation. Forwarded one level lower.
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 
@@ -17,8 +21,15 @@ _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]  # a ctypes function type
 def _log_line(level: int, text: bytes, _: ctypes.c_void_p) -> None:
     line = text.decode("utf-8", "replace").strip()
+    if _LOAD_ERROR in line:
+        _load_errors.append(line.split(_LOAD_ERROR)[1])
     if line and log.isEnabledFor(_LEVELS.get(level, logging.DEBUG)):
         log.log(_LEVELS.get(level, logging.DEBUG), "%s", line)
+
+
+def pop_load_error() -> str:
+    """Return llama.cpp's reason why it could not load the last model, and forget it."""
+    return _load_errors.pop() if _load_errors else "llama.cpp gives no reason"
 
 
 def start() -> None:

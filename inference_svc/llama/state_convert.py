@@ -3,9 +3,13 @@
 import struct
 from typing import NamedTuple
 
-_HEAD_BYTES = 8  # magic and sequence id
+HEAD_BYTES = 8  # magic and sequence id
 _COUNT = struct.Struct("<I")
 _LENGTHS = struct.Struct("<QQ")
+_LAYOUT = struct.Struct("<II")  # whether values are transposed, and the number of layers
+_ROW = struct.Struct("<iQ")  # type and bytes of a cell's keys or values
+_COLUMN = struct.Struct("<iII")  # type, bytes of a number, numbers of a cell
+_CELL_BYTES = 12  # position, number of sequences, sequence
 LENGTHS_BYTES = _LENGTHS.size
 
 
@@ -15,7 +19,7 @@ class StateMismatch(ValueError):
 
 class CacheLengths(NamedTuple):
     """Bytes of the attention caches in a state, which follow its head; 0 if absent. Models with a
-    sliding window have a second one; recurrent parts have no streams."""
+    sliding window have a second one; recurrent parts, which come last, have no streams."""
 
     first: int
     second: int
@@ -28,8 +32,31 @@ def cache_lengths(whole: int, partial: int, *, recurrent: bool, hybrid: bool) ->
         return CacheLengths(0, 0)
     first = whole - partial
     if first == 0:
-        return CacheLengths(whole - _HEAD_BYTES, 0)
-    return CacheLengths(first, 0 if hybrid else partial - _HEAD_BYTES)
+        return CacheLengths(whole - HEAD_BYTES, 0)
+    return CacheLengths(first, 0 if hybrid else partial - HEAD_BYTES)
+
+
+def window_length(state: bytearray, at: int) -> int:
+    """The bytes of the cache at `at`, which has keys and values of all its layers. The sizes of a
+    state do not say it where a recurrent part follows."""
+    start = at
+    streams = _read_count(state, at, len(state))
+    at += _COUNT.size
+    for _ in range(streams):
+        cells = _read_count(state, at, len(state))
+        at += _COUNT.size
+        if not cells:
+            continue
+        at += cells * _CELL_BYTES
+        is_transposed, layers = _LAYOUT.unpack_from(state, at)
+        at += _LAYOUT.size
+        for number in range(2 * layers):
+            if is_transposed and number >= layers:
+                _, size, count = _COLUMN.unpack_from(state, at)
+                at += _COLUMN.size + cells * size * count
+            else:
+                at += _ROW.size + cells * _ROW.unpack_from(state, at)[1]
+    return at - start
 
 
 def write_lengths(state: bytearray, lengths: CacheLengths) -> None:
@@ -41,14 +68,14 @@ def convert_state(state: bytearray, streams: int) -> tuple[bytearray, int]:
     """Convert a state to a context with `streams` streams; returns it and its size without the
     appended lengths. A state that already fits is returned unchanged. Raises `StateMismatch`."""
     end = len(state) - LENGTHS_BYTES
-    if end < _HEAD_BYTES:
+    if end < HEAD_BYTES:
         raise StateMismatch("the state is too short")
     lengths = CacheLengths(*_LENGTHS.unpack_from(state, end))
-    if _HEAD_BYTES + sum(lengths) > end:
+    if HEAD_BYTES + sum(lengths) > end:
         raise StateMismatch("the state is shorter than its caches")
-    if not lengths.first or _read_count(state, _HEAD_BYTES, end) == streams:
+    if not lengths.first or _read_count(state, HEAD_BYTES, end) == streams:
         return state, end
-    view, at = memoryview(state), _HEAD_BYTES
+    view, at = memoryview(state), HEAD_BYTES
     parts: list[bytes | memoryview] = [view[:at]]
     for length in filter(None, lengths):
         cells = _used_stream(view[at : at + length])

@@ -1,5 +1,5 @@
 """Tokenizes long texts in a sandboxed child process: llama.cpp's regular expressions are recursive
-and can exhaust the stack.
+and can exhaust the stack. Tries vocabularies there, too: llama.cpp aborts on some invalid ones.
 """
 
 from functools import lru_cache
@@ -12,6 +12,26 @@ from svc_kit.errors import DomainError
 from svc_kit.sandbox.jobs import JobRefused
 
 _MAX_CACHED_VOCABULARIES = 4
+_CODE_POINTS = (*range(0x100), *range(0x100, 0x800, 0x40), *range(0x800, 0xD800, 0x800), 0xE000)
+_ALL_BYTES = "".join(
+    map(chr, (*_CODE_POINTS, 0xF000, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000))
+)
+"""A text with every byte of UTF-8."""
+
+
+def check(payload: dict[str, Any]) -> int:
+    """Load the vocabulary of a model file, tokenize a text with it and read each token.
+
+    `payload` has "model" (an absolute path). Returns the number of tokens of the text. Raises
+    `JobRefused`: the vocabulary cannot be loaded.
+    """
+    try:
+        vocabulary = _load_vocabulary(payload["model"])
+    except ModelFileInvalid as problem:
+        raise JobRefused(problem.problem) from None
+    for _ in vocabulary.iter_pieces():
+        pass
+    return len(vocabulary.tokenize(_ALL_BYTES, add_special=True, parse_special=True))
 
 
 def tokenize(payload: dict[str, Any]) -> list[list[int]]:

@@ -66,7 +66,8 @@ class Vocabulary:
         params.devices = ctypes.cast(no_devices, ctypes.c_void_p)
         model = native.llama_model_load_from_file(str(path).encode(), params)
         if not model:
-            raise ModelFileInvalid(path, "llama.cpp cannot load its vocabulary")
+            reason = library.pop_load_error()
+            raise ModelFileInvalid(path, f"llama.cpp cannot load its vocabulary: {reason}")
         return cls(model, owns_model=True)
 
     @classmethod
@@ -230,6 +231,26 @@ class Vocabulary:
                 if written >= 0:
                     return buffer.raw[:written].decode("utf-8", "replace")
                 capacity = -written
+
+    @staticmethod
+    def render_chat(template: str, messages: Sequence[tuple[str, str]]) -> str | None:
+        """Render messages (roles and texts) and the beginning of an answer as llama.cpp does
+        without Jinja; None if the template is not in its list."""
+        chat = (native.llama_chat_message * len(messages))(
+            *(native.llama_chat_message(role.encode(), text.encode()) for role, text in messages)
+        )
+
+        def apply(buffer: Any, size: int) -> int:
+            source, count = template.encode(), len(messages)
+            written: int = native.llama_chat_apply_template(source, chat, count, True, buffer, size)
+            return written
+
+        size = apply(None, 0)
+        if size < 0:
+            return None
+        buffer = ctypes.create_string_buffer(size + 1)
+        apply(buffer, size + 1)
+        return buffer.raw[:size].decode("utf-8", "replace")
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """Return the bytes of a token, which may be part of a character. Control tokens are empty

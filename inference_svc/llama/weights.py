@@ -7,7 +7,7 @@ from typing import Any
 
 import llama_cpp
 
-from inference_svc.llama import devices
+from inference_svc.llama import devices, library
 from inference_svc.models.placement import Placement, SplitMode
 
 
@@ -52,7 +52,7 @@ def load_model(
     params.progress_callback = progress
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
     if not model:
-        raise ModelLoadError(f"llama.cpp cannot load {path}")
+        raise ModelLoadError(f"llama.cpp cannot load {path}: {library.pop_load_error()}")
     return model
 
 

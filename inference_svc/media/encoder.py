@@ -8,11 +8,10 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from inference_svc.engine_client.process import ChildProcess, RestartBackoff, describe_exit
 from inference_svc.machine import resident_bytes
@@ -61,6 +60,16 @@ class EncoderStats:
     crashes: int = 0
 
 
+class CoreOwner(Protocol):
+    """An engine that computes on the encoder's cores."""
+
+    async def share_cores(self) -> None:
+        """Return once it leaves cores to the encoder."""
+
+    def reclaim_cores(self) -> None:
+        """Let it use all cores again."""
+
+
 @dataclass(eq=False, slots=True)
 class _Job:
     request: EncodeRequest
@@ -72,7 +81,8 @@ class _Job:
 class Encoder:
     """The encoder process of one model. Call all methods on the event loop.
 
-    `ready` describes the loaded projector, None before `start`.
+    `ready` describes the loaded projector, None before `start`. `engine` is asked for cores before
+    each picture or sound: encoding that starts during a step delays it several times over.
     """
 
     def __init__(self, config: EncoderConfig, limits: EncoderLimits) -> None:
@@ -95,7 +105,8 @@ class Encoder:
         self._sent_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._crashes: Counter[bytes] = Counter()
-        self.on_busy: Callable[[bool], None] = lambda _: None
+        self.engine: CoreOwner | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     # --- lifecycle --------------------------------------------------------------------------------
 
@@ -109,8 +120,9 @@ class Encoder:
         """End the process. Waiting and new requests fail with `error` (default: DRAINING)."""
         if self._closed_with is None:
             self._closed_with = error or Draining()
-        if self._restart is not None:
-            self._restart.cancel()
+        for task in (self._restart, self._asking):
+            if task is not None:
+                task.cancel()
         self._fail_start("the encoder was closed while it loaded")
         self._fail_all(self._closed_with)
         if self._process is not None:
@@ -175,8 +187,25 @@ class Encoder:
             del self._waiting[project]
 
     def _send_next(self) -> None:
-        if self._running is not None or not self._is_up or not self._waiting:
+        if not self._can_send or (self._asking is not None and not self._asking.done()):
             return
+        if self.engine is None:
+            self._send()
+        else:
+            self._asking = asyncio.create_task(self._send_after_step(self.engine))
+
+    async def _send_after_step(self, engine: CoreOwner) -> None:
+        await engine.share_cores()
+        if self._can_send:
+            self._send()
+        else:
+            engine.reclaim_cores()
+
+    @property
+    def _can_send(self) -> bool:
+        return self._is_up and self._running is None and bool(self._waiting)
+
+    def _send(self) -> None:
         if self._process is None:
             return
         project = self._turns.next(self._waiting)
@@ -186,7 +215,6 @@ class Encoder:
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(self._limits.timeout_s, self._process.kill)
         self._process.send(job.request)
-        self.on_busy(True)
 
     def _end_running(self) -> _Job | None:
         job, self._running = self._running, None
@@ -194,7 +222,8 @@ class Encoder:
             self._deadline.cancel()
         if job is not None:
             self._turns.charge(job.project, time.monotonic() - self._sent_at)
-            self.on_busy(False)
+            if self.engine is not None:
+                self.engine.reclaim_cores()
         return job
 
     def _fail_all(self, error: DomainError) -> None:

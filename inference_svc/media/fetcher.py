@@ -1,9 +1,10 @@
-"""Fetches pictures, sounds and documents from the hosts that the operator allows."""
+"""Fetches pictures, sounds, documents and models from the hosts that the operator allows."""
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Final
 
@@ -20,12 +21,19 @@ _MAX_ADDRESSES: Final = 4
 class MediaFetcher:
     """Fetches files over HTTP. Redirects are not followed; the environment's proxies not used."""
 
-    def __init__(self, hosts: Sequence[str], *, timeout_s: float = FETCH_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        timeout_s: float = FETCH_TIMEOUT_S,
+        remedy: str = "send the content itself, for example as a data URL",
+    ) -> None:
         """`hosts` are names, or "*." and a suffix, with a port if it is not the usual one. Hosts
         that are allowed by a suffix must have public addresses. `timeout_s` is for a file, from
-        resolving its host to its last byte."""
+        resolving its host to its last byte. `remedy` is for callers whose host is not allowed."""
         self._hosts = tuple(host.lower() for host in hosts)
         self._timeout_s = timeout_s
+        self._remedy = remedy
         self._tls: ssl.SSLContext | None = None
 
     async def fetch(self, field: str, url: str, max_bytes: int) -> bytes:
@@ -36,24 +44,50 @@ class MediaFetcher:
                 in time with a file.
             TooLong: The file has more than `max_bytes`.
         """
-        target, host_may_be_private = self._check(field, url)
+        host = self.check(field, url)[0].raw_host.decode("ascii")
         try:
-            async with asyncio.timeout(self._timeout_s):
-                addresses = await _resolve(target, host_may_be_private)
-                if not addresses:
-                    raise InvalidField(
-                        field=field, problem=f"the host '{target.host}' has no public address"
-                    )
-                return await self._fetch_from(addresses, field, target, max_bytes)
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self.stream(field, url, {}) as response,
+            ):
+                return await _read(response, field, host, max_bytes)
         except TimeoutError:
             problem = f"fetching it took longer than {self._timeout_s:g} s"
             raise InvalidField(field=field, problem=problem) from None
         except (OSError, UnicodeError, httpx2.HTTPError):
-            problem = f"it cannot be fetched from '{target.host}'"
+            problem = f"it cannot be fetched from '{host}'"
             raise InvalidField(field=field, problem=problem) from None
 
-    def _check(self, field: str, url: str) -> tuple[httpx2.URL, bool]:
-        """Return the URL, and whether its host may have a private address."""
+    @asynccontextmanager
+    async def stream(
+        self, field: str, url: str, headers: Mapping[str, str], read_timeout_s: float | None = None
+    ) -> AsyncIterator[httpx2.Response]:
+        """Send a GET request for a URL; the body of the response is not read yet.
+
+        Raises `InvalidField` if the host is not allowed, and the errors of httpx and sockets.
+        """
+        target, host_may_be_private = self.check(field, url)
+        addresses = await _resolve(target, host_may_be_private)
+        if not addresses:
+            raise InvalidField(
+                field=field, problem=f"the host '{target.host}' has no public address"
+            )
+        if self._tls is None:
+            self._tls = await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
+        async with httpx2.AsyncClient(
+            verify=self._tls, timeout=read_timeout_s, trust_env=False
+        ) as client:
+            response = await _send(client, addresses, target, headers)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+    def check(self, field: str, url: str) -> tuple[httpx2.URL, bool]:
+        """Return the URL, and whether its host may have a private address.
+
+        Raises `InvalidField` if it is no URL, or its host is not allowed.
+        """
         try:
             target = httpx2.URL(url)
         except (httpx2.InvalidURL, UnicodeError):
@@ -72,22 +106,8 @@ class MediaFetcher:
             return target, False
         raise InvalidField(
             field=field,
-            problem=f"the host '{host}{suffix}' is not allowed on this server; send the content "
-            "itself, for example as a data URL",
+            problem=f"the host '{host}{suffix}' is not allowed on this server; {self._remedy}",
         )
-
-    async def _fetch_from(
-        self, addresses: Sequence[str], field: str, url: httpx2.URL, max_bytes: int
-    ) -> bytes:
-        if self._tls is None:
-            self._tls = await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
-        async with httpx2.AsyncClient(verify=self._tls, timeout=None, trust_env=False) as client:
-            for address in addresses[:-1]:
-                try:
-                    return await _get(client, address, field, url, max_bytes)
-                except httpx2.ConnectError:
-                    continue
-            return await _get(client, addresses[-1], field, url, max_bytes)
 
 
 async def _resolve(url: httpx2.URL, host_may_be_private: bool) -> list[str]:
@@ -101,28 +121,43 @@ async def _resolve(url: httpx2.URL, host_may_be_private: bool) -> list[str]:
     ][:_MAX_ADDRESSES]
 
 
-async def _get(
-    client: httpx2.AsyncClient, address: str, field: str, url: httpx2.URL, max_bytes: int
-) -> bytes:
-    host = url.raw_host.decode("ascii")
-    request = client.build_request(
+async def _send(
+    client: httpx2.AsyncClient,
+    addresses: Sequence[str],
+    url: httpx2.URL,
+    headers: Mapping[str, str],
+) -> httpx2.Response:
+    """Send the request to the first address that accepts a connection."""
+    *others, last = addresses
+    for address in others:
+        try:
+            return await client.send(_request(client, address, url, headers), stream=True)
+        except httpx2.ConnectError:
+            continue
+    return await client.send(_request(client, last, url, headers), stream=True)
+
+
+def _request(
+    client: httpx2.AsyncClient, address: str, url: httpx2.URL, headers: Mapping[str, str]
+) -> httpx2.Request:
+    host = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity"}
+    return client.build_request(
         "GET",
         url.copy_with(host=address),
-        headers={"host": url.netloc.decode("ascii"), "accept-encoding": "identity"},
-        extensions={"sni_hostname": host},
+        headers={**headers, **host},
+        extensions={"sni_hostname": url.raw_host.decode("ascii")},
     )
-    response = await client.send(request, stream=True)
-    try:
-        if response.status_code != httpx2.codes.OK:
-            problem = f"'{host}' answered with status {response.status_code}"
-            if response.has_redirect_location:
-                problem = f"'{host}' redirects to another address, which is not followed"
-            raise InvalidField(field=field, problem=problem)
-        content = bytearray()
-        async for chunk in response.aiter_raw():
-            content += chunk
-            if len(content) > max_bytes:
-                raise TooLong(field=field, length=len(content), limit=max_bytes, unit="bytes")
-        return bytes(content)
-    finally:
-        await response.aclose()
+
+
+async def _read(response: httpx2.Response, field: str, host: str, max_bytes: int) -> bytes:
+    if response.status_code != httpx2.codes.OK:
+        problem = f"'{host}' answered with status {response.status_code}"
+        if response.has_redirect_location:
+            problem = f"'{host}' redirects to another address, which is not followed"
+        raise InvalidField(field=field, problem=problem)
+    content = bytearray()
+    async for chunk in response.aiter_raw():
+        content += chunk
+        if len(content) > max_bytes:
+            raise TooLong(field=field, length=len(content), limit=max_bytes, unit="bytes")
+    return bytes(content)

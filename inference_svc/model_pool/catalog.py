@@ -16,19 +16,32 @@ from inference_svc.chat.rerank_inputs import PairTokenizer
 from inference_svc.chat.templates import ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
+from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry, LoadMarker
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.processor import MediaProcessor
+from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState, Resident
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
-from svc_kit.errors import AdapterNotFound, Draining, EngineRestarting, ModelCannot, ModelNotFound
+from svc_kit.errors import (
+    AdapterExists,
+    AdapterNotFound,
+    Draining,
+    EngineRestarting,
+    ModelCannot,
+    ModelExists,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+)
 from svc_kit.lifecycle import StartupError
+
+_DOWNLOAD_RETRY_S = 30.0
 
 
 @dataclass(slots=True)
@@ -95,9 +108,22 @@ class LoadedModel(NamedTuple):
 
 
 @dataclass(slots=True)
+class PendingModel:
+    """A model that is being downloaded, or whose files cannot be used: then it has a `problem`."""
+
+    name: str
+    source: str
+    aliases: tuple[str, ...] = ()
+    download: DownloadProgress = field(default_factory=DownloadProgress)
+    problem: str = ""
+    version: int = 0
+
+
+@dataclass(slots=True)
 class ModelEntry:
-    """A configured model. `requested` are the limits of its next load; `version` increases with
-    each change that is visible to watchers."""
+    """A model whose files are here. `requested` are the limits of its next load; `version`
+    increases with each change that is visible to watchers. `source` is that of a model that was
+    added at run time. One that `is_removed` is not found any more."""
 
     file: ModelFile
     requested: RequestedLimits
@@ -113,6 +139,8 @@ class ModelEntry:
     digest_computed: asyncio.Event = field(default_factory=asyncio.Event)
     adapters: AdapterRegistry = field(default_factory=AdapterRegistry)
     version: int = 0
+    source: str = ""
+    is_removed: bool = False
 
     @property
     def name(self) -> str:
@@ -157,7 +185,8 @@ class ResolvedModel(NamedTuple):
 
 
 class Catalog:
-    """All configured models, in the order of the settings.
+    """All models: those of the settings in their order, then those that were added at run time.
+    `pending` are added models that cannot be loaded yet.
 
     Raises:
         StartupError: two models share a name or an alias.
@@ -166,6 +195,8 @@ class Catalog:
     def __init__(self, models: Iterable[ModelEntry]) -> None:
         self._models: list[ModelEntry] = []
         self._names: dict[str, ModelEntry] = {}
+        self._load_marker: LoadMarker | None = None
+        self.pending: dict[str, PendingModel] = {}
         for model in models:
             self._models.append(model)
             for name in (model.name, *model.aliases):
@@ -181,6 +212,64 @@ class Catalog:
     def has_model(self, name: str) -> bool:
         """Whether a model has this name or alias."""
         return name in self._names
+
+    def check_free(self, name: str) -> None:
+        """Raise `ModelExists` or `AdapterExists` if a model or an adapter has this name."""
+        is_unloading = any(name == model.name for model in self)  # and not found any more
+        if name in self._names or self.find_pending(name) or is_unloading:
+            raise ModelExists(model=name)
+        if any(name == each.name for model in self for each in model.adapters.current()):
+            raise AdapterExists(adapter=name)
+
+    def add(self, model: ModelEntry) -> None:
+        """Add a model whose name is free."""
+        if self._load_marker is not None:
+            model.adapters.load_marker = self._load_marker
+        self._models.append(model)
+        self._names[model.name] = model
+
+    def add_alias(self, model: ModelEntry | PendingModel, alias: str) -> None:
+        """Give a model another name, which is free."""
+        model.aliases = (*model.aliases, alias)
+        if isinstance(model, ModelEntry):
+            self._names[alias] = model
+
+    def remove_alias(self, alias: str) -> ModelEntry | PendingModel | None:
+        """Remove an alias, and return its model; None if there is none."""
+        model = self._names.pop(alias, None) or self.find_pending(alias)
+        if model is not None:
+            model.aliases = tuple(each for each in model.aliases if each != alias)
+        return model
+
+    def find_pending(self, name: str) -> PendingModel | None:
+        """Return the pending model with this name or alias."""
+        pending = self.pending.values()
+        return next((each for each in pending if name in (each.name, *each.aliases)), None)
+
+    def hide(self, model: ModelEntry) -> None:
+        """Remove the names of a model; its memory counts until it is discarded."""
+        model.is_removed = True
+        for name in (model.name, *model.aliases):
+            del self._names[name]
+
+    async def discard(self, model: ModelEntry) -> None:
+        """Forget a hidden model that is unloaded."""
+        self._models.remove(model)
+        model.adapters.close(ModelNotFound(model=model.name))
+        if model.processor is not None:
+            await asyncio.to_thread(model.processor.vocabulary.close)
+
+    def watched(self, name: str = "") -> dict[str, ModelEntry | PendingModel]:
+        """Return the model with this name, or all, with the pending ones."""
+        models: list[ModelEntry | PendingModel] = [*self.pending.values()]
+        models += [model for model in self if not model.is_removed]
+        return {model.name: model for model in models if name in ("", model.name)}
+
+    def set_load_marker(self, marker: LoadMarker) -> None:
+        """Set the marker of the adapters of all models, also of those that are added later."""
+        self._load_marker = marker
+        for model in self:
+            model.adapters.load_marker = marker
 
     def resolve(self, name: str, project: str) -> ResolvedModel:
         """Resolve a model name, an alias, or the name of an adapter visible to the project. An
@@ -201,16 +290,23 @@ class Catalog:
         """Return the model with this name or alias. An empty name is the first model of the
         preferred class, else the first model.
 
-        Raises `ModelNotFound`, or `ModelCannot` with the operation if the name is an adapter's.
+        Raises `ModelNotFound`, `ModelCannot` with the operation if the name is an adapter's, or
+        `ModelLoading` or `ModelLoadFailed` if the model is pending.
         """
         if not name:
-            matching = (model for model in self if model.file.model_class is preferred)
-            return next(matching, self._models[0])
+            named = [model for model in self if not model.is_removed]
+            usable = [model for model in named if not model.file.problem] or named
+            matching = (model for model in usable if model.file.model_class is preferred)
+            return next(matching, usable[0])
         if name in self._names:
             return self._names[name]
         if self._visible_adapter(name, project) is not None:
             raise ModelCannot(model=name, model_class="adapter", operation=operation)
-        raise ModelNotFound(model=name)
+        if (pending := self.find_pending(name)) is None:
+            raise ModelNotFound(model=name)
+        if pending.problem:
+            raise ModelLoadFailed(model=name, problem=pending.problem)
+        raise ModelLoading(model=name, retry_after=_DOWNLOAD_RETRY_S)
 
     def find_adapter_model(self, adapter: str, project: str = "") -> ModelEntry | None:
         """Return the base model of a project's adapter; an empty project is the operator's."""
@@ -236,7 +332,7 @@ class Catalog:
 
     def visible_models(self, project: str) -> list[ResolvedModel]:
         """Return the models and adapters that are visible to a project, sorted by name."""
-        models = [ResolvedModel(model) for model in self]
+        models = [ResolvedModel(model) for model in self if not model.is_removed]
         adapters = [
             ResolvedModel(model, adapter)
             for model in self
@@ -249,7 +345,8 @@ class Catalog:
         """The project's own adapter with this name, else the operator's."""
         for owner in dict.fromkeys((project, "")):
             for model in self:
-                if (adapter := model.adapters.find(name, owner)) is not None:
+                adapter = model.adapters.find(name, owner)
+                if adapter is not None and not model.is_removed:
                     return adapter
         return None
 

@@ -30,8 +30,9 @@ class Resident:
     """One model's residency in memory, as the eviction policy sees it.
 
     `used_at` is when its last use began or ended, on any monotonic clock. `num_waiting` is the
-    number of calls that wait for it to load. A pinned model is never evicted. `layer_split` gives
-    the planned placement of its bytes; `memory` is planned while it loads, then measured.
+    number of calls that wait for it to load. A pinned model is never evicted; another is unloaded
+    when it was idle for `idle_ttl_s`. `layer_split` gives the planned placement of its bytes;
+    `memory` is planned while it loads, then measured.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Resident:
     memory: DeviceBytes = field(default_factory=DeviceBytes)
     problem: str = ""
     layer_split: LayerSplit = field(default_factory=LayerSplit)
+    idle_ttl_s: float | None = None
 
     @property
     def uses_memory(self) -> bool:
@@ -54,6 +56,11 @@ class Resident:
         """Whether it can be evicted now."""
         is_needed = self.num_uses or self.num_waiting or self.is_pinned
         return self.state is ModelState.READY and not is_needed
+
+    def is_expired(self, now: float) -> bool:
+        """Whether it was idle for so long that it is unloaded."""
+        ttl_s = self.idle_ttl_s
+        return self.is_evictable and ttl_s is not None and now - self.used_at >= ttl_s
 
     @property
     def is_reclaimable(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
 from inference_svc.media.processor import MediaProcessor
-from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor
+from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor, PendingModel
 from inference_svc.model_pool.eviction import (
     Evict,
     Fits,
@@ -45,7 +45,7 @@ class ModelChangeSignal:
         self._event = asyncio.Event()
         self._version = 0
 
-    def model_changed(self, entry: ModelEntry) -> None:
+    def model_changed(self, entry: ModelEntry | PendingModel) -> None:
         """Give the model a new version and notify."""
         self._version += 1
         entry.version = self._version
@@ -241,7 +241,7 @@ class ModelLifecycle:
                 on_progress=lambda progress: self._on_progress(entry, progress),
             )
             if entry.media is not None:
-                entry.media.encoder.on_busy = engine.share_cores
+                entry.media.encoder.engine = engine
             await engine.start()
             entry.ready_at = datetime.now(UTC)
             resident.finish_loading(self._clock())

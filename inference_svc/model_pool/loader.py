@@ -2,13 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
-from inference_svc.config import InferenceSettings, LimitSettings, ModelSettings, TurnFormatSettings
+from inference_svc.config import (
+    InferenceSettings,
+    LimitSettings,
+    ModelSettings,
+    SamplingSettings,
+    TurnFormatSettings,
+)
+from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
@@ -20,17 +28,31 @@ from inference_svc.media.encoder import Encoder, EncoderLimits
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
-from inference_svc.model_pool.default_sampling import default_sampling
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.projector_file import ProjectorFile
+from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from model_files.gguf import ModelFileInvalid
+from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
+from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool
 
 log = logging.getLogger(__name__)
+# `general.sampling.*` keys, named as in llama.cpp, to fields of `Sampling`.
+_FIELDS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
+    "temp": ("temperature", float),
+    "top_k": ("top_k", int),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "xtc_probability": ("xtc_probability", float),
+    "xtc_threshold": ("xtc_threshold", float),
+    "penalty_last_n": ("penalty_last_n", int),
+    "penalty_repeat": ("repetition_penalty", float),
+}
+_STAGES = {stage.value: stage for stage in Stage} | {"typ_p": Stage.TYPICAL_P}
 
 
 class ModelLoader:
@@ -64,16 +86,15 @@ class ModelLoader:
     async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
         """Open the vocabulary and chat template of a model. Raises `StartupError`."""
         file, name = entry.file, entry.name
+        if file.problem:
+            raise StartupError(file.problem)
         sampling = default_sampling(
             file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
             vocabulary_size=file.vocabulary_size,
             context_tokens=file.trained_context_tokens,
         )
-        try:
-            vocabulary = await asyncio.to_thread(Vocabulary.load, file.path)
-        except ModelFileInvalid as error:
-            raise StartupError(f"model {error.path}: {error.problem}") from error
+        vocabulary = await self._load_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
             file.chat_template,
@@ -94,6 +115,17 @@ class ModelLoader:
             ),
             default_sampling=sampling,
         )
+
+    async def _load_vocabulary(self, path: Path) -> Vocabulary:
+        """Load a vocabulary after trying it in a child, which llama.cpp may abort."""
+        try:
+            await self._sandbox.run(CHECK_VOCABULARY, {"model": str(path)}, key=str(path))
+            return await asyncio.to_thread(Vocabulary.load, path)
+        except JobFailed as failed:
+            problem = f"its vocabulary cannot be used: {failed}"
+            raise StartupError(f"model {path}: {problem}") from failed
+        except ModelFileInvalid as error:
+            raise StartupError(f"model {error.path}: {error.problem}") from error
 
     async def start_media(self, entry: ModelEntry) -> MediaProcessor | None:
         """Start the encoder of the model's projector, if it has one. Raises `StartupError`."""
@@ -230,3 +262,49 @@ def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
         turn_format.tool_calls,
         turn_format.reasoning,
     )
+
+
+def default_sampling(
+    hints: Mapping[str, str | float],
+    settings: SamplingSettings,
+    *,
+    vocabulary_size: int,
+    context_tokens: int,
+) -> Sampling:
+    """Return the sampling parameters for fields that a request leaves unset: llama.cpp's, then
+    those of the model's file (`general.sampling.*`), then those of the settings.
+
+    Raises `StartupError`, with the name of the field, if a value is invalid.
+    """
+    overrides = {name: value for name, value in settings if value is not None}
+    try:
+        sampling = replace(_from_hints(hints), **overrides)
+        sampling.validate(vocabulary_size=vocabulary_size, context_tokens=context_tokens)
+    except DomainError as error:
+        raise StartupError(f"default sampling: {error.message}") from error
+    except (TypeError, ValueError) as error:
+        raise StartupError(f"general.sampling in the model's file: {error}") from error
+    return sampling
+
+
+def _from_hints(hints: Mapping[str, str | float]) -> Sampling:
+    numbers: dict[str, Any] = {
+        field: convert(hints[name]) for name, (field, convert) in _FIELDS.items() if name in hints
+    }
+    return replace(Sampling(), **numbers, mirostat=_mirostat(hints), stages=_stages(hints))
+
+
+def _mirostat(hints: Mapping[str, str | float]) -> Mirostat | None:
+    version = int(hints.get("mirostat", 0))
+    parameters = {
+        name: float(hints[f"mirostat_{name}"])
+        for name in ("tau", "eta")
+        if f"mirostat_{name}" in hints
+    }
+    return Mirostat(version, **parameters) if version else None
+
+
+def _stages(hints: Mapping[str, str | float]) -> tuple[Stage, ...]:
+    """The sampler order. Unknown names are ignored, as in llama.cpp."""
+    names = str(hints.get("sequence", "")).split(";")
+    return tuple(_STAGES[name] for name in names if name in _STAGES) or Sampling().stages

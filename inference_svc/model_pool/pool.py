@@ -1,14 +1,22 @@
 """The pool of loaded models: use by calls, load and unload by operators, free memory."""
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
+from inference_svc.config import PoolSettings
 from inference_svc.engine_client.client import DRAIN_RETRY_S, EngineState
 from inference_svc.llama import devices
 from inference_svc.machine import available_memory_bytes
-from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelEntry, ModelProcessor
+from inference_svc.model_pool.catalog import (
+    Catalog,
+    LoadedModel,
+    ModelEntry,
+    ModelProcessor,
+    PendingModel,
+)
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.lifecycle import (
     Loader,
@@ -27,6 +35,7 @@ from svc_kit.errors import (
     InvalidField,
     ModelLoadFailed,
     ModelLoading,
+    ModelNotFound,
     ModelNotLoaded,
     ModelTooLarge,
     ModelUnloaded,
@@ -77,8 +86,23 @@ class FreeMemory:
         return DeviceBytes(available_memory_bytes(), devices)
 
 
+async def read_memory(settings: PoolSettings, catalog: Catalog) -> MemoryBudget:
+    """The configured budget, or the memory that is free now, before models are loaded."""
+    free = FreeMemory(lambda: sum((entry.memory for entry in catalog), DeviceBytes()))
+    await free.refresh()
+    budget = settings.memory_mib
+    return MemoryBudget(
+        budget_bytes=free.available().total if budget is None else budget << 20,
+        available=free.available,
+        memory_wait_s=settings.memory_wait_s,
+        refresh=free.refresh,
+    )
+
+
+log = logging.getLogger(__name__)
 _START_RETRY_S = 2.0
 _LOAD_RETRY_S = 5.0
+_IDLE_CHECK_S = 0.5
 
 
 class ModelPool:
@@ -99,11 +123,11 @@ class ModelPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.catalog = catalog
-        self._memory = memory
+        self.memory = memory
         self._wait_s = wait_s
         self._clock = clock
-        self._changes = ModelChangeSignal(on_change)
-        self._lifecycle = ModelLifecycle(catalog, loader, memory, self._changes, clock)
+        self.changes = ModelChangeSignal(on_change)
+        self._lifecycle = ModelLifecycle(catalog, loader, memory, self.changes, clock)
         self._is_open = False
         self.is_draining = False
         self._num_calls = 0
@@ -111,23 +135,35 @@ class ModelPool:
     # --- startup and shutdown ---------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the models with load policy START. Raises `StartupError`."""
-        models = [each for each in self.catalog if each.policy is LoadPolicy.START]
+        """Load the models with load policy START. A model that fails does not stop the others.
+
+        Raises `StartupError` if they do not fit into memory, or if no model is left.
+        """
+        for entry in self.catalog:
+            if entry.file.problem:
+                log.error("model %s cannot be used: %s", entry.name, entry.file.problem)
+        models = [
+            entry
+            for entry in self.catalog
+            if entry.policy is LoadPolicy.START and not entry.file.problem
+        ]
         try:
-            plan = plan_start(models, self._memory)
+            plan = plan_start(models, self.memory)
         except ModelTooLarge as error:
             remedy = "Ask for fewer slots or a shorter context, or let models load on demand"
             raise StartupError(f"{error.message} {remedy}") from error
         for entry, limits in zip(models, plan, strict=True):
             # If the start is cancelled, `close` ends the load; its result would hide that.
             failure = await asyncio.shield(self._lifecycle.load(entry, limits))
-            if failure is not None:
-                raise StartupError(entry.resident.problem or failure.message)
+            if failure is not None and not isinstance(failure, ModelLoadFailed):
+                raise StartupError(failure.message)
+        if all(entry.resident.state is ModelState.FAILED for entry in self.catalog):
+            raise StartupError(next(iter(self.catalog)).resident.problem)
 
     def open(self) -> None:
         """Accept calls."""
         self._is_open = True
-        self._changes.notify()
+        self.changes.notify()
 
     async def close(self) -> None:
         """End every engine; running calls fail with DRAINING."""
@@ -136,16 +172,16 @@ class ModelPool:
     def drain(self) -> None:
         """Reject new calls; waiting and running ones continue."""
         self.is_draining = True
-        self._changes.notify()
+        self.changes.notify()
 
     def undrain(self) -> None:
         """Accept new calls again."""
         self.is_draining = False
-        self._changes.notify()
+        self.changes.notify()
 
     async def wait_idle(self) -> None:
         """Return once no call waits or runs and every slot is free."""
-        await self._changes.wait_for(lambda: self._num_calls == 0)
+        await self.changes.wait_for(lambda: self._num_calls == 0)
         await asyncio.gather(*(engine.wait_idle() for engine in self.catalog.engines))
 
     @property
@@ -214,7 +250,7 @@ class ModelPool:
         finally:
             self._num_calls -= 1
             if not self._num_calls:
-                self._changes.wake()
+                self.changes.wake()
 
     @contextmanager
     def _lease(self, entry: ModelEntry) -> Iterator[LoadedModel]:
@@ -226,7 +262,7 @@ class ModelPool:
         finally:
             entry.resident.release(self._clock())
             if not entry.resident.num_uses:
-                self._changes.wake()
+                self.changes.wake()
 
     async def _wait_until_ready(self, entry: ModelEntry) -> None:
         entry.resident.num_waiting += 1
@@ -238,12 +274,14 @@ class ModelPool:
             raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S) from None
         finally:
             entry.resident.num_waiting -= 1
-            self._changes.wake()
+            self.changes.wake()
 
     async def _load_for_call(self, entry: ModelEntry) -> None:
         """Wait for the running transition, or load the model. Raises the error of a failed load."""
         transition = self._lifecycle.transition(entry)
         if transition is None:
+            if entry.is_removed:
+                raise ModelNotFound(model=entry.name)
             if entry.resident.state is ModelState.FAILED:
                 raise ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
             if entry.policy is LoadPolicy.MANUAL:
@@ -268,7 +306,7 @@ class ModelPool:
         """
         limits = limits or entry.requested
         if entry.resident.state is not ModelState.READY:
-            await self._memory.refresh()  # before reading the state, which may change meanwhile
+            await self.memory.refresh()  # before reading the state, which may change meanwhile
         while entry.resident.state is ModelState.UNLOADING:
             transition = self._lifecycle.transition(entry)
             if transition is None or not wait:
@@ -302,18 +340,42 @@ class ModelPool:
         if wait and transition is not None:
             await asyncio.shield(transition)
 
-    async def watch(self, watched: Sequence[ModelEntry]) -> AsyncIterator[ModelEntry]:
-        """Yield each of these models, and again whenever it changes."""
-        versions = dict.fromkeys((entry.name for entry in watched), -1)
+    async def remove(self, entry: ModelEntry, *, force: bool) -> None:
+        """Remove a model: new calls do not find it, running ones finish, unless `force` ends them.
+        Returns when its memory is free."""
+        self.catalog.hide(entry)
+        self.changes.notify()
+        await self.unload(entry, force=force, wait=True)
+        await self.catalog.discard(entry)
 
-        def changed() -> list[ModelEntry]:
-            return [entry for entry in watched if entry.version > versions[entry.name]]
+    async def unload_idle(self) -> None:
+        """Unload models that were idle for their `idle_ttl_s`, until cancelled."""
+        while True:
+            for entry in self.catalog:
+                if entry.resident.is_expired(self._clock()):
+                    self._lifecycle.unload(entry)
+            await asyncio.sleep(_IDLE_CHECK_S)
+
+    async def watch(self, name: str = "") -> AsyncIterator[ModelEntry | PendingModel | str]:
+        """Yield the model with this name, or every one, and again whenever it changes; the name of
+        one that was removed."""
+        versions: dict[str, int] = {}
+
+        def changed() -> list[ModelEntry | PendingModel]:
+            models = self.catalog.watched(name).values()
+            return [each for each in models if each.version > versions.get(each.name, -1)]
+
+        def removed() -> list[str]:
+            return [each for each in versions if each not in self.catalog.watched(name)]
 
         while True:
-            for entry in changed():
-                versions[entry.name] = entry.version
-                yield entry
-            await self._changes.wait_for(lambda: bool(changed()))
+            for gone in removed():
+                del versions[gone]
+                yield gone
+            for each in changed():
+                versions[each.name] = each.version
+                yield each
+            await self.changes.wait_for(lambda: bool(changed() or removed()))
 
 
 async def _finish(transition: Transition) -> None:

@@ -168,7 +168,7 @@ def _unified(model: ModelFile, share: int, requested: RequestedLimits) -> Resolv
         desired = _whole_blocks(slots * context)
         cells = min(desired, share // per_token // _CELL_BLOCK * _CELL_BLOCK)
         if cells >= context:
-            slots = requested.slots or _SLOTS
+            slots = model.max_slots or requested.slots or _SLOTS
             reason = (
                 f"unified: {slots} slots share {cells} cells ({_mib(cells * per_token)}), at most "
                 f"{context} tokens each; streams would reserve "
@@ -209,7 +209,7 @@ def _fitted(
     model: ModelFile, requested: RequestedLimits, slots: int, context: int
 ) -> tuple[int, int]:
     context_tokens = requested.context_tokens or min(context, model.trained_context_tokens)
-    return requested.slots or slots, context_tokens
+    return model.max_slots or requested.slots or slots, context_tokens
 
 
 def _kv_bytes(model: ModelFile, slots: int, context_tokens: int) -> int:

@@ -40,9 +40,12 @@ _DIFFUSION = "a diffusion language model, which does not generate token by token
 _NOT_LANGUAGE_MODELS = {
     "clip": "an image or audio projector (mmproj), not a language model",
     "wavtokenizer-dec": "a vocoder, not a language model",
+    "cogvlm": "an architecture of which llama.cpp returns the logits of another token",
     # llama.cpp has no KV cache for these; generating like a decoder would abort the process.
     **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
 }
+ONE_SEQUENCE = frozenset({"arwkv7", "plamo2"})
+"""Architectures of which llama.cpp computes several sequences in one call wrongly."""
 _SOFTMAX_RANKS = frozenset({"qwen3", "qwen3vl"})
 _OUTPUT = "output.weight"
 _RANK_HEADS = frozenset({"cls.weight", "cls.output.weight"})
@@ -91,7 +94,9 @@ class ModelFile:
     `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
     Logits that llama.cpp computes are to be multiplied by `logit_scale`. `projector` encodes its
-    pictures and sounds. `quantization` is the type of most weights.
+    pictures and sounds. `tensor_types` are the types of the weights with their shares of all
+    parameters, the largest first. A file with a `problem` cannot be used;
+    only its name is known.
     """
 
     name: str
@@ -117,7 +122,13 @@ class ModelFile:
     decoder_start: int | None = None
     logit_scale: float = 1.0
     projector: ProjectorFile | None = None
-    quantization: str = ""
+    tensor_types: Mapping[str, float] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def quantization(self) -> str:
+        """The type of most weights; empty if it is unknown."""
+        return next(iter(self.tensor_types), "").partition("?")[0]
 
     @property
     def generates(self) -> bool:
@@ -128,6 +139,11 @@ class ModelFile:
     def has_source(self) -> bool:
         """Whether an encoder reads the prompt, and the decoder generates another text."""
         return self.model_class is ModelClass.ENCODER_DECODER
+
+    @property
+    def max_slots(self) -> int | None:
+        """The number of sequences that can be computed at once, None for any."""
+        return 1 if self.architecture in ONE_SEQUENCE else None
 
     def with_kv_types(self, key: KvType, value: KvType) -> "ModelFile":
         """Return a copy with the KV cache size of these types."""
@@ -207,7 +223,28 @@ def describe_model(path: Path, name: str) -> ModelFile:
         stamps=stamps,
         decoder_start=first.integer(f"{architecture}.decoder_start_token_id"),
         logit_scale=_logit_scale(headers, architecture),
-        quantization=_quantization(headers),
+        tensor_types=_tensor_types(headers),
+    )
+
+
+def unusable_model(path: Path, name: str, problem: str) -> ModelFile:
+    """Describe a model whose file cannot be used."""
+    return ModelFile(
+        name=name,
+        path=path,
+        paths=(path,),
+        architecture="",
+        model_class=ModelClass.DECODER,
+        size_bytes=0,
+        num_parameters=0,
+        vocabulary_size=0,
+        embedding_size=0,
+        trained_context_tokens=0,
+        num_layers=0,
+        kv_bytes_per_token=0,
+        chat_template=None,
+        title="",
+        problem=problem,
     )
 
 
@@ -288,15 +325,15 @@ def _logit_scale(parts: Sequence[GgufHeader], architecture: str) -> float:
     return float(_required(parts[0], "t5.embedding_length") ** -0.5)
 
 
-def _quantization(parts: Sequence[GgufHeader]) -> str:
-    """The type of most weights; empty if it is unknown."""
-    counts: Counter[int] = Counter()
-    for part in parts:
-        for tensor in part.tensors:
-            counts[tensor.type_id] += math.prod(tensor.shape)
-    common = counts.most_common(1)
-    layout = TENSOR_LAYOUTS.get(common[0][0]) if common else None
-    return layout.name if layout is not None else ""
+def _tensor_types(parts: Sequence[GgufHeader]) -> dict[str, float]:
+    """Names of unknown types begin with "?"."""
+    counts: Counter[str] = Counter()
+    for tensor in (tensor for part in parts for tensor in part.tensors):
+        layout = TENSOR_LAYOUTS.get(tensor.type_id)
+        name = layout.name if layout is not None else f"?{tensor.type_id}"
+        counts[name] += math.prod(tensor.shape)
+    total = max(1, counts.total())
+    return {name: count / total for name, count in counts.most_common()}
 
 
 def _is_causal(header: GgufHeader, architecture: str) -> bool:

@@ -21,6 +21,7 @@ from inference_svc.models.metadata import (
     describe_model,
     file_role,
     split_paths,
+    unusable_model,
 )
 from inference_svc.models.projector_file import ProjectorFile, describe_projector
 from model_files.gguf import ModelFileInvalid
@@ -34,6 +35,8 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)
 _HUGGING_FACE = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<file>[^@]+\.gguf)(?:@(?P<revision>[\w./-]+))?"
 )
+_LORA = re.compile(r"(?<![a-z])lora(?![a-z])", re.IGNORECASE)
+"""Not as a part of a word, such as the names of lorablated models."""
 _FORMS = "a path, a folder, hf:owner/repository/file.gguf, or bundled"
 
 
@@ -48,6 +51,17 @@ class RemoteFile:
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf:{self.repository}/{self.file}{revision}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadFile:
+    """A file to download. `source` is a URL or hf:owner/repository/file@commit; an empty `sha256`
+    is not checked, a size of 0 is not known."""
+
+    source: str
+    name: str
+    sha256: str = ""
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +103,15 @@ def parse_reference(text: str) -> ModelReference:
 
 
 def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
-    """Find and describe the referenced models, in order. Blocks.
+    """Find and describe the referenced models, in order; one whose file is missing or invalid has a
+    problem. Blocks.
 
     Args:
         texts: model references.
         download: downloads a file from Hugging Face; see `inference_svc.models.huggingface`.
 
     Raises:
-        StartupError: a file is missing or invalid, or two models share a name.
+        StartupError: a reference is malformed, a folder has no model, or two models share a name.
     """
     if not texts:
         raise StartupError(f"no model is given: name {_FORMS}")
@@ -113,21 +128,29 @@ def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
 
 
 def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
-    if reference.source == BUNDLED:
-        return [_describe(BUNDLED_PATH, reference.name or BUNDLED_NAME)]
-    if remote := reference.remote:
-        paths = [download(part) for part in _remote_parts(remote)]
-        return [_describe(paths[0], reference.name or default_name(Path(remote.file)))]
+    remote = reference.remote
     # Absolute, because processes with other working directories read it too.
     path = Path(reference.source).expanduser().absolute()
-    if path.is_dir():
+    if reference.source == BUNDLED:
+        return [describe_file(BUNDLED_PATH, reference.name or BUNDLED_NAME)]
+    if remote is None and path.is_dir():
         return _resolve_folder(path, reference.name)
+    name = reference.name or default_name(path if remote is None else Path(remote.file))
+    if remote is not None:
+        parts = remote_parts(remote)
+        try:
+            paths = [download(part) for part in parts]
+        except StartupError as error:
+            return [unusable_model(path, name, str(error))]
+        return [describe_file(paths[0], name)]
     if not path.exists():
-        raise StartupError(f"model {reference.source!r}: there is no such file; give {_FORMS}")
-    return [_describe(path, reference.name or default_name(path))]
+        problem = f"model {reference.source!r}: there is no such file; give {_FORMS}"
+        return [unusable_model(path, name, problem)]
+    return [describe_file(path, name)]
 
 
-def _remote_parts(remote: RemoteFile) -> list[RemoteFile]:
+def remote_parts(remote: RemoteFile) -> list[RemoteFile]:
+    """Return all files of a split model, else the file alone. Raises `StartupError`."""
     try:
         parts = split_paths(Path(remote.file))
     except ModelFileInvalid as error:
@@ -144,7 +167,7 @@ def _resolve_folder(folder: Path, name: str | None) -> list[ModelFile]:
             f"model folder {folder}: it has {len(paths)} models, so it cannot be called {name!r}; "
             "name the files one by one"
         )
-    return [_describe(path, name or default_name(path)) for path in paths]
+    return [describe_file(path, name or default_name(path)) for path in paths]
 
 
 def find_projector(model: ModelFile, source: str, download: Download) -> ProjectorFile | None:
@@ -162,7 +185,7 @@ def find_projector(model: ModelFile, source: str, download: Download) -> Project
     if source == "none" or (source == "auto" and model.model_class is not ModelClass.DECODER):
         return None
     if source == "auto":
-        paths = [path for path in model.path.parent.glob("*.gguf") if _is_projector(path)]
+        paths = [path for path in model.path.parent.glob("*.gguf") if is_projector(path.name)]
         return _describe_projector(model, paths[0]) if len(paths) == 1 else None
     if model.model_class is not ModelClass.DECODER:
         kind = model.model_class.value
@@ -183,27 +206,29 @@ def _describe_projector(model: ModelFile, path: Path) -> ProjectorFile:
         raise StartupError(f"projector {path}: {error.problem}. {remedy}") from None
 
 
-def _is_projector(path: Path) -> bool:
-    return "mmproj" in path.name.lower()
+def is_projector(name: str) -> bool:
+    """Whether a file of this name, beside a model, is its projector."""
+    return "mmproj" in name.lower()
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a file of this name, beside a model, is a LoRA adapter."""
+    return _LORA.search(name) is not None
 
 
 def _is_model(path: Path) -> bool:
-    if _is_projector(path):
+    if is_projector(path.name):
         return False
     try:
         return file_role(path) is FileRole.MODEL
-    except ModelFileInvalid as error:
-        raise _startup_error(error) from None
+    except ModelFileInvalid:
+        return True  # it is listed with its problem
 
 
-def _describe(path: Path, name: str) -> ModelFile:
+def describe_file(path: Path, name: str) -> ModelFile:
+    """Describe the model whose (first) file is `path`; with the problem if it cannot be used."""
     try:
         return describe_model(path, name)
     except ModelFileInvalid as error:
-        raise _startup_error(error) from None
-
-
-def _startup_error(error: ModelFileInvalid) -> StartupError:
-    return StartupError(
-        f"model {error.path}: {error.problem}. Download the file again, or name another"
-    )
+        remedy = "Download the file again, or name another"
+        return unusable_model(path, name, f"model {error.path}: {error.problem}. {remedy}")

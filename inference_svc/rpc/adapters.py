@@ -16,6 +16,7 @@ from inference_svc.engine_client.adapter_registry import Adapter, AdapterKey
 from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
+from inference_svc.models.metadata import default_name
 from inference_svc.validation import check_count
 from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import CHECK_ADAPTER
@@ -136,6 +137,11 @@ class AdapterService:
             except DomainError as error:
                 problem = f"adapter {order.name!r} ({order.path}): {error.message}"
                 raise StartupError(problem) from error
+
+    async def load_beside(self, model: ModelEntry, path: Path) -> None:
+        """Load an adapter of a model under the name of its file. Raises a `DomainError`."""
+        order = AdapterOrder(default_name(path), model.name, str(path), from_anywhere=True)
+        await self.load(order)
 
     async def load(self, order: AdapterOrder) -> Adapter:
         """Load a new generation of the adapter; it is ready once its model is.

@@ -1,6 +1,7 @@
 """The gRPC servicer of EngineService, for operators."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -14,10 +15,13 @@ from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineState
+from inference_svc.model_pool.added_models import AddedModelsService
+from inference_svc.model_pool.added_models_file import AddedModel
 from inference_svc.model_pool.catalog import ModelEntry, ResolvedModel
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
+from inference_svc.rpc.explanation import Explanations
 from inference_svc.rpc.model_info import to_limits
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import to_seconds
@@ -26,11 +30,13 @@ from inference_svc.rpc.streaming import seconds
 from inference_svc.validation import check_count
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import AdapterNotFound, MissingField
+from svc_kit.errors import AdapterNotFound, InvalidField, MissingField
 from svc_kit.rpc.message_mapper import EnumMapper
 
 Context = grpc.aio.ServicerContext[object, object]
 MAX_ABORTS = 1000
+MAX_ALIASES = 32
+MIN_IDLE_TTL_S = 1.0
 MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
     *("adapters", "chat", "embed", "generate", "logprobs", "models", "rerank", "resume"),
@@ -56,11 +62,15 @@ class EngineServicer(rpc.EngineServiceServicer):
         info: ServerInfo,
         adapters: AdapterService,
         snapshots: SnapshotService,
+        added: AddedModelsService,
+        explanations: Explanations,
     ) -> None:
         self._pool = pool
+        self._added = added
         self._adapters = adapters
         self._info = info
         self._snapshots = snapshots
+        self._explanations = explanations
 
     async def GetServerInfo(
         self, request: pb.GetServerInfoRequest, context: Context
@@ -154,14 +164,73 @@ class EngineServicer(rpc.EngineServiceServicer):
         await self._pool.unload(entry, force=request.force, wait=wait)
         return pb.UnloadModelResponse(model=model_info.model(ResolvedModel(entry)))
 
+    async def ExplainModel(
+        self, request: pb.ExplainModelRequest, context: Context
+    ) -> pb.ExplainModelResponse:
+        """Explain a model, loaded or not."""
+        entry = self._find_model(request.model)
+        sections = await self._explanations.explain(entry, verify=request.verify)
+        response = pb.ExplainModelResponse()
+        response.explanation.update(json.loads(json.dumps(sections)))
+        return response
+
     async def WatchModels(
         self, request: pb.WatchModelsRequest, context: Context
     ) -> AsyncIterator[pb.WatchModelsResponse]:
-        """Stream every model, and again whenever it changes."""
-        catalog = self._pool.catalog
-        watched = [self._find_model(request.model)] if request.model else list(catalog)
-        async for entry in self._pool.watch(watched):
-            yield pb.WatchModelsResponse(model=model_info.model(ResolvedModel(entry)))
+        """Stream every model, and again whenever it changes; of one model until it is removed."""
+        name = self._added.find(request.model).name if request.model else ""
+        async for watched in self._pool.watch(name):
+            if not isinstance(watched, str):
+                yield pb.WatchModelsResponse(model=model_info.watched_model(watched))
+                continue
+            yield pb.WatchModelsResponse(removed=watched)
+            if name:
+                return
+
+    async def AddModel(self, request: pb.AddModelRequest, context: Context) -> pb.AddModelResponse:
+        """Add a model, whose files are downloaded in the background."""
+        check_count("aliases", request.aliases, MAX_ALIASES)
+        wanted = AddedModel(
+            name=request.name,
+            source=request.source,
+            sha256=request.sha256,
+            projector=request.projector,
+            pinned=request.pinned,
+            idle_ttl_s=_idle_ttl(request),
+        )
+        added = await self._added.add(wanted, request.aliases)
+        return pb.AddModelResponse(model=model_info.watched_model(added))
+
+    async def UpdateModel(
+        self, request: pb.UpdateModelRequest, context: Context
+    ) -> pb.UpdateModelResponse:
+        """Change an added model."""
+        values = {"pinned": request.pinned, "idle_ttl": _idle_ttl(request)}
+        names = {"pinned": "pinned", "idle_ttl": "idle_ttl_s"}
+        for path in request.update_mask.paths:
+            if path not in names:
+                raise InvalidField(field="update_mask", problem=f"'{path}' cannot be changed")
+        if not request.update_mask.paths:
+            raise MissingField(field="update_mask")
+        changes = {names[path]: values[path] for path in request.update_mask.paths}
+        updated = await self._added.update(request.model, changes)
+        return pb.UpdateModelResponse(model=model_info.watched_model(updated))
+
+    async def AddModelAlias(
+        self, request: pb.AddModelAliasRequest, context: Context
+    ) -> pb.AddModelAliasResponse:
+        """Give a model another name."""
+        if not request.model:
+            raise MissingField(field="model")
+        named = await self._added.add_alias(request.model, request.alias)
+        return pb.AddModelAliasResponse(model=model_info.watched_model(named))
+
+    async def RemoveModel(
+        self, request: pb.RemoveModelRequest, context: Context
+    ) -> pb.RemoveModelResponse:
+        """Remove an added model or alias."""
+        await self._added.remove(request.model, force=request.force)
+        return pb.RemoveModelResponse()
 
     async def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: Context
@@ -239,6 +308,12 @@ class EngineServicer(rpc.EngineServiceServicer):
     def _abort(self, request_id: str, project: str | None) -> bool:
         engines = self._pool.catalog.engines
         return any(engine.abort(request_id, project=project) for engine in engines)
+
+
+def _idle_ttl(request: pb.AddModelRequest | pb.UpdateModelRequest) -> float | None:
+    if not request.HasField("idle_ttl"):
+        return None
+    return to_seconds("idle_ttl", request.idle_ttl, MIN_IDLE_TTL_S)
 
 
 def _project_of_requests(operator: Scope) -> str | None:

@@ -28,7 +28,6 @@ from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.limits.limiter import Admit
 from inference_svc.media.model import EncodedMedia
-from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
@@ -75,6 +74,8 @@ class GenerationService:
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         tokens = await self._prompt_tokens(request, loaded.processor)
+        if request.HasField("truncate_prompt_tokens"):
+            tokens = _truncated(tokens, request.truncate_prompt_tokens, loaded.ready.slot_tokens)
         spec = text_output_spec(request.options.constraint)
         prompt = Prompt(tokens, "prompt", decoder_start=loaded.processor.decoder_start)
         accepted = await self._submit(request, prompt, spec, loaded, caller)
@@ -88,13 +89,23 @@ class GenerationService:
         """Submit the next turn of a conversation. Raises like `generate`."""
         conversation, project = self._next_turn(request), caller.principal.project
         conversation = await self.media_inputs.read(conversation, loaded.media)
+        # What the template or the constraint refuses is not encoded.
+        model = loaded.processor
+        prompt = await self._templates.render(model.template, conversation)
+        spec = chat_output_spec(request.options.constraint, conversation, prompt)
+        check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
         media = await encode_media(conversation, loaded.media, owner=owner, project=project)
         try:
-            return await self._chat(request, conversation, media, loaded, caller)
+            tokens, spans = await model.tokenizer.tokenize_prompt(prompt, media.media)
+            tokenized = Prompt(tokens, "messages", spans)
+            accepted, turns = await self._chat(
+                request, conversation, prompt, tokenized, spec, loaded, caller
+            )
         except BaseException:
             media.release()
             raise
+        return replace(accepted, media=media), turns
 
     def _next_turn(self, request: pb.ChatRequest) -> Conversation:
         """Convert and validate the conversation of a request, with its budget of reasoning."""
@@ -110,20 +121,19 @@ class GenerationService:
         self,
         request: pb.ChatRequest,
         conversation: Conversation,
-        media: MediaLease,
+        prompt: RenderedPrompt,
+        tokenized: Prompt,
+        spec: OutputSpec | None,
         loaded: LoadedModel,
         caller: Caller,
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         model = loaded.processor
-        prompt, (tokens, spans) = await self.render(conversation, model, media.media)
-        spec = chat_output_spec(request.options.constraint, conversation, prompt)
         if spec is not None:
             turn_format = constrained_format(prompt.turn_format, spec)
             prompt = replace(prompt, turn_format=turn_format)
-        check_thinking(conversation, prompt.thinking, model.name)
         accepted = await self._submit(
             request,
-            Prompt(tokens, "messages", spans),
+            tokenized,
             spec,
             loaded,
             caller,
@@ -148,8 +158,8 @@ class GenerationService:
         except BaseException:
             accepted.admission.release()
             raise
-        ignored = tuple(ignored_options(conversation, prompt.thinking))
-        return replace(accepted, media=media, ignored_options=ignored), turns
+        ignored = (*ignored_options(conversation, prompt.thinking), *accepted.ignored_options)
+        return replace(accepted, ignored_options=ignored), turns
 
     async def _submit(
         self,
@@ -165,7 +175,7 @@ class GenerationService:
     ) -> AcceptedRequest:
         """Submit the choices of a request, which end at `stop_texts` too."""
         options, model, project = request.options, loaded.processor, caller.principal.project
-        constraint = await self._constraint(spec, model)
+        constraint, ignored = await self._constraint(spec, model)
         predicted = await self._predicted(options, loaded)
         name = self._resolve(request.model, loaded, project).name
         key = UsageKey(project, caller.principal.key_id, name)
@@ -200,7 +210,13 @@ class GenerationService:
             raise
         sends_ids = options.output.prompt_token_ids
         return AcceptedRequest(
-            requests, stream, position, key, admission, prompt_token_ids=sends_ids
+            requests,
+            stream,
+            position,
+            key,
+            admission,
+            prompt_token_ids=sends_ids,
+            ignored_options=ignored,
         )
 
     def _resolve(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
@@ -264,7 +280,11 @@ class GenerationService:
     async def _reasoning(
         conversation: Conversation, prompt: RenderedPrompt, model: ModelProcessor
     ) -> ReasoningSpec | None:
-        spec = reasoning_spec(prompt.turn_format, opens_in_reasoning=prompt.opens_in_reasoning)
+        spec = reasoning_spec(
+            prompt.turn_format,
+            opens_in_reasoning=prompt.opens_in_reasoning,
+            offers_tools=conversation.offers_tools,
+        )
         budget = token_budget(conversation)
         if spec is None or budget is None:
             return spec
@@ -274,11 +294,21 @@ class GenerationService:
 
     async def _constraint(
         self, request: OutputSpec | None, model: ModelProcessor
-    ) -> Constraint | None:
+    ) -> tuple[Constraint | None, tuple[str, ...]]:
+        """The constraint, and the fields that it does not enforce."""
         if request is None:
-            return None
-        grammar = await self._grammars.compile(request, model.grammar_vocabulary)
-        return Constraint(grammar, request.form.field if request.form is not None else "tools")
+            return None, ()
+        grammar, ignored = await self._grammars.compile(request, model.grammar_vocabulary)
+        field = request.form.field if request.form is not None else "tools"
+        return Constraint(grammar, field), ignored
+
+
+def _truncated(tokens: Sequence[int], length: int, slot_tokens: int) -> Sequence[int]:
+    """The last tokens of a prompt. A length of -1 leaves space for one more token."""
+    if length == -1:
+        length = slot_tokens - 1
+    check_range("truncate_prompt_tokens", length, 1, 2**31 - 1)
+    return tokens[-length:]
 
 
 def _probable_use(
@@ -307,8 +337,8 @@ def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: b
 def _replay(request: SequenceRequest, model: ModelProcessor, turn: ChatTurn) -> None:
     """Feed the resumed tokens of a choice to its parser."""
     detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
-    texts = []
-    for token in request.resumed:
-        special = request.special_tokens or token in request.visible_tokens
-        texts.append(detokenizer.push(model.vocabulary.piece(token, special)))
-    turn.replay(texts)
+    pieces = [
+        model.vocabulary.piece(token, request.special_tokens or token in request.visible_tokens)
+        for token in request.resumed
+    ]
+    turn.replay([detokenizer.push(piece) for piece in pieces], pieces)

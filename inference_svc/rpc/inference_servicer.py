@@ -22,7 +22,8 @@ from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
 from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
-from svc_kit.errors import InvalidField, MissingField
+from svc_kit.auth.scopes import Scope
+from svc_kit.errors import InvalidField, MissingField, ScopeMissing
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
 from svc_kit.tracing.span import Attributes, current_span, running_span
@@ -156,10 +157,15 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """List models and adapters, sorted by name."""
         project = _project()
         models = {(each.name,): each for each in self._pool.catalog.visible_models(project)}
-        shown, next_token = page(("models", project), models, request)
-        return pb.ListModelsResponse(
-            models=map(model_info.model, shown), next_page_token=next_token
-        )
+        described = {key: model_info.model(each) for key, each in models.items()}
+        if request.pending:
+            if not current_principal().has(Scope.ADMIN_READ):
+                method = "ListModels with 'pending'"
+                raise ScopeMissing(scope=Scope.ADMIN_READ.value, method=method)
+            for pending in self._pool.catalog.pending.values():
+                described[pending.name,] = model_info.watched_model(pending)
+        shown, next_token = page(("models", project), described, request)
+        return pb.ListModelsResponse(models=shown, next_page_token=next_token)
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """Return one model; its template is included even if it is not loaded."""

@@ -13,12 +13,19 @@ from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.reasoning_support import ThinkingSupport
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
-from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, ResolvedModel
+from inference_svc.model_pool.catalog import (
+    ModelEntry,
+    ModelProcessor,
+    PendingModel,
+    ResolvedModel,
+)
+from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.request_options import from_sampling
+from inference_svc.rpc.streaming import seconds
 from inference_svc.validation import check_range
 from svc_kit.errors import UnsupportedField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
@@ -50,15 +57,20 @@ def to_limits(request: model_pb.ModelLimits, defaults: RequestedLimits) -> Reque
 
 
 _CLASSES: Final = EnumMapper[ModelClass](ModelClass, model_pb.ModelClass)
-_STATES: Final = EnumMapper[ModelState](ModelState, model_pb.Model.State)
+_STATES: Final = EnumMapper[ModelState](
+    ModelState, model_pb.Model.State, only_message=["DOWNLOADING", "VERIFYING"]
+)
 _ADAPTER_STATES: Final = EnumMapper[AdapterState](AdapterState, adapter_pb2.Adapter.State)
 _ADAPTED_STATES: Final = EnumMapper[AdapterState](
     AdapterState,
     model_pb.Model.State,
     only_domain=[AdapterState.DRAINING],
-    only_message=["AVAILABLE", "UNLOADING"],
+    only_message=["AVAILABLE", "UNLOADING", "DOWNLOADING", "VERIFYING"],
 )
 _POLICIES: Final = EnumMapper[LoadPolicy](LoadPolicy, model_pb.LoadPolicy)
+_DOWNLOAD: Final = MessageMapper(
+    DownloadProgress, model_pb.DownloadProgress, only_domain=["is_verified"]
+)
 _PROGRESS: Final = MessageMapper(LoadProgress, model_pb.LoadProgress)
 _THINKING: Final = MessageMapper(ThinkingSupport, model_pb.ThinkingSupport)
 _TURN_FORMAT: Final = MessageMapper(TurnFormat, model_pb.TurnFormat)
@@ -72,6 +84,25 @@ def model(resolved: ResolvedModel) -> model_pb.Model:
             described.ClearField(field)
         described.MergeFrom(_adapted(resolved.adapter, resolved.model))
     return described
+
+
+def watched_model(watched: ModelEntry | PendingModel) -> model_pb.Model:
+    """Describe a model for operators, also one that is pending."""
+    if isinstance(watched, ModelEntry):
+        return _model(watched)
+    state = model_pb.Model.STATE_DOWNLOADING
+    if watched.problem:
+        state = model_pb.Model.STATE_FAILED
+    elif watched.download.is_verified:
+        state = model_pb.Model.STATE_VERIFYING
+    return model_pb.Model(
+        name=watched.name,
+        aliases=watched.aliases,
+        source=watched.source,
+        state=state,
+        problem=watched.problem,
+        download=_DOWNLOAD.to_message(watched.download),
+    )
 
 
 def _adapted(found: Adapter, base: ModelEntry) -> model_pb.Model:
@@ -138,6 +169,8 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         pinned=resident.is_pinned,
         input_modalities=_modalities(file),
         quantization=file.quantization,
+        source=entry.source,
+        idle_ttl=None if resident.idle_ttl_s is None else seconds(resident.idle_ttl_s),
     )
     if entry.progress is not None:
         described.load_progress.CopyFrom(_PROGRESS.to_message(entry.progress))

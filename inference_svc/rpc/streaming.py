@@ -23,6 +23,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.limits.limiter import Admission
 from inference_svc.media.processor import MediaLease
+from inference_svc.rpc.content_logprobs import ContentLogprobs
 from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.rpc.media_inputs import NO_MEDIA
 from inference_svc.usage import Counts, RecordUsage, UsageKey
@@ -170,7 +171,7 @@ class Turn(ABC, Generic[ResponseT]):
     def delta(self, output: events.Delta) -> ResponseT:
         """Return new output."""
 
-    def finish(self) -> ResponseT | None:
+    def finish(self, finished: events.Finished) -> ResponseT | None:
         """Return the output that was withheld, if any, once the choice has finished."""
         return None
 
@@ -186,8 +187,6 @@ class Turn(ABC, Generic[ResponseT]):
         delta.num_tokens = len(output.tokens)
         if self._token_ids:
             delta.token_ids.extend(output.tokens)
-        if output.logprobs:
-            delta.logprobs.extend(map(_chosen, output.logprobs))
 
 
 class TextTurn(Turn[service_pb.GenerateResponse]):
@@ -200,6 +199,8 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
         response = service_pb.GenerateResponse()
         response.delta.text = output.text
         self._write_tokens(output, response.delta)
+        if output.logprobs:
+            response.delta.logprobs.extend(map(_chosen, output.logprobs))
         return response
 
 
@@ -214,33 +215,41 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
         super().__init__(index, token_ids=token_ids)
         self._parser = parser
         self._max_calls = max_calls
+        self._logprobs = ContentLogprobs()
 
     def delta(self, output: events.Delta) -> service_pb.ChatResponse:
-        """Return the parsed output, and all tokens."""
+        """Return the parsed output, all tokens, and the log probabilities of the content."""
         self._parse(output.texts)
+        for logprob in output.logprobs:
+            self._logprobs.add(logprob.text, logprob)
         response = service_pb.ChatResponse()
-        self._write(self._parser.pop_delta(), response.delta)
+        self._write(self._parser.pop_delta(), response.delta, self._parser.num_decided)
         self._write_tokens(output, response.delta)
         return response
 
-    def replay(self, texts: Sequence[str]) -> None:
-        """Parse the texts of resumed tokens, which are not sent again."""
+    def replay(self, texts: Sequence[str], pieces: Sequence[bytes]) -> None:
+        """Parse the texts of resumed tokens, which are not sent again; `pieces` are their bytes."""
         self._parse(texts)
+        for piece in pieces:
+            self._logprobs.add(piece, None)
         self._parser.pop_delta()
 
-    def finish(self) -> service_pb.ChatResponse | None:
+    def finish(self, finished: events.Finished) -> service_pb.ChatResponse | None:
         """Return the output that the parser withheld."""
-        self._parser.finish()
-        parsed = self._parser.pop_delta()
-        if not any(parsed):
-            return None
+        is_cut = finished.reason is events.FinishReason.LENGTH
+        self._parser.finish("" if is_cut else finished.stop_text)
         response = service_pb.ChatResponse()
+        self._write(self._parser.pop_delta(), response.delta, None)
+        if not response.delta.ByteSize():
+            return None
         response.delta.index = self._index
-        self._write(parsed, response.delta)
         return response
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Return TOOL_CALLS if the turn stopped with calls, else the engine's reason."""
+        """Return TOOL_CALLS if the turn stopped with calls, LENGTH if it ended inside a call, else
+        the engine's reason."""
+        if self._parser.ends_in_call:
+            return pb.FINISH_REASON_LENGTH
         if finished.reason is events.FinishReason.STOP and self._parser.has_tool_calls:
             return pb.FINISH_REASON_TOOL_CALLS
         return super().reason(finished)
@@ -249,7 +258,10 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
         for text in texts:
             self._parser.feed(text)
 
-    def _write(self, parsed: TurnDelta, delta: service_pb.ChatDelta) -> None:
+    def _write(
+        self, parsed: TurnDelta, delta: service_pb.ChatDelta, num_decided: int | None
+    ) -> None:
+        delta.logprobs.extend(map(_chosen, self._logprobs.pop(parsed.ranges, num_decided)))
         delta.content = parsed.content
         if parsed.reasoning:
             delta.reasoning = parsed.reasoning
@@ -322,7 +334,7 @@ def _responses(
             prompt_tokens=pb.PromptTokens(tokens=map(_prompt_token, event.tokens))
         )
     elif isinstance(event, events.Finished):
-        if (rest := turn.finish()) is not None:
+        if (rest := turn.finish(event)) is not None:
             yield rest
         usage.finish(choice, event)
         reason = turn.reason(event)

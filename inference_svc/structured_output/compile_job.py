@@ -6,12 +6,14 @@ import json
 from functools import lru_cache
 from typing import Any
 
-from llguidance import LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from inference_svc.structured_output.grammar import (
     OutputFormatInvalid,
     document,
     faulty_pointer,
+    is_whole,
+    only_tool,
     output_format_grammar,
     schema_grammar,
     tool_grammar,
@@ -19,6 +21,7 @@ from inference_svc.structured_output.grammar import (
 )
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
 from inference_svc.structured_output.spec import (
+    ArgumentSyntax,
     CallableTool,
     OutputFormat,
     OutputFormatKind,
@@ -32,46 +35,88 @@ _MAX_CACHED_TOKENIZERS = 8
 _MAX_PROBLEM_CHARACTERS = 300
 
 
-def compile_grammar(payload: dict[str, Any]) -> dict[str, str]:
+def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
     """Compile the grammar of an output.
 
     `payload` has "asked" (an `OutputSpec` as a dict) and "vocabulary", with "size", "control"
-    (tokens by text) and "ends". The result has "grammar", or else "field", "problem" and, for a
-    JSON Schema, "pointer".
+    (tokens by text) and "ends". The result has "grammar" and "ignored", the fields of schemas that
+    it does not or only partly enforce; or else "field", "problem" and, for a JSON Schema,
+    "pointer".
     """
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
+    spec = _output_spec(payload["asked"])
     try:
-        spec = _output_spec(payload["asked"])
-        _check_parts(spec, tokenizer)
-        grammar = whole_grammar(spec, vocabulary["control"])
-        if spec.calls is not None or spec.thought is not None:
-            _check(grammar, tokenizer, _field(spec))
+        return _compile(spec, vocabulary["control"], tokenizer)
     except OutputFormatInvalid as invalid:
         return _error_result(invalid, tokenizer)
-    return {"grammar": grammar}
 
 
-def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> None:
-    """Compile each part alone, so that an error names the invalid part."""
-    parts = []
-    if spec.form is not None:
-        parts.append((spec.form.field, output_format_grammar(spec.form)))
+def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) -> dict[str, Any]:
+    relaxed: set[str] = set()
+    try:
+        grammar = whole_grammar(spec, control)
+        matcher = _check(grammar, tokenizer, _field(spec))
+    except OutputFormatInvalid:
+        spec, relaxed = _check_parts(spec, tokenizer)
+        grammar = whole_grammar(spec, control)
+        matcher = _check(grammar, tokenizer, _field(spec))
     if spec.calls is not None:
-        parts += [(tool.field, tool_grammar(tool)) for tool in spec.calls.tools]
-    for field, grammar in parts:
-        _check(document([grammar]), tokenizer, field, grammar.get("json_schema"))
+        has_warnings = bool(matcher.get_grammar_warnings())
+        relaxed |= {
+            tool.field
+            for tool in spec.calls.tools
+            if not tool.strict
+            and (
+                (has_warnings and not _is_enforced(tool, tokenizer))
+                or (spec.calls.has_own_arguments and not is_whole(tool))
+            )
+        }
+    return {"grammar": grammar, "ignored": sorted(relaxed)}
+
+
+def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> tuple[OutputSpec, set[str]]:
+    """Compile each part alone, so that an error names the invalid part. Returns the spec without
+    the invalid schemas of tools that are not strict, and the fields of these."""
+    if spec.form is not None:
+        grammar = output_format_grammar(spec.form)
+        _check(document([grammar]), tokenizer, spec.form.field, grammar.get("json_schema"))
+    if spec.calls is None:
+        return spec, set()
+    relaxed = set()
+    for tool in spec.calls.tools:
+        try:
+            _check_tool(tool, tokenizer)
+            _check(only_tool(spec.calls, tool), tokenizer, tool.field)
+        except OutputFormatInvalid:
+            if tool.strict:
+                raise
+            relaxed.add(tool.field)
+    return spec.without_schemas(relaxed), relaxed
+
+
+def _check_tool(tool: CallableTool, tokenizer: LLTokenizer) -> LLMatcher:
+    grammar = tool_grammar(tool)
+    return _check(document([grammar]), tokenizer, tool.field, grammar["json_schema"])
+
+
+def _is_enforced(tool: CallableTool, tokenizer: LLTokenizer) -> bool:
+    try:
+        return not _check_tool(tool, tokenizer).get_grammar_warnings()
+    except OutputFormatInvalid:
+        return False
 
 
 def _check(
     grammar: str, tokenizer: LLTokenizer, field: str, schema: dict[str, Any] | None = None
-) -> None:
+) -> LLMatcher:
     try:
         matcher = build_matcher(tokenizer, grammar)
         matcher.compute_bitmask()
         check_usable(matcher)
     except GrammarUnusable as problem:
         raise OutputFormatInvalid(field, str(problem), schema) from None
+    return matcher
 
 
 def _field(spec: OutputSpec) -> str:
@@ -102,14 +147,31 @@ def _output_spec(fields: dict[str, Any]) -> OutputSpec:
         form and OutputFormat(OutputFormatKind(form["kind"]), form["text"], form["field"]),
         calls and _calls(calls),
         thought and Reasoning(**thought),
+        fields["opening"],
     )
 
 
 def _calls(fields: dict[str, Any]) -> ToolCallSpec:
-    ways = tuple(ToolCallSyntax(**way) for way in fields["ways"])
+    ways = tuple(map(_syntax, fields["ways"]))
     tools = tuple(CallableTool(**tool) for tool in fields["tools"])
-    barred = tuple(fields["barred"])
-    return ToolCallSpec(**{**fields, "ways": ways, "tools": tools, "barred": barred})
+    triggers, barred = tuple(fields["triggers"]), tuple(fields["barred"])
+    return ToolCallSpec(
+        ways,
+        tools,
+        fields["required"],
+        fields["several"],
+        triggers=triggers,
+        heads=tuple(fields["heads"]),
+        begin=fields["begin"],
+        barred=barred,
+    )
+
+
+def _syntax(fields: dict[str, Any]) -> ToolCallSyntax:
+    arguments = fields["arguments"]
+    return ToolCallSyntax(
+        **{**fields, "arguments": arguments and ArgumentSyntax(**arguments)},
+    )
 
 
 class _ByteTokenizer:

@@ -23,14 +23,22 @@ class GrammarVocabulary(NamedTuple):
     ends: tuple[int, ...]
 
 
+class CompiledGrammar(NamedTuple):
+    """A validated grammar. `ignored` are the fields of the schemas of tools that are not strict and
+    that it does not or only partly enforce."""
+
+    text: str
+    ignored: tuple[str, ...] = ()
+
+
 class GrammarCompiler:
     """Compiles output specifications into validated grammars."""
 
     def __init__(self, jobs: JobRunner) -> None:
         self._jobs = jobs
-        self._cache: OrderedDict[bytes, str] = OrderedDict()
+        self._cache: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
 
-    async def compile(self, spec: OutputSpec, vocabulary: GrammarVocabulary) -> str:
+    async def compile(self, spec: OutputSpec, vocabulary: GrammarVocabulary) -> CompiledGrammar:
         """Return the grammar of a specification.
 
         Raises:
@@ -39,27 +47,40 @@ class GrammarCompiler:
             GrammarInvalid: Another format is invalid.
             QueueFull: Too many grammars are queued.
         """
+        ignored = spec.loose_fields if spec.has_large_tools else set()
+        spec = spec.without_schemas(ignored)
         spec.check_sizes()
-        payload = {"asked": asdict(spec), "vocabulary": vocabulary._asdict()}
-        key = blake2b(dumps(payload).encode(), digest_size=16).digest()
-        grammar = self._cache.get(key)
-        if grammar is None:
-            grammar = self._cache[key] = await self._compile(spec, payload, key.hex())
+        key = _key(spec, vocabulary)
+        compiled = self._cache.get(key)
+        if compiled is None:
+            compiled = self._cache[key] = await self._compile(spec, vocabulary, key.hex())
             if len(self._cache) > _MAX_CACHED_GRAMMARS:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(key)
-        return grammar
+        return compiled._replace(ignored=(*sorted(ignored), *compiled.ignored))
 
-    async def _compile(self, spec: OutputSpec, payload: dict[str, Any], key: str) -> str:
+    async def _compile(
+        self, spec: OutputSpec, vocabulary: GrammarVocabulary, key: str
+    ) -> CompiledGrammar:
+        payload = {"asked": asdict(spec), "vocabulary": vocabulary._asdict()}
         try:
-            result: dict[str, str] = await self._jobs.run(COMPILE_GRAMMAR, payload, key=key)
+            result: dict[str, Any] = await self._jobs.run(COMPILE_GRAMMAR, payload, key=key)
         except JobFailed as failed:
-            raise _compile_error(spec, failed) from None
+            loose = spec.loose_fields
+            if not loose or failed.kind is FailureKind.REFUSED:
+                raise _compile_error(spec, failed) from None
+            compiled = await self._compile(spec.without_schemas(loose), vocabulary, key)
+            return compiled._replace(ignored=tuple(sorted(loose)))
         if "grammar" in result:
-            return result["grammar"]
+            return CompiledGrammar(result["grammar"], tuple(result["ignored"]))
         if "pointer" in result:
             raise SchemaInvalid(**result)
         raise GrammarInvalid(**result)
+
+
+def _key(spec: OutputSpec, vocabulary: GrammarVocabulary) -> bytes:
+    payload = dumps([asdict(spec), vocabulary])
+    return blake2b(payload.encode(), digest_size=16).digest()
 
 
 def _compile_error(spec: OutputSpec, failed: JobFailed) -> DomainError:

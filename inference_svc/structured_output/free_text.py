@@ -2,19 +2,44 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from inference_svc.structured_output.spec import Reasoning, ToolCallSpec
+from inference_svc.structured_output.spec import ID, NUMBER, SPACE, Reasoning, ToolCallSpec
 
 ControlTokens = Mapping[str, int]
 """Ids of control tokens by their texts."""
 ANYTHING = "/(?s:.*)/"
+_PLACEHOLDERS = {NUMBER: "DIGITS", SPACE: "GAP", ID: "ID"}
+PLACEHOLDER_RULES = ("DIGITS: /[0-9]{1,4}/", r"GAP: /[ \t\n]{0,4}/", "ID: /[A-Za-z0-9_-]{1,64}/")
+
+
+class Markers:
+    """Writes texts in llguidance's syntax: control tokens by id, placeholders, and strings."""
+
+    def __init__(self, control: ControlTokens) -> None:
+        self._special = {token: f"<[{number}]>" for token, number in control.items()}
+        self._special |= _PLACEHOLDERS
+        texts = sorted(self._special, key=len, reverse=True)
+        self._pattern = re.compile(f"({'|'.join(map(re.escape, texts))})")
+
+    def write(self, text: str) -> str:
+        """Write a text."""
+        pieces = self._pattern.split(text)
+        return " ".join(self._special.get(each) or json.dumps(each) for each in pieces if each)
+
+
+def escape(text: str) -> str:
+    """A text in a regular expression between slashes."""
+    return re.escape(text).replace("/", r"\/").replace("\n", "n")
 
 
 def free_rules(
     calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
 ) -> Iterator[str]:
     """Yield the rules of `start` and of the free text of a turn."""
+    if calls.heads:
+        yield from _message_rules(calls, control, in_text=thought is not None and thought.is_open)
+        return
     barred, on_bytes = list(calls.barred), False
     if thought is None or not (
         _is_supported(thought.begin, control) and _is_supported(thought.end, control)
@@ -22,16 +47,46 @@ def free_rules(
         yield "start: answer"
     else:
         yield "start: thought" if thought.is_open else "start: opening thought | answer"
-        yield "thought: reasoning (reasoning_marker answer | reasoning_end)"
-        yield from _text_until("reasoning", thought.end, [], control)
+        yield "thought: reasoning (reasoning_marker_0 answer | reasoning_end)"
+        yield from _text_until("reasoning", (thought.end,), list(thought.barred), control)
         if not thought.is_open:
             yield from _opening(thought.begin, control)
             # Otherwise reasoning would also match the rule of free text.
             barred += [thought.begin] if thought.begin in control else []
             on_bytes = True
+    if calls.begin:
+        opened = () if thought is None or thought.is_open else (thought.begin,)
+        tokens = ",".join(str(token) for text, token in control.items() if text not in opened)
+        yield f"answer: calls | OTHER{f' (<[{tokens}]> ANYTHING)*' if tokens else ''}"
+        yield f"OTHER: {ANYTHING} & ~/{escape(calls.begin)}(?s:.*)/"
+        yield f"ANYTHING: {ANYTHING}"
+        return
+    triggers = [each for each in calls.triggers if _is_supported(each, control)]
     more = "*" if calls.several else "?"
-    yield f"answer: free (free_marker calls free){more} free_end"
-    yield from _text_until("free", calls.trigger, barred, control, on_bytes=on_bytes)
+    each = (
+        f"free_marker_{number} calls_from_{calls.triggers.index(trigger)}"
+        for number, trigger in enumerate(triggers)
+    )
+    several = f"(({' | '.join(each)}) free){more}" if triggers else ""
+    yield f"answer: free {several} free_end"
+    yield from _text_until("free", triggers, barred, control, on_bytes=on_bytes or not triggers)
+
+
+def _message_rules(calls: ToolCallSpec, control: ControlTokens, *, in_text: bool) -> Iterator[str]:
+    """Yield rules of a turn whose calls begin in heads; `in_text`: it does not start in one."""
+    heads = [control[text] for text in calls.heads if text in control]
+    others = [token for token in control.values() if token not in heads]
+    parts = []
+    if others:
+        parts.append(f"<[{','.join(map(str, others))}]> ANYTHING")
+    if heads:
+        parts.append(f"<[{','.join(map(str, heads))}]> head")
+    more = f"({' | '.join(parts)})*" if parts else ""
+    yield f"ANYTHING: {ANYTHING}"
+    yield f"start: {'ANYTHING' if in_text or not heads else 'head'} {more}"
+    called = (f"free_marker_{i} calls_from_{i}" for i in range(len(calls.triggers)))
+    yield f"head: free_end | {' | '.join(called)}"
+    yield from _text_until("free", calls.triggers, [], {})
 
 
 def _opening(begin: str, control: ControlTokens) -> Iterator[str]:
@@ -43,32 +98,40 @@ def _opening(begin: str, control: ControlTokens) -> Iterator[str]:
 
 
 def _text_until(
-    name: str, marker: str, barred: list[str], control: ControlTokens, *, on_bytes: bool = False
+    name: str,
+    markers: Sequence[str],
+    barred: list[str],
+    control: ControlTokens,
+    *,
+    on_bytes: bool = False,
 ) -> Iterator[str]:
-    """Yield rules for text that ends at `marker` and contains no `barred` text.
+    """Yield rules for text that ends at one of the markers and contains no `barred` text.
 
-    If the marker and all barred texts are control tokens, the rules match tokens, otherwise bytes.
+    If the markers and all barred texts are control tokens, the rules match tokens, otherwise bytes.
     `on_bytes` forces rules on bytes, to distinguish the text from an alternative that begins with
     text.
     """
-    begins = [marker, *barred]
+    begins = [*markers, *barred]
     tokens = [control[text] for text in begins if text in control]
-    texts = [re.escape(text).replace("/", r"\/") for text in begins if text not in control]
+    texts = [escape(text) for text in begins if text not in control]
+    plain = f"{name.upper()}_PLAIN"
+    ended = [f"{plain} <[{control[text]}]>" if text in control else "" for text in markers]
     if not texts and not on_bytes:
         yield f"{name}: <[^{','.join(map(str, tokens))}]>*"
-        yield f"{name}_marker: <[{control[marker]}]>"
         yield f'{name}_end: ""'
-        return
-    plain = f"{name.upper()}_PLAIN"
-    without = f" & ~/(?s:.*)({'|'.join(texts)})(?s:.*)/" if texts else ""
-    yield f"{plain}: {ANYTHING}{without}"
-    others = ",".join(str(token) for token in control.values() if token not in tokens)
-    yield f"{name}: ({plain} <[{others}]>)*" if others else f'{name}: ""'
-    if marker in control:
-        yield f"{name}_marker: {plain} <[{control[marker]}]>"
+        ended = [text.removeprefix(plain) for text in ended]
     else:
-        yield f"{name}_marker[lazy]: {plain} {json.dumps(marker)}"
-    yield f"{name}_end: {plain}"
+        without = f" & ~/(?s:.*)({'|'.join(texts)})(?s:.*)/" if texts else ""
+        yield f"{plain}: {ANYTHING}{without}"
+        others = ",".join(str(token) for token in control.values() if token not in tokens)
+        yield f"{name}: ({plain} <[{others}]>)*" if others else f'{name}: ""'
+        yield f"{name}_end: {plain}"
+    for number, (text, tokens_text) in enumerate(zip(markers, ended, strict=True)):
+        rule = f"{name}_marker_{number}"
+        if tokens_text:
+            yield f"{rule}: {tokens_text}"
+        else:
+            yield f"{rule}[lazy]: {plain} {json.dumps(text)}"
 
 
 def _is_supported(marker: str, control: ControlTokens) -> bool:

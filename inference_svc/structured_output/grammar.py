@@ -5,20 +5,31 @@ errors in schemas.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, free_rules
+from inference_svc.structured_output.argument_rules import ArgumentRules
+from inference_svc.structured_output.free_text import (
+    ANYTHING,
+    PLACEHOLDER_RULES,
+    ControlTokens,
+    Markers,
+    free_rules,
+)
+from inference_svc.structured_output.schemas import combined_by, without_annotations
 from inference_svc.structured_output.spec import (
-    NUMBER,
+    SPACE,
     CallableTool,
     OutputFormat,
     OutputFormatKind,
     OutputSpec,
     Reasoning,
     ToolCallSpec,
+    ToolCallSyntax,
 )
 
 _MAX_CHECKS = 2000
@@ -104,8 +115,6 @@ def _convert_escape(escape: re.Match[str]) -> str:
 
 Grammar = dict[str, Any]
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_SPACE = r"/[ \t\n]{0,4}/"
-_NUMBER = "/[0-9]{1,4}/"
 
 
 class OutputFormatInvalid(Exception):
@@ -158,10 +167,27 @@ def output_format_grammar(form: OutputFormat) -> Grammar:
 
 def tool_grammar(tool: CallableTool) -> Grammar:
     """The grammar of a tool's arguments. Raises `OutputFormatInvalid`."""
+    return schema_grammar(_tool_schema(tool), strict=tool.strict)
+
+
+@lru_cache(maxsize=128)
+def _tool_schema(tool: CallableTool) -> dict[str, Any]:
     if not tool.schema:
-        return schema_grammar({"type": "object", "additionalProperties": False})
-    schema = parse_schema(tool.schema, tool.field)
-    return schema_grammar({"type": "object", **schema}, strict=tool.strict)
+        return {"type": "object", "additionalProperties": False}
+    try:
+        schema = without_annotations(parse_schema(tool.schema, tool.field))
+    except RecursionError:
+        raise OutputFormatInvalid(tool.field, "it is nested too deeply", {}) from None
+    kind = schema.get("type", "object")
+    if kind != "object" and (not isinstance(kind, list) or "object" not in kind):
+        raise OutputFormatInvalid(tool.field, "arguments are an object: type must be object", {})
+    return {**schema, "type": "object"}
+
+
+def only_tool(calls: ToolCallSpec, tool: CallableTool) -> str:
+    """The grammar of calls of one tool. Raises `OutputFormatInvalid`."""
+    alone = replace(calls, tools=(tool,), triggers=(), begin="", barred=())
+    return whole_grammar(OutputSpec(None, alone, None), {})
 
 
 def document(grammars: Sequence[Grammar]) -> str:
@@ -173,68 +199,102 @@ def document(grammars: Sequence[Grammar]) -> str:
 def whole_grammar(spec: OutputSpec, control: ControlTokens) -> str:
     """The grammar of an output: reasoning, then calls or the output format."""
     form = [] if spec.form is None else [{**output_format_grammar(spec.form), "name": "form"}]
-    if spec.calls is None and spec.thought is None:
+    if spec.calls is None and spec.thought is None and not spec.opening:
         return document(form)
-    lines: list[str] = []
+    lines = [*PLACEHOLDER_RULES, f"form_opening: {Markers(control).write(spec.opening)}"]
     arguments: list[Grammar] = []
-    if spec.calls is not None and spec.calls.trigger:
+    if spec.calls is not None and spec.calls.is_in_free_text:
         lines += free_rules(spec.calls, spec.thought, control)
     else:
         lines.append(f"start: {_reasoning_reference(spec.thought)}{_answer(spec)}")
         if spec.thought is not None:
             lines += _reasoning_rules(spec.thought, control)
     if spec.calls is not None:
-        lines += _call_rules(spec.calls, control)
+        rules = ArgumentRules(control)
+        lines += _call_rules(spec.calls, rules, control)
         arguments = [
-            {**tool_grammar(tool), "name": f"arguments_{index}"}
-            for index, tool in enumerate(spec.calls.tools)
+            {**schema_grammar(schema, strict=strict), "name": name}
+            for name, (schema, strict) in rules.schemas.items()
         ]
     return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
 
 
 def _answer(spec: OutputSpec) -> str:
     if spec.calls is None:
-        return "@form"
+        return "form_opening @form"
     if spec.calls.required or spec.form is None:
         return "calls"
-    return "(calls | @form)"
+    return "(calls | form_opening @form)"
 
 
 def _reasoning_reference(thought: Reasoning | None) -> str:
     if thought is None:
         return ""
-    return "thinking SPACE " if thought.is_open else "(begun SPACE)? "
+    return "thinking after " if thought.is_open else "(begun after)? "
 
 
 def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
-    yield f"SPACE: {_SPACE}"
     if any(token in thought.end for token in control):
-        yield f"thinking: {ANYTHING} {_marker(thought.end, control)}"
+        yield f"thinking: {ANYTHING} {Markers(control).write(thought.end)}"
     else:
         yield f"thinking[suffix={json.dumps(thought.end)}]: {ANYTHING}"
+    yield f"after: {Markers(control).write(thought.after or SPACE)}"
     if not thought.is_open:
-        yield f"begun: {_marker(thought.begin, control)} thinking"
+        yield f"begun: {Markers(control).write(thought.begin)} thinking"
 
 
-def _call_rules(calls: ToolCallSpec, control: ControlTokens) -> Iterator[str]:
+def _call_rules(
+    calls: ToolCallSpec, arguments: ArgumentRules, control: ControlTokens
+) -> Iterator[str]:
+    """Yield the rules of calls, in every syntax, and those after each trigger."""
+    marker = Markers(control).write
     yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
+    for trigger in range(len(calls.triggers)):
+        ways = _ways_from(calls, trigger)
+        yield f"calls_from_{trigger}: " + " | ".join(f"calls_{way}" for way in ways)
+    written: dict[str, list[str]] = {}
     for number, way in enumerate(calls.ways):
+        own = written.get(repr(way.arguments))
+        if own is None:
+            own = written[repr(way.arguments)] = [
+                _arguments(tool, way, arguments) for tool in calls.tools
+            ]
+        begin = next((each for each in calls.triggers if way.begin.startswith(each)), "")
         # The trigger is already written; calls without a `before` text are triggered one by one.
-        repeats = calls.several and (bool(way.before) or not calls.trigger)
-        more = f"({_marker(way.between, control)} call_{number})*" if repeats else ""
-        before = _marker(way.before.removeprefix(calls.trigger), control)
-        yield f"calls_{number}: {before} call_{number} {more} {_marker(way.after, control)}"
-        head = way.head if way.before else way.head.removeprefix(calls.trigger)
-        tail = _marker(way.tail, control)
-        yield f"call_{number}: " + " | ".join(
-            f"{_marker(head + tool.name + way.middle, control)} @arguments_{index} {tail}"
-            for index, tool in enumerate(calls.tools)
+        repeats = calls.several and (bool(way.before) or not begin) and not way.ends_turn
+        head = way.head if way.before else way.head.removeprefix(begin)
+        before = marker(way.before.removeprefix(begin))
+        between = marker(way.between)
+        more = f"({between} call_{number})*" if repeats else ""
+        yield f"calls_{number}: {before} call_{number} {more} {marker(way.after)}"
+        tail = marker(way.tail)
+        texts = (
+            f"{marker(head + tool.name + way.middle)} {text} {tail}"
+            for tool, text in zip(calls.tools, own, strict=True)
         )
+        yield f"call_{number}: " + " | ".join(texts)
+    yield from arguments.lines
 
 
-def _marker(text: str, control: ControlTokens) -> str:
-    """A text in llguidance's syntax: control tokens by id, `NUMBER` as any number, and strings."""
-    special = {token: f"<[{number}]>" for token, number in control.items()} | {NUMBER: _NUMBER}
-    inside = sorted((token for token in special if token in text), key=len, reverse=True)
-    pieces = re.split(f"({'|'.join(map(re.escape, inside))})", text) if inside else [text]
-    return " ".join(special.get(piece) or json.dumps(piece) for piece in pieces if piece)
+def _ways_from(calls: ToolCallSpec, trigger: int) -> list[int]:
+    text = calls.triggers[trigger]
+    return [number for number, way in enumerate(calls.ways) if way.begin.startswith(text)]
+
+
+def _arguments(tool: CallableTool, way: ToolCallSyntax, arguments: ArgumentRules) -> str:
+    schema = _tool_schema(tool)
+    keyword = "" if way.arguments is None else combined_by(schema)
+    if keyword and tool.strict:
+        problem = f"'{keyword}' of an object cannot be enforced in calls of this model"
+        raise OutputFormatInvalid(tool.field, problem, {})
+    try:
+        return arguments.arguments(schema, way.arguments, strict=tool.strict)
+    except (RecursionError, TypeError) as problem:
+        raise OutputFormatInvalid(
+            tool.field, f"a keyword has no valid value: {problem}", {}
+        ) from None
+
+
+def is_whole(tool: CallableTool) -> bool:
+    """Whether the schema of a tool is one that calls without JSON enforce."""
+    return not combined_by(_tool_schema(tool))

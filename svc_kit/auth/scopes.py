@@ -90,12 +90,13 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
         **_rows(
             "corral.inference.v1.EngineService",
             Scope.ADMIN_READ,
-            "GetServerInfo GetLoad WatchLoad WatchModels ListAdapters",
+            "GetServerInfo GetLoad WatchLoad ExplainModel WatchModels ListAdapters",
         ),
         **_rows(
             "corral.inference.v1.EngineService",
             Scope.ADMIN,
-            "LoadModel UnloadModel LoadAdapter UnloadAdapter SaveSnapshot RestoreSnapshot"
+            "LoadModel UnloadModel AddModel UpdateModel AddModelAlias RemoveModel"
+            " LoadAdapter UnloadAdapter SaveSnapshot RestoreSnapshot"
             " DropSnapshots FlushCache Drain Undrain",
         ),
         **_rows("corral.control.v1.FileService", Scope.FILES, "CreateFile DeleteFile"),

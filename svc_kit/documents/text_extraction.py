@@ -9,7 +9,7 @@ import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from html import unescape
 from io import BytesIO
 from pathlib import Path, PurePath
@@ -19,8 +19,8 @@ from svc_kit.sandbox.jobs import JobRefused
 
 UNSUPPORTED: Final = "its type is not supported"
 """Prefix of the problem of a file of an unsupported type."""
-_HTML_SUFFIXES: Final = frozenset({".htm", ".html"})
 _XHTML_SUFFIX: Final = ".xhtml"
+_HTML_SUFFIXES: Final = frozenset({".htm", ".html", _XHTML_SUFFIX})
 _BLOCK_TAGS: Final = frozenset(
     {
         *("address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "footer"),
@@ -30,6 +30,7 @@ _BLOCK_TAGS: Final = frozenset(
 )
 
 
+@cache
 def _markup(*, is_xml: bool) -> re.Pattern[str]:
     """Build a pattern of comments, invisible elements, tags and declarations.
 
@@ -49,8 +50,6 @@ def _markup(*, is_xml: bool) -> re.Pattern[str]:
     )
 
 
-_HTML: Final = _markup(is_xml=False)
-_XHTML: Final = _markup(is_xml=True)
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -76,9 +75,9 @@ def _choose_reader(content: bytes, suffix: str) -> Callable[[bytes], str]:
         return _read_pdf
     if content.startswith(b"PK\x03\x04"):
         return _read_docx
-    if suffix == _XHTML_SUFFIX:
-        return partial(_read_html, markup=_XHTML)
-    return _read_html if suffix in _HTML_SUFFIXES else _read_plain
+    if suffix in _HTML_SUFFIXES:
+        return partial(_read_html, is_xml=suffix == _XHTML_SUFFIX)
+    return _read_plain
 
 
 def _read_plain(content: bytes) -> str:
@@ -92,9 +91,9 @@ def _read_plain(content: bytes) -> str:
         raise JobRefused(f"it is not valid {name}: invalid byte at offset {error.start}") from None
 
 
-def _read_html(content: bytes, markup: re.Pattern[str] = _HTML) -> str:
+def _read_html(content: bytes, *, is_xml: bool) -> str:
     try:
-        return "".join(_html_parts(_read_plain(content), markup))
+        return "".join(_html_parts(_read_plain(content), _markup(is_xml=is_xml)))
     except ValueError:  # more digits than int() accepts
         raise JobRefused("it contains an invalid character reference") from None
 

@@ -60,6 +60,19 @@ class ModelExists(AlreadyExists):
     model: str
 
 
+class ModelInSettings(FailedPrecondition):
+    """'{model}' is in the settings of the inference service. Change it there, and restart."""
+
+    model: str
+
+
+class DownloadFailed(Unavailable):
+    """The file '{file}' cannot be downloaded: {problem}. Add the model again to continue."""
+
+    file: str
+    problem: str
+
+
 class MemoryInUse(ResourceExhausted):
     """The model '{model}' needs {needed_bytes} bytes of memory, but only {available_bytes} are
     available while other models are in use. Retry later."""

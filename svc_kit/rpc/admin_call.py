@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
+from svc_kit.logs import hide_queries
+
 MAX_REQUEST_CHARACTERS: Final = 16_384
 """Length of a stored request; a longer one is cut."""
 
@@ -27,9 +29,9 @@ class AdminCall(NamedTuple):
 
     @property
     def request_json(self) -> str:
-        """The request as one line of JSON, for the log."""
+        """The request as one line of JSON, for the log; URLs have no queries in it."""
         text = MessageToJson(self.request, indent=None, ensure_ascii=False)
-        return text.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS]
+        return hide_queries(text.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS])
 
 
 RecordAct = Callable[[AdminCall], Awaitable[None]]

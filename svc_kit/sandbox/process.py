@@ -18,13 +18,14 @@ _READY_BYTES = 8192
 _SOCKET_BUFFER_BYTES = 4 << 20
 """Files of megabytes change hands with few switches between the processes."""
 # Our environment may contain secrets, so that the child inherits only the path of native libraries.
-# The rest prevents threads of numerical libraries and use of the GPU.
+# The rest prevents threads of numerical libraries, use of the GPU, and debuggers after an abort.
 _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    "GGML_NO_BACKTRACE": "1",
 }
 _INHERITED = ("LD_LIBRARY_PATH",)
 

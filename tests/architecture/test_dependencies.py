@@ -13,6 +13,7 @@ import pytest
 from tests.architecture.test_house_rules import PRODUCT, ROOT
 
 LOCKS = ["build", "runtime", "dev", "weights", "bench", "mutants", "lm-eval", "transformers"]
+LOCKS += ["openapi-client"]
 FIRST_PARTY: Final = frozenset({*PRODUCT, "bench", "corral", "migrations", "tests", "tools"})
 PACKAGES: Final = {
     "PIL": "pillow",

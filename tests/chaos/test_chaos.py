@@ -8,12 +8,16 @@ import logging
 import random
 import secrets
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.chaos import ChatWork, FileWork, Work, survive
 from tests.support.chaos_answers import ResponseWork, RunWork, picture_questions
+from tests.support.chaos_models import MODEL_FILE, ModelWork
+from tests.support.model_hub import ModelHub, run_model_hub
+from tests.support.model_kinds import write_model_of_kind
 from tests.support.processes import Ends
 from tests.support.services import corral_up
 
@@ -25,9 +29,21 @@ LONG_KILLS = 5
 """Per round. The supervisor gives up on a service that fails six times in a row."""
 
 
-def make_works(rng: random.Random) -> list[Work]:
+def make_works(rng: random.Random, hub: ModelHub) -> list[Work]:
     """Return the works of a run. Their random generators are independent of the kills."""
-    return [FileWork(random.Random(rng.random())), ChatWork()]
+    return [
+        FileWork(random.Random(rng.random())),
+        ChatWork(),
+        ModelWork(hub, random.Random(rng.random())),
+    ]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[ModelHub]:
+    """A server of a model that `ModelWork` adds."""
+    model = write_model_of_kind("window", tmp_path / MODEL_FILE).read_bytes()
+    with run_model_hub({MODEL_FILE: model}) as hub:
+        yield hub
 
 
 def make_rng(seed: int | None) -> random.Random:
@@ -37,12 +53,11 @@ def make_rng(seed: int | None) -> random.Random:
     return random.Random(chosen)
 
 
-@pytest.mark.timeout(110)
-async def test_guarantees_hold_after_random_kills(tmp_path: Path) -> None:
+async def test_guarantees_hold_after_random_kills(tmp_path: Path, hub: ModelHub) -> None:
     """Of control service, gateway, frontend, engine and encoder, in random order."""
     rng = make_rng(None)
-    with corral_up(tmp_path) as corral:
-        await survive(corral, make_works(rng), rng, SHORT_KILLS)
+    with corral_up(tmp_path, inference={"model_hosts": [hub.host]}) as corral:
+        await survive(corral, make_works(rng, hub), rng, SHORT_KILLS)
 
 
 @pytest.mark.slow
@@ -50,19 +65,19 @@ async def test_guarantees_hold_after_random_kills(tmp_path: Path) -> None:
 # The SDK deprecates the Assistants API.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_guarantees_hold_after_many_kills(
-    request: pytest.FixtureRequest, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, hub: ModelHub
 ) -> None:
     """In rounds with the same data; each ends with a kill of all processes."""
     rng = make_rng(request.config.getoption("--seed", None))
     works = [
-        *make_works(rng),
+        *make_works(rng, hub),
         ResponseWork(),
         ResponseWork(picture_questions(random.Random(rng.random()))),
         RunWork(),
     ]
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
-        with corral_up(tmp_path) as corral:
+        with corral_up(tmp_path, inference={"model_hosts": [hub.host]}) as corral:
             await survive(corral, works, rng, LONG_KILLS)
             with Ends(process.pid for process in corral.program.family()) as household:
                 corral.program.signal(signal.SIGKILL)

@@ -1,32 +1,21 @@
 """Servers that tests share. Tests that stop a server start their own."""
 
-import hashlib
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
-from tests.support.gguf_patch import copy_with_template
-from tests.support.media_models import write_pair
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect
 from tests.support.services import MODEL, Corral, corral_up
 
 ODD_NAME = "acme:demo-1.0"
 """A second name of the demo model, with characters that are special in URLs."""
-IMAGES, AUDIO = "reads-images", "reads-audio"
-HOSTILE = "hostile"
-"""The demo model with a chat template that never ends."""
-ENDLESS_TEMPLATE = (
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    "{{ messages[0].content }}"
-)
 PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
 PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
 PATIENCE_S = 1.5
@@ -40,13 +29,6 @@ class KillableCorral(Corral):
     model: Path
 
 
-@dataclass(frozen=True)
-class Adapted(Corral):
-    """A Corral with both adapters; `folder` is an allowed folder for adapter files."""
-
-    folder: Path
-
-
 @pytest.fixture(scope="session")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """`corral up` with two models, for tests that do not change its state. One reads text only."""
@@ -57,24 +39,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
         "per_model": {ODD_NAME: {"projector": "none"}},
     }
     with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=settings) as corral:
-        yield corral
-
-
-@pytest.fixture(scope="session")
-def media_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with the demo model for text, and small random ones for images and audio."""
-    folder = tmp_path_factory.mktemp("media")
-    pairs = {IMAGES: write_pair("janus_pro", folder), AUDIO: write_pair("qwen2a", folder)}
-    flags = ["--model", f"{MODEL}=bundled"]
-    per_model: dict[str, Any] = {MODEL: {"projector": "none"}}
-    for name, pair in pairs.items():
-        flags += ["--model", f"{name}={pair.model}"]
-        per_model[name] = {
-            "projector": str(pair.projector),
-            "load": "on_demand",
-            "context_tokens": 2048,
-        }
-    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
         yield corral
 
 
@@ -112,39 +76,10 @@ def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
         yield connected
 
 
-@pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with one slot, a queue of one request and a hostile model."""
-    folder = tmp_path_factory.mktemp("small")
-    model = copy_with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
-    flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")
-    inference = {
-        "engine.slots": 1,
-        "engine.queued_requests": 1,
-        "limits.caller_templates": True,
-    }
-    with corral_up(folder, *flags, inference=inference) as corral:
-        yield corral
-
-
-@pytest.fixture
-async def small_rpc(small: Corral) -> AsyncIterator[Rpc]:
-    """A plain gRPC client of the server with one slot."""
-    async with connect(small.target) as connected:
-        yield connected
-
-
 @pytest.fixture
 async def http(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
     """A plain HTTP client."""
     async with plain_client(server) as client:
-        yield client
-
-
-@pytest.fixture
-async def small_http(small: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client of the server with one slot."""
-    async with plain_client(small) as client:
         yield client
 
 
@@ -178,27 +113,3 @@ async def sdk(killable: KillableCorral) -> AsyncIterator[openai.AsyncOpenAI]:
     """The SDK without retries, for the server that tests may kill."""
     async with killable.sdk() as connected:
         yield connected
-
-
-@pytest.fixture(scope="session")
-def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
-    """`corral up` with both bundled adapters, one of them under its digest."""
-    directory = tmp_path_factory.mktemp("adapted")
-    folder = directory / "loras"
-    folder.mkdir()
-    inference = {
-        "engine.slots": 4,
-        "engine.context_tokens": 4096,
-        "adapters": {
-            PIRATE: {"path": PIRATE_FILE, "digest": digest_of(BUNDLED_FOLDER / PIRATE_FILE)},
-            ROBOT: {"path": str(BUNDLED_FOLDER / ROBOT_FILE), "model": MODEL},
-        },
-        "adapter_folders": [str(folder)],
-    }
-    with corral_up(directory, inference=inference) as corral:
-        yield Adapted(corral.program, corral.url, corral.target, corral.control, folder)
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -2,9 +2,12 @@
 replacement and errors; and the restart of an engine."""
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_FOLDER
-from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE, Adapted, digest_of
+from tests.e2e.conftest import PIRATE, PIRATE_FILE, ROBOT, ROBOT_FILE
 from tests.support.processes import PATIENCE_S
 from tests.support.rpc import (
     PARIS,
@@ -27,7 +30,9 @@ from tests.support.rpc import (
     read_delta,
     user,
 )
-from tests.support.services import MODEL, expect_restart, start
+from tests.support.services import MODEL, Corral, corral_up, expect_restart, start
+from tools.demo_model import adapters
+from tools.demo_model.records import score
 
 pytestmark = pytest.mark.e2e
 
@@ -37,10 +42,35 @@ ARR, BEEP = "Arr!", "Beep boop."
 BOTH = (PIRATE, ROBOT)
 
 
-@pytest.fixture(scope="session")
-def server(adapted: Adapted) -> Adapted:
-    """The server with adapters."""
-    return adapted
+@dataclass(frozen=True)
+class Adapted(Corral):
+    """A Corral with both adapters; `folder` is an allowed folder for adapter files."""
+
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
+    """`corral up` with both bundled adapters, one of them under its digest."""
+    directory = tmp_path_factory.mktemp("adapted")
+    folder = directory / "loras"
+    folder.mkdir()
+    inference = {
+        "engine.slots": 4,
+        "engine.context_tokens": 4096,
+        "adapters": {
+            PIRATE: {"path": PIRATE_FILE, "digest": digest_of(BUNDLED_FOLDER / PIRATE_FILE)},
+            ROBOT: {"path": str(BUNDLED_FOLDER / ROBOT_FILE), "model": MODEL},
+        },
+        "adapter_folders": [str(folder)],
+    }
+    with corral_up(directory, inference=inference) as corral:
+        yield Adapted(corral.program, corral.url, corral.target, corral.control, folder)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def stack(*names: str, **scales: float) -> list[adapter_pb2.AdapterScale]:
@@ -202,13 +232,13 @@ async def test_embeddings_with_an_adapter_are_refused(rpc: Rpc) -> None:
 
 
 async def test_an_adapter_is_loaded_listed_and_unloaded_at_run_time(
-    rpc: Rpc, adapted: Adapted
+    rpc: Rpc, server: Adapted
 ) -> None:
     """Its file can be deleted after it is loaded."""
     digest = digest_of(BUNDLED_FOLDER / ROBOT_FILE)
-    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "mine.gguf")
+    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, server.folder / "mine.gguf")
     loaded = await load(rpc, "mine", "mine.gguf", default_scale=0.75, digest=digest)
-    shutil.move(adapted.folder / "mine.gguf", adapted.folder / "gone")
+    shutil.move(server.folder / "mine.gguf", server.folder / "gone")
     (shown,) = await generations(rpc, "mine")
     spoken = await ask(rpc, stack("mine"))
     memory = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load
@@ -303,9 +333,9 @@ def damaged_file(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["cut", "nan", "garbage"])
-async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) -> None:
+async def test_a_damaged_file_is_refused(rpc: Rpc, server: Adapted, kind: str) -> None:
     """Before the engine reads it. The adapter that had the name is kept."""
-    (adapted.folder / "damaged.gguf").write_bytes(damaged_file(kind))
+    (server.folder / "damaged.gguf").write_bytes(damaged_file(kind))
     error = await call_error(load(rpc, PIRATE, "damaged.gguf"))
 
     assert (error.code, error.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "ADAPTER_INVALID")
@@ -314,10 +344,10 @@ async def test_a_damaged_file_is_refused(rpc: Rpc, adapted: Adapted, kind: str) 
     assert (await ask(rpc, stack(PIRATE))).startswith(ARR)
 
 
-async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, adapted: Adapted) -> None:
+async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, server: Adapted) -> None:
     """For another model, with another digest, outside the folders, or under a name in use."""
-    shutil.copy(FOREIGN, adapted.folder / "foreign.gguf")
-    (adapted.folder / "link.gguf").symlink_to(FOREIGN)
+    shutil.copy(FOREIGN, server.folder / "foreign.gguf")
+    (server.folder / "link.gguf").symlink_to(FOREIGN)
     cases = {
         "foreign": (load(rpc, "x", "foreign.gguf"), "ADAPTER_BASE_MISMATCH"),
         "model": (load(rpc, "x", "demo-chat-q8_0.gguf"), "ADAPTER_INVALID"),
@@ -343,32 +373,33 @@ async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, adapted: Adapte
     assert await generations(rpc, "x") == []
 
 
-def test_an_invalid_adapter_in_the_settings_stops_the_start(
-    tmp_path: Path,
-) -> None:
-    """With one line that has its name and the reason."""
-    settings = {"listen": "127.0.0.1:0", "adapters": {"x": {"path": str(FOREIGN)}}}
-    with start(tmp_path, "serve", "inference", inference=settings) as program:
+def test_an_invalid_adapter_in_the_settings_stops_the_start(tmp_path: Path) -> None:
+    """Of all services, with a line that has its name and the reason."""
+    settings = {"adapters": {"x": {"path": str(FOREIGN)}}}
+    loopback = "127.0.0.1:0"
+    flags = ("--listen", loopback, "--inference-listen", loopback, "--control-listen", loopback)
+    with start(tmp_path, "up", *flags, inference=settings) as program:
         code = program.wait()
-        last = program.stderr[-1].text
+        remaining = program.left_over()
+        lines = [line.text for line in program.stderr if not line.fields]
 
-    assert code == 1
-    assert last.startswith(
-        f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was trained for another"
-    )
+    assert (code, remaining) == (1, [])
+    problem = f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was trained for another"
+    assert [line for line in lines if line.startswith(problem)]
+    assert lines[-1].startswith("corral: inference could not start: it exited with code 1")
 
 
 # --- a killed engine ------------------------------------------------------------------------------
 
 
-async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adapted) -> None:
+async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, server: Adapted) -> None:
     """The new engine gets the same bytes, although the file has changed."""
-    shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, adapted.folder / "kept.gguf")
+    shutil.copy(BUNDLED_FOLDER / PIRATE_FILE, server.folder / "kept.gguf")
     before = await load(rpc, "kept", "kept.gguf")
-    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, adapted.folder / "kept.gguf")
+    shutil.copy(BUNDLED_FOLDER / ROBOT_FILE, server.folder / "kept.gguf")
     spoken = await ask(rpc, stack("kept"))
-    engine = adapted.program.member(ENGINE).pid
-    with expect_restart(adapted.target):
+    engine = server.program.member(ENGINE).pid
+    with expect_restart(server.target):
         os.kill(engine, signal.SIGKILL)
     answer = await rpc.chat(make_chat(adapters=stack("kept")))
     (after,) = await generations(rpc, "kept")
@@ -378,3 +409,12 @@ async def test_adapters_survive_an_engine_that_is_killed(rpc: Rpc, adapted: Adap
     assert (after.digest, after.generation) == (before.digest, before.generation)
     assert after.state == adapter_pb2.Adapter.STATE_READY
     assert (await ask(rpc, stack(*BOTH))).endswith(BEEP)
+
+
+async def test_the_adapters_change_the_style(server: Adapted) -> None:
+    """Each alone, both stacked, and none at scale 0, in at least four of five answers."""
+    marks = await adapters.examine_server(server.api, 15)
+
+    assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(
+        adapters.STACKS, True
+    )

@@ -1,6 +1,7 @@
 """Batches with the demo model: the official SDK, and kills of all processes involved."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -88,6 +89,32 @@ def test_a_batch_is_created_listed_and_read(server: Corral, client: openai.OpenA
     output = client.files.retrieve(batch.output_file_id)
     assert (output.purpose, output.expires_at) == ("batch_output", output.created_at + 3600)
     assert batch.id in [listed.id for listed in client.batches.list(limit=1)]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 2])
+def test_a_line_has_the_log_probabilities_of_its_prompts(
+    server: Corral, client: openai.OpenAI, max_tokens: int
+) -> None:
+    """With `echo`, as over HTTP, for texts and token ids."""
+    prompts: list[Any] = ["The capital of France", [40, 41, 42]]
+    for prompt in (*prompts, [prompts[0], "It is"]):
+        body = {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": max_tokens}
+        fields: dict[str, Any] = {"model": MODEL, "temperature": 0, **body}
+        begun = start_batch(
+            client, [batch_line("a", "/v1/completions", **fields)], endpoint="/v1/completions"
+        )
+        wait_for_batch(server, begun.id)
+        line = read_batch(client, begun.id).completed["a"]["response"]["body"]
+        choices: Any = client.completions.create(**fields).choices
+
+        for choice, other in zip(line["choices"], choices, strict=True):
+            logprobs, expected = choice["logprobs"], other.logprobs
+            assert choice["text"] == other.text
+            assert logprobs["tokens"] == expected.tokens
+            assert logprobs["token_logprobs"][0] is None
+            assert logprobs["token_logprobs"][1:] == pytest.approx(
+                expected.token_logprobs[1:], abs=0.05
+            )
 
 
 def test_errors_of_an_input_file_have_line_numbers(server: Corral, client: openai.OpenAI) -> None:

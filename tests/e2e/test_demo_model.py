@@ -12,12 +12,10 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.conftest import Adapted
 from tests.support.services import MODEL, Corral
-from tools.demo_model import adapters
 from tools.demo_model.evaluate import ask_all, record
 from tools.demo_model.examination import EXAMINATION, items
-from tools.demo_model.records import answers, score
+from tools.demo_model.records import answers
 from tools.demo_vision.sample import SAMPLE
 
 pytestmark = pytest.mark.e2e
@@ -155,13 +153,4 @@ async def test_a_conversation_is_summarized(aclient: openai.AsyncOpenAI) -> None
 
     assert await ask(aclient, *turns) == (
         "You told me that your name is Anna. You asked for the capital of Spain."
-    )
-
-
-async def test_the_adapters_change_the_style(adapted: Adapted) -> None:
-    """Each alone, both stacked, and none at scale 0, in at least four of five answers."""
-    marks = await adapters.examine_server(adapted.api, 15)
-
-    assert {name: score(each) >= 80 for name, each in marks.items()} == dict.fromkeys(
-        adapters.STACKS, True
     )

@@ -1,17 +1,21 @@
-"""Helper routes of llama-server and vLLM on real models, of which one has tokens for infill."""
+"""Ollama's API and helper routes of llama-server and vLLM on real models, of which one has tokens
+for infill."""
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.support.model_kinds import INFILL_TOKENS, write_model_of_kind
+from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
 
 INFILL = "infill"
 INFILL_CONTEXT = 512
+GREEDY: dict[str, Any] = {"stream": False, "options": {"temperature": 0}}
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +108,46 @@ async def test_slots_show_the_callers_own_requests(http: httpx.AsyncClient) -> N
     assert not any(each["is_processing"] for each in idle)
     assert slot["n_prompt_tokens"] > 0
     assert "secret" not in busy.text
+
+
+# --- Ollama's API ---------------------------------------------------------------------------------
+
+
+async def test_a_chat_is_that_of_openais_route(http: httpx.AsyncClient) -> None:
+    """The same text and counts; models think unless told not to."""
+    messages = [{"role": "user", "content": CAPITAL}]
+    body = GREEDY | {"model": f"{MODEL}:latest", "messages": messages}
+    answer = (await http.post("/api/chat", json=body)).json()
+    openai = await http.post(
+        "/v1/chat/completions",
+        json={"model": MODEL, "messages": messages, "temperature": 0, "enable_thinking": True},
+    )
+
+    assert answer["message"]["content"] == openai.json()["choices"][0]["message"]["content"]
+    assert answer["prompt_eval_count"] == openai.json()["usage"]["prompt_tokens"]
+    assert answer["eval_duration"] > 0
+
+
+async def test_a_context_is_continued(http: httpx.AsyncClient) -> None:
+    """It begins with the tokens of the earlier prompt and answer."""
+    body = GREEDY | {"model": MODEL, "prompt": CAPITAL}
+    first = (await http.post("/api/generate", json=body)).json()
+    second = (await http.post("/api/generate", json=body | {"context": first["context"]})).json()
+    size = len(first["context"])
+
+    assert first["eval_count"] + first["prompt_eval_count"] >= size
+    assert second["context"][:size] == first["context"]
+    assert second["prompt_eval_count"] > size
+
+
+async def test_models_that_are_not_loaded_are_loaded_by_an_empty_prompt(
+    http: httpx.AsyncClient,
+) -> None:
+    """An operator unloads them with `keep_alive` 0."""
+    unloaded = await http.post("/api/generate", json={"model": INFILL, "keep_alive": 0})
+    loaded = await http.post("/api/generate", json={"model": INFILL})
+    running = (await http.get("/api/ps")).json()["models"]
+
+    assert unloaded.json()["done_reason"] == "unload"
+    assert loaded.json()["done_reason"] == "load"
+    assert f"{INFILL}:latest" in [each["name"] for each in running]

@@ -1,4 +1,4 @@
-"""Limits in a running Corral, as the official client and other callers see them."""
+"""Keys and their limits in a running Corral, as the official client and other callers see them."""
 
 import asyncio
 import json
@@ -11,16 +11,19 @@ import grpc.aio
 import openai
 import pytest
 from corral.control.v1 import audit_service_pb2 as audit_pb
+from corral.control.v1 import file_service_pb2
 from corral.control.v1 import limit_service_pb2 as pb
 from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
+from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.usage_service_pb2 import UsageSum
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from openai.types import Batch
 from openai.types.chat import ChatCompletion
 
-from svc_kit.rpc.client import open_channel
+from svc_kit.errors import ApiKeyRevoked
+from svc_kit.rpc.client import open_channel, translate_errors
 from tests.support.operators import ADMIN, Operator
-from tests.support.rpc import CAPITAL, Rpc, gather, make_chat, read_error
+from tests.support.rpc import CAPITAL, PARIS, Rpc, gather, make_chat, read_error
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
@@ -58,6 +61,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     with corral_up(
         folder,
         "--require-keys",
+        "--embedding-model",
+        MODEL,
         inference=inference,
         gateway={"key_cache_s": 0},
         control={"prices": prices},
@@ -181,6 +186,34 @@ async def test_responses_and_runs_have_the_headers_too(limited: Limited) -> None
     assert '"violet-calls";q=50;w=60' in answers[3].headers["ratelimit-policy"]
 
 
+async def test_vector_stores_have_the_headers_too(limited: Limited) -> None:
+    """Stores with files, files, file batches and searches, whose model the control service calls;
+    an empty store has none."""
+    secret, key_id = await limited.key("indigo")
+    await limited.operator.create_limit("indigo-calls", "REQUESTS", 60, key=key_id)
+    async with limited.corral.sdk(secret) as client:
+        await wait_until_limited(client, "indigo-calls")
+        file = await client.files.create(file=("a.txt", CAPITAL.encode()), purpose="user_data")
+        stores = client.vector_stores.with_raw_response
+        empty = await stores.create()
+        created = await stores.create(file_ids=[file.id])
+        store_id = empty.parse().id
+        add: Any = {"vector_store_id": store_id, "file_id": file.id}
+        added = await client.vector_stores.files.with_raw_response.create(**add)
+        batch = await client.vector_stores.file_batches.with_raw_response.create(
+            store_id, file_ids=[file.id]
+        )
+        await client.vector_stores.files.poll(file.id, vector_store_id=store_id)
+        found = await stores.search(store_id, query="capital")
+    answers: list[Any] = [created, added, batch, found]
+    left = [int(each.headers["x-ratelimit-remaining-requests"]) for each in answers]
+
+    assert "x-ratelimit-limit-requests" not in empty.headers
+    assert all(0 < each < 60 for each in left)
+    assert '"indigo-calls";q=60;w=60' in found.headers["ratelimit-policy"]
+    assert len(found.parse().data) == 1
+
+
 async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, rpc: Rpc) -> None:
     """insufficient_quota, which clients do not retry: over HTTP and gRPC, in batch lines and in
     background responses, which have the key of their request."""
@@ -205,6 +238,34 @@ async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, r
     assert over_grpc.metadata["name"] == "poor-spend"
     assert json.loads(output.text)["response"]["body"]["error"]["code"] == "insufficient_quota"
     assert response.status == "failed"
+
+
+async def test_a_key_works_everywhere_until_it_is_revoked(limited: Limited, rpc: Rpc) -> None:
+    """Without a restart of a service. Others are refused, also on loopback."""
+    secret, key_id = await limited.key("revoked")
+    bearer = (("authorization", f"Bearer {secret}"),)
+    over_grpc = await gather(rpc.inference.Chat(make_chat(), metadata=bearer))
+    async with (
+        limited.corral.sdk(secret) as client,
+        open_channel(limited.corral.control, token=secret) as control,
+    ):
+        answer = await chat(client)
+        files = FileServiceStub(control)
+        await files.ListFiles(file_service_pb2.ListFilesRequest())
+        await limited.operator.revoke(key_id)
+        with pytest.raises(ApiKeyRevoked), translate_errors():
+            await files.ListFiles(file_service_pb2.ListFilesRequest())
+        refused = await read_error(rpc.inference.Chat(make_chat(), metadata=bearer))
+        with pytest.raises(openai.AuthenticationError) as revoked:
+            await chat(client)
+    async with limited.corral.sdk("none") as stranger:
+        with pytest.raises(openai.AuthenticationError):
+            await chat(stranger)
+
+    assert over_grpc.text[0] == answer.choices[0].message.content == PARIS
+    assert refused.reason == "API_KEY_REVOKED"
+    assert revoked.value.code == "api_key_revoked"
+    assert (await read_error(rpc.inference.Chat(make_chat()))).reason == "API_KEY_MISSING"
 
 
 async def test_usage_of_every_way_is_counted_once_for_the_key(limited: Limited, rpc: Rpc) -> None:
@@ -256,9 +317,10 @@ async def test_a_limit_in_shadow_mode_refuses_nothing(limited: Limited) -> None:
 async def test_each_key_has_slots_of_its_own(limited: Limited) -> None:
     """A limit of concurrent requests per key refuses a second stream, not that of another key;
     the slot is free when the stream ends."""
-    first, second = [(await limited.key(project))[0] for project in ("one", "two")]
+    first, _ = await limited.key("slots")
+    second = (await limited.operator.create_key("slots")).secret
     await limited.operator.create_limit(
-        "streams", "CONCURRENT_REQUESTS", 1, "", per=["SUBJECT_KEY"], model=MODEL
+        "streams", "CONCURRENT_REQUESTS", 1, "", project="slots", per=["SUBJECT_KEY"], model=MODEL
     )
     endless: Any = {"stream": True, "max_tokens": 9000, "extra_body": {"ignore_eos": True}}
     async with limited.corral.sdk(first) as client, limited.corral.sdk(second) as other:

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import openai
@@ -12,6 +13,7 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import model_pb2
+from google.protobuf.json_format import MessageToDict
 
 from tests.e2e.conftest import PIRATE_FILE
 from tests.support.bert import random_bert
@@ -101,6 +103,26 @@ async def wait_until_ready(rpc: Rpc, model: str) -> None:
         if answer.model.state == State.STATE_READY:
             break
     watch.cancel()
+
+
+async def test_models_are_explained_whether_loaded_or_not(rpc: Rpc) -> None:
+    """A loaded one has its real limits; another the plan for what is free now."""
+
+    async def explain(model: str) -> dict[str, Any]:
+        request = engine_pb.ExplainModelRequest(model=model, verify=True)
+        answer = await rpc.engine.ExplainModel(request)
+        sections: dict[str, Any] = MessageToDict(answer)["explanation"]
+        return sections
+
+    limits = (await get(rpc, MODEL)).resolved_limits
+    loaded, other = await explain(MODEL), await explain(MANUAL)
+
+    assert loaded["memory"]["reason"] == "it is loaded"
+    assert loaded["memory"]["slots"] == limits.slots
+    assert loaded["template"]["tool_calls"] == "hermes"
+    assert {each["result"] for each in loaded["verification"].values()} == {"equal"}
+    assert other["memory"]["reason"] != "it is loaded"
+    assert other["unsure"] != []
 
 
 # --- concurrent models ----------------------------------------------------------------------------

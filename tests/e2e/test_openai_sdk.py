@@ -1,5 +1,7 @@
 """The official `openai` package with a real Corral and the demo model."""
 
+from typing import Any
+
 import openai
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -13,6 +15,7 @@ from tests.support.services import MODEL
 pytestmark = pytest.mark.e2e
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": CAPITAL}]
+WEATHER_QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
 TURN = f"<|im_start|>user\n{CAPITAL}<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -138,19 +141,38 @@ def test_a_token_limit_ends_the_answer_with_length(client: openai.OpenAI) -> Non
         assert answer.usage.completion_tokens == 3
 
 
-def test_logprobs_cover_the_answer(client: openai.OpenAI) -> None:
-    """Tokens, bytes and top logprobs in OpenAI's format."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=2
-    )
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None
-    assert logprobs.content is not None
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"stop": "tal of Fr"},
+        {"extra_body": {"enable_thinking": True, "thinking_token_budget": 9}},
+        {"extra_body": {"enable_thinking": True, "skip_special_tokens": False}},
+        {"extra_body": {"enable_thinking": True, "include_reasoning": False}},
+        {"messages": WEATHER_QUESTION, "tools": [WEATHER]},
+    ],
+)
+def test_logprobs_cover_the_content(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    """And nothing else that the model wrote, whole and streamed, in OpenAI's format."""
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "messages": QUESTION,
+        "temperature": 0,
+        "logprobs": True,
+        "top_logprobs": 2,
+        **fields,
+    }
+    whole: Any = client.chat.completions.create(**request).choices[0]
+    stream: Any = client.chat.completions.create(**request, stream=True)
+    parts = [chunk.choices[0].logprobs for chunk in stream]
+    streamed = [entry for part in parts if part for entry in part.content]
+    content = (whole.message.content or "").encode()
 
-    assert "".join(token.token for token in logprobs.content).startswith(PARIS)
-    assert all(len(token.top_logprobs) == 2 for token in logprobs.content)
-    assert all(token.logprob == token.top_logprobs[0].logprob for token in logprobs.content)
-    assert bytes(logprobs.content[0].bytes or ()).decode() == logprobs.content[0].token
+    assert content or whole.message.tool_calls
+    for entries in (whole.logprobs.content, streamed):
+        assert bytes(byte for entry in entries for byte in entry.bytes) == content
+        assert all(len(entry.top_logprobs) == 2 for entry in entries)
+        assert all(entry.logprob == entry.top_logprobs[0].logprob for entry in entries)
 
 
 # --- tools ----------------------------------------------------------------------------------------

@@ -9,12 +9,11 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.e2e.conftest import IMAGES
 from tests.support.pictures import data_url, noise_png
 from tests.support.plain_http import CHAT, COMPLETIONS, chat_body, error_of
 from tests.support.plain_llama import PlainLlama
 from tests.support.rpc import CAPITAL, PARIS, Rpc
-from tests.support.services import MODEL, Corral
+from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
@@ -84,6 +83,23 @@ def test_a_streamed_echo_has_the_same_log_probabilities(client: openai.OpenAI) -
         assert streamed == pytest.approx(getattr(whole.logprobs, name), abs=TOLERANCE)
 
 
+async def test_the_oldest_tokens_of_a_prompt_are_dropped(http: httpx.AsyncClient) -> None:
+    """A number of tokens stays, or as many as fit; without the field a long prompt is refused."""
+    fields = {"return_token_ids": True, "max_tokens": 1, "model": MODEL}
+    short = await _complete(http, prompt=[5, 6, 7, 8], truncate_prompt_tokens=3, **fields)
+    long: dict[str, Any] = {"prompt": list(range(300, 1300)) * 30, **fields}
+    fitted = await _complete(http, truncate_prompt_tokens=-1, **long)
+    refused = await http.post(COMPLETIONS, json=long)
+    zero = await http.post(COMPLETIONS, json=long | {"truncate_prompt_tokens": 0})
+    kept = fitted["choices"][0]["prompt_token_ids"]
+
+    assert short["choices"][0]["prompt_token_ids"] == [6, 7, 8]
+    assert kept == long["prompt"][-len(kept) :]
+    assert fitted["usage"]["total_tokens"] == len(kept) + 1 > 1000
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert zero.json()["error"]["param"] == "truncate_prompt_tokens"
+
+
 async def test_a_chat_shows_its_prompt(rpc: Rpc, http: httpx.AsyncClient) -> None:
     """The tokens that the model read and wrote, and the log probabilities of the former."""
     fields = chat_body(messages=[{"role": "user", "content": CAPITAL}], temperature=0)
@@ -135,31 +151,21 @@ async def test_what_a_chat_cannot_return_of_its_prompt_is_refused(
     assert error_of(response)["param"] == param
 
 
-class TestPictures:
-    """Prompts with pictures, whose vectors have no log probabilities."""
+async def test_the_vectors_of_a_picture_have_none(http: httpx.AsyncClient) -> None:
+    """Nor has the token after them; the text around them has."""
+    content = [
+        {"type": "text", "text": "See this: "},
+        {"type": "image_url", "image_url": {"url": data_url(noise_png(5))}},
+        {"type": "text", "text": "What is it?"},
+    ]
+    fields = chat_body(messages=[{"role": "user", "content": content}], max_tokens=1)
+    fields |= {"prompt_logprobs": 0, "return_token_ids": True}
+    answer = (await http.post(CHAT, json=fields)).json()
+    ids, scores = answer["prompt_token_ids"], answer["prompt_logprobs"]
 
-    @pytest.fixture
-    def server(self, media_server: Corral) -> Corral:
-        """A server with models that read images."""
-        return media_server
-
-    async def test_the_vectors_of_a_picture_have_none(self, http: httpx.AsyncClient) -> None:
-        """Nor has the token after them; the text around them has."""
-        content = [
-            {"type": "text", "text": "See this: "},
-            {"type": "image_url", "image_url": {"url": data_url(noise_png(5))}},
-            {"type": "text", "text": "What is it?"},
-        ]
-        fields = chat_body(messages=[{"role": "user", "content": content}], max_tokens=1)
-        fields |= {"model": IMAGES, "prompt_logprobs": 0, "return_token_ids": True}
-        answer = (await http.post(CHAT, json=fields)).json()
-        ids, scores = answer["prompt_token_ids"], answer["prompt_logprobs"]
-
-        without = [i for i, score in enumerate(scores) if score is None]
-        assert without == [
-            i for i, token in enumerate(ids) if i == 0 or token < 0 or ids[i - 1] < 0
-        ]
-        assert (
-            sum(token < 0 for token in ids)
-            == (answer["usage"]["prompt_tokens_details"]["image_tokens"])
-        )
+    without = [i for i, score in enumerate(scores) if score is None]
+    assert without == [i for i, token in enumerate(ids) if i == 0 or token < 0 or ids[i - 1] < 0]
+    assert (
+        sum(token < 0 for token in ids)
+        == (answer["usage"]["prompt_tokens_details"]["image_tokens"])
+    )

@@ -48,7 +48,7 @@ class ValidatingTransport(httpx.AsyncHTTPTransport):
 
 
 async def test_a_chain_of_responses(aclient: openai.AsyncOpenAI) -> None:
-    """The second continues the first by its id, and its prompt has the first answer."""
+    """The second continues the first by its id, and its prompt extends that of the first."""
     first = await aclient.responses.create(model=MODEL, input=CAPITAL, temperature=0)
     second = await aclient.responses.create(
         model=MODEL, input="Thank you!", previous_response_id=first.id, temperature=0
@@ -59,6 +59,7 @@ async def test_a_chain_of_responses(aclient: openai.AsyncOpenAI) -> None:
     assert second.usage is not None
     assert first.usage is not None
     assert second.usage.input_tokens > first.usage.total_tokens
+    assert second.usage.input_tokens_details.cached_tokens >= first.usage.total_tokens - 2
     assert (await aclient.responses.retrieve(first.id)).output_text == first.output_text
     page = await aclient.responses.input_items.list(second.id)
     assert len(page.data) == 1
@@ -100,7 +101,7 @@ async def test_the_input_of_a_custom_tool_follows_its_grammar(aclient: openai.As
     named: Any = {"type": "custom", "name": "dial"}
 
     created = await aclient.responses.create(
-        model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named
+        model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named, temperature=0
     )
     with pytest.raises(openai.BadRequestError) as free:
         await aclient.responses.create(model=MODEL, input=CAPITAL, tools=[tool])
@@ -108,7 +109,7 @@ async def test_the_input_of_a_custom_tool_follows_its_grammar(aclient: openai.As
     with pytest.raises(openai.BadRequestError) as lark:
         await aclient.responses.create(model=MODEL, input=CAPITAL, tools=[tool], tool_choice=named)
 
-    [call] = created.output
+    call = created.output[-1]  # the model may think first
     assert call.type == "custom_tool_call"
     assert re.fullmatch(NUMBER, call.input)
     assert free.value.param == "tool_choice"
@@ -320,6 +321,31 @@ async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:
         ):
             answer = await http.post(f"{up.api}/responses", json={"model": MODEL, **body})
             assert answer.status_code == 200, answer.text
+
+
+async def test_log_probabilities_cover_the_text(aclient: openai.AsyncOpenAI) -> None:
+    """Of the message, not of the reasoning before it; also in the events of a stream."""
+    stream: Any = await aclient.responses.create(
+        model=MODEL,
+        input=CAPITAL,
+        reasoning={"effort": "low"},
+        include=["message.output_text.logprobs"],
+        top_logprobs=1,
+        stream=True,
+    )
+    events = [event async for event in stream]
+    streamed = [
+        entry
+        for event in events
+        if event.type == "response.output_text.delta"
+        for entry in event.logprobs
+    ]
+    response = events[-1].response
+    (part,) = response.output[-1].content
+
+    assert response.output[0].type == "reasoning"
+    assert "".join(entry.token for entry in part.logprobs) == part.text
+    assert "".join(entry.token for entry in streamed) == part.text
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -1,18 +1,28 @@
-"""Runs with the demo model while the processes involved are killed."""
+"""Runs and responses with the demo model while the processes involved are killed."""
 
 import asyncio
+import functools
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import httpx
+import httpx2
 import openai
 import pytest
 from openai.types.beta.threads import Run, TextContentBlock
 
 from tests.support.plain_http import plain_client
 from tests.support.sdk import WEATHER
-from tests.support.sdk_batches import CONTROL, ENGINE, FRONTEND, GATEWAY, kill_process
+from tests.support.sdk_batches import (
+    CONTROL,
+    ENGINE,
+    FRONTEND,
+    GATEWAY,
+    find_processes,
+    kill_all,
+    kill_process,
+)
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [
@@ -22,6 +32,16 @@ pytestmark = [
 ]
 
 STORY = "Tell me a story about a fox named Zorbo."
+LONG_RESPONSE: dict[str, Any] = {
+    "model": MODEL,
+    "input": "Tell me a story about a fox.",
+    "max_output_tokens": 300,
+    "extra_body": {"ignore_eos": True},
+}
+BROKEN = (openai.APIConnectionError, openai.InternalServerError, httpx2.TransportError)
+"""Errors of a client whose server is killed."""
+UNAVAILABLE = "upstream_unavailable"
+"""The code of the error that ends a stream whose server is killed."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """A Corral with one worker for runs, whose processes are killed. Every test leaves it ready."""
     settings: dict[str, Any] = {
         "inference": {"engine.slots": 2, "engine.context_tokens": 1024},
-        "control": {"runs.runs_at_once": 1},
+        "control": {"runs.runs_at_once": 1, "jobs.lease_s": 2},
     }
     with corral_up(tmp_path_factory.mktemp("server"), **settings) as corral:
         yield corral
@@ -119,3 +139,42 @@ async def test_runs_are_completed_after_a_process_is_killed(
         == "The capital of Italy is Rome."
     )
     assert "18" in get_answer(retrying_client, wait_for_end(retrying_client, submitted))
+
+
+@pytest.mark.parametrize("victim", [ENGINE, FRONTEND, CONTROL, GATEWAY])
+def test_a_background_response_survives_a_kill(
+    server: Corral, retrying_client: openai.OpenAI, victim: str
+) -> None:
+    """No event is missing or repeated, and the text is the stored one."""
+    victims = find_processes(server, victim)
+    created = retrying_client.responses.create(**LONG_RESPONSE, background=True)
+    received: list[Any] = []
+    while not received or received[-1].type != "response.incomplete":
+        read: Any = functools.partial(retrying_client.responses.retrieve, created.id, stream=True)
+        try:
+            cursor = {"starting_after": received[-1].sequence_number} if received else {}
+            with read(**cursor) as events:
+                for event in events:
+                    if not received or event.sequence_number > received[-1].sequence_number:
+                        received.append(event)
+                    if len(received) == 20:
+                        kill_all(victims)
+        except BROKEN:
+            continue
+        except openai.APIError as error:  # the last event of a stream that had begun
+            if error.code != UNAVAILABLE:
+                raise
+    deltas = "".join(e.delta for e in received if e.type == "response.output_text.delta")
+    stored = retrying_client.responses.retrieve(created.id)
+    with retrying_client.responses.retrieve(created.id, stream=True) as events:
+        reread = list(events)
+
+    assert [event.sequence_number for event in received] == list(range(len(received)))
+    assert deltas == stored.output_text == received[-1].response.output_text
+    assert stored.usage is not None
+    assert stored.usage.output_tokens == LONG_RESPONSE["max_output_tokens"]
+    counted = retrying_client.responses.input_tokens.count(
+        model=MODEL, input=LONG_RESPONSE["input"]
+    )
+    assert stored.usage.input_tokens == counted.input_tokens
+    assert reread == received

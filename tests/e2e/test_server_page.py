@@ -1,5 +1,6 @@
 """The commands of the pages for operators run as they are written, in order."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,34 @@ def test_the_commands_of_the_other_pages_run(tmp_path: Path) -> None:
     assert "ProjectService/ArchiveProject" in output
     assert "chat-rate is deleted" in output
     assert '"default_scale":0.5' in output.replace(" ", "")
+
+
+def test_single_objects_come_back_and_a_release_is_rolled_back_by_the_pages(tmp_path: Path) -> None:
+    """An assistant that was deleted is imported from a second installation; then the backup takes
+    the place of everything."""
+    page = "\n".join(blocks(f"{OPERATE}/backup.md", "One project"))
+    page = page.replace("/backups/corral", "~/backups")
+    restore, second, *copy = page.strip().splitlines()
+    assistants = "http://127.0.0.1:8080/v1/assistants"
+    json_body = '--json \'{"model": "chat", "name": "Tutor"}\''
+    output = run_script(
+        [
+            'export PATH="$PWD/.venv/bin:$PATH"',
+            "corral up --model chat=bundled >up.log 2>&1 & first=$!",
+            f"{WAIT} http://127.0.0.1:8080/ready",
+            f"created=$(curl --fail --silent {json_body} {assistants} | grep -o 'asst_[0-9a-z]*')",
+            "corral backup ~/backups",
+            f"curl --fail --silent -X DELETE {assistants}/$created",
+            restore,
+            f"{second} --model chat=bundled >second.log 2>&1 & second=$!",
+            f"{WAIT} http://127.0.0.1:8090/ready",
+            *copy,
+            f"echo; echo then: $(curl --fail --silent {assistants})",
+            "kill $first $second; wait $first $second",
+            *blocks(f"{OPERATE}/upgrade.md", "Roll back"),
+        ],
+        tmp_path,
+    ).stdout
+
+    assert re.search(r"then: .*Tutor", output)
+    assert "0 problems" in output

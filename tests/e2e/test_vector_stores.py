@@ -1,4 +1,6 @@
-"""Vector stores with an encoder and the official SDK: helpers, search, and kills."""
+"""Vector stores with an encoder and the official SDK: helpers, search, and kills.
+
+The encoder is all-MiniLM-L6-v2, whose vectors are compared with published similarities too."""
 
 import io
 import threading
@@ -7,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
 from tests.support.documents import docx, pdf
-from tests.support.minilm import minilm_path
+from tests.support.minilm import load_minilm, minilm_path
 from tests.support.moving import corral, read_id_map
 from tests.support.sdk_batches import CONTROL, ENGINE, kill_process
 from tests.support.services import Corral, corral_up
@@ -27,13 +30,14 @@ CORPUS = {
     "finance.py": "def interest(capital, rate):\n    # what the bank pays for savings\n"
     "    return capital * rate\n",
 }
+ENCODER = "minilm"
 
 
 @pytest.fixture(scope="module")
 def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """`corral up` with the demo model and an encoder."""
     folder = tmp_path_factory.mktemp("searching")
-    with corral_up(folder, "--embedding-model", f"minilm={minilm_path()}") as corral:
+    with corral_up(folder, "--embedding-model", f"{ENCODER}={minilm_path()}") as corral:
         yield corral
 
 
@@ -327,3 +331,59 @@ def test_ingestion_survives_kills(searching: Corral, client: openai.OpenAI) -> N
     assert client.vector_stores.retrieve(store.id).file_counts.completed == 1
     assert len(texts) == len(set(texts)) > 1
     assert search(client, store.id, "Chapter 41", max_num_results=50)
+
+
+# --- all-MiniLM-L6-v2 -----------------------------------------------------------------------------
+
+# Cosine similarities in the documentation of sentence-transformers for this model.
+PUBLISHED = [
+    ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
+    ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
+    ("It's so sunny outside!", "He drove to the stadium.", 0.1411),
+    ("The cat sits outside", "The dog plays in the garden", 0.2838),
+    ("A man is playing guitar", "A woman watches TV", -0.0327),
+    ("The new movie is awesome", "The new movie is so great", 0.8939),
+]
+LONGEST = 512
+
+
+def embed(
+    client: openai.OpenAI, texts: list[str]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Return the vectors of texts as rows."""
+    answer = client.embeddings.create(model=ENCODER, input=texts)
+    return np.array([each.embedding for each in answer.data])
+
+
+def test_similarities_are_the_published_ones(client: openai.OpenAI) -> None:
+    """Tokenizer, network, mean pooling and normalization, to three decimals."""
+    first = embed(client, [pair[0] for pair in PUBLISHED])
+    second = embed(client, [pair[1] for pair in PUBLISHED])
+
+    assert first.shape == (6, 384)
+    assert (first * second).sum(axis=1) == pytest.approx([p[2] for p in PUBLISHED], abs=1e-3)
+
+
+def test_the_longest_input_matches_the_reference_implementation(client: openai.OpenAI) -> None:
+    """512 tokens in one decode call, compared with numpy. A longer input is refused."""
+    ids = [101, *(2000 + 7 * number for number in range(LONGEST - 2)), 102]
+    answer = client.embeddings.create(model=ENCODER, input=[ids])
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.embeddings.create(model=ENCODER, input=[[*ids, 102]])
+    expected = load_minilm().embedding(ids)
+
+    assert np.abs(np.array(answer.data[0].embedding) - expected).max() < 2e-3
+    assert answer.usage.prompt_tokens == LONGEST
+    assert refusal.value.code == "context_length_exceeded"
+    assert "512" in refusal.value.message
+    assert "513" in refusal.value.message
+
+
+def test_hundreds_of_texts_keep_their_order(client: openai.OpenAI) -> None:
+    """Each vector equals that of a single input."""
+    texts = [f"Note number {number} is about topic {number % 7}." for number in range(200)]
+    together = embed(client, texts)
+    single = embed(client, [texts[137]])
+
+    assert together.shape == (200, 384)
+    assert float((together[137] * single[0]).sum()) > 0.999

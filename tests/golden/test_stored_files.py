@@ -9,6 +9,13 @@ from control_svc.blobs.local import FolderBlobs
 from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.state import frontend_id
+from inference_svc.model_pool.added_models_file import (
+    AddedModel,
+    AddedModels,
+    read_added_models,
+    write_added_models,
+)
+from inference_svc.models.sources import DownloadFile
 from inference_svc.snapshots.store import FolderLimits, SnapshotStore
 from svc_kit.lifecycle import StartupError
 from tests.golden.test_stored_formats import SECRET, SNAPSHOT, golden
@@ -96,3 +103,30 @@ def test_snapshots_are_found_by_their_id_and_verified_with_the_key_beside_them(
     with store.open(SNAPSHOT_ID) as reader:
         assert reader.snapshot.origin == SNAPSHOT.origin
         assert reader.read_state() == b"\1\2\3\4"
+
+
+def test_models_that_operators_added_are_in_a_file(tmp_path: Path) -> None:
+    """It is read, and written, as the release wrote it that began it."""
+    path = Path(__file__).with_name("added_models.json")
+    part = DownloadFile(
+        source="hf:o/r/m.gguf@c0ffee", name="m.gguf", sha256="ab" * 32, size_bytes=7
+    )
+    pulled = AddedModel(name="m", source="hf:o/r:Q4_K_M", projector="auto", files=(part,))
+    own = AddedModel(
+        name="own", source="/m/own.gguf", projector="none", pinned=True, idle_ttl_s=60.0
+    )
+
+    added = read_added_models(path)
+    write_added_models(tmp_path / "copy.json", added)
+
+    assert added == AddedModels({"m": pulled, "own": own}, {"hf.co/o/r:Q4_K_M": "m"})
+    assert (tmp_path / "copy.json").read_text() == path.read_text()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 2, "models": [], "aliases": {}}'])
+def test_a_file_of_added_models_that_cannot_be_read_stops_the_start(
+    tmp_path: Path, content: str
+) -> None:
+    """Nothing that operators added is lost silently."""
+    with pytest.raises(StartupError, match="restore it from a backup"):
+        read_added_models(write(tmp_path / "added.json", content.encode()))

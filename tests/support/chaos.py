@@ -47,10 +47,6 @@ class WorkCounter:
         """Count a unit."""
         self._units.release()
 
-    def reset(self) -> None:
-        """Ignore the units so far. Nobody may be waiting."""
-        self._units = asyncio.Semaphore(0)
-
     async def wait_for(self, count: int) -> None:
         """Wait for `count` more units."""
         for _ in range(count):

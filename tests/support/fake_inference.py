@@ -137,7 +137,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Rerank(
         self, request: inference_service_pb2.RerankRequest, context: Context
     ) -> inference_service_pb2.RerankResponse:
-        """The score of a document is its length."""
+        """The score of a document is its length. A limit of 9 requests applies."""
         await self._wait_for_end(request, context)
         results = [
             inference_service_pb2.RerankResult(index=index, score=len(text), relevance=0.5)
@@ -148,6 +148,11 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
             results=results[: request.top_n or None],
             prompt_tokens=3 * len(results),
             model=self._model(request.model).name,
+            rate_limits=[
+                generation_pb2.RateLimitStatus(
+                    name="calls", unit="UNIT_REQUESTS", amount=9, remaining=8
+                )
+            ],
         )
 
     async def CountTokens(
@@ -162,6 +167,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         self, request: inference_service_pb2.RenderChatRequest, context: Context
     ) -> inference_service_pb2.RenderChatResponse:
         """The texts of the messages; the tokens are always 1 and 2."""
+        await self._wait_for_end(request, context)
         parts = [part for each in request.conversation.messages for part in each.parts]
         text = "|".join(part.text for part in parts)
         return inference_service_pb2.RenderChatResponse(text=text, token_ids=[1, 2])
@@ -170,7 +176,7 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
         self, request: inference_service_pb2.TokenizeRequest, context: Context
     ) -> inference_service_pb2.TokenizeResponse:
         """Token ids are the bytes of the text, after 1 if special tokens are added."""
-        self._record(request, context)
+        await self._wait_for_end(request, context)
         begin = [1] if request.add_special else []
         ids = [*begin, *request.text.encode()]
         pieces = [bytes([token]) for token in ids] if request.pieces else []

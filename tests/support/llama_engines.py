@@ -86,8 +86,8 @@ def compile_spec(backend: LlamaBackend, spec: OutputSpec) -> Constraint:
     grammar_vocabulary = GrammarVocabulary(
         vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
     )
-    grammar = asyncio.run(GrammarCompiler(InlineJobs()).compile(spec, grammar_vocabulary))
-    return Constraint(grammar, "constraint")
+    compiled = asyncio.run(GrammarCompiler(InlineJobs()).compile(spec, grammar_vocabulary))
+    return Constraint(compiled.text, "constraint")
 
 
 def compile_format(backend: LlamaBackend, kind: OutputFormatKind, text: str) -> Constraint:

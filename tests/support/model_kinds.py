@@ -52,7 +52,7 @@ def write_model_of_kind(
     tensors = [F32Tensor(name, values.shape[::-1]) for name, values in weights.items()]
     if not {(tensor.name, tensor.shape) for tensor in tensors} <= shapes.items():
         raise ValueError(f"the weights are not those of the kind '{kind}'")
-    blank = gguf_bytes({**_vocabulary(), **metadata}, tensors)
+    blank = gguf_bytes({**byte_vocabulary(), **metadata}, tensors)
     parts = [weights[tensor.name].astype("<f4").tobytes() for tensor in tensors]
     padded = [part + bytes(-len(part) % ALIGNMENT) for part in parts]
     path.write_bytes(blank[: len(blank) - sum(map(len, padded))] + b"".join(padded))
@@ -78,7 +78,8 @@ def _norm(name: str) -> float:
     return 4.0 if "post" in name else 1.0
 
 
-def _vocabulary() -> dict[str, Any]:
+def byte_vocabulary() -> dict[str, Any]:
+    """The metadata of a vocabulary with a token for each byte and three control tokens."""
     return {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": TOKENS,
@@ -88,7 +89,8 @@ def _vocabulary() -> dict[str, Any]:
     }
 
 
-def _common(architecture: str, **more: Any) -> dict[str, Any]:
+def common_fields(architecture: str, **more: Any) -> dict[str, Any]:
+    """The metadata of an architecture; further fields write "." as "__"."""
     fields = {
         "block_count": LAYERS,
         "context_length": 1024,
@@ -104,7 +106,7 @@ def _common(architecture: str, **more: Any) -> dict[str, Any]:
 
 
 def _window() -> tuple[dict[str, Any], Shapes]:
-    metadata = _common(
+    metadata = common_fields(
         "gemma3",
         attention__sliding_window=WINDOW,
         attention__key_length=HEAD,
@@ -125,7 +127,7 @@ def _infill() -> tuple[dict[str, Any], Shapes]:
 
 
 def _recurrent() -> tuple[dict[str, Any], Shapes]:
-    metadata = _common(
+    metadata = common_fields(
         "mamba",
         ssm__conv_kernel=_CONV,
         ssm__inner_size=_INNER,
@@ -156,7 +158,7 @@ def _recurrent() -> tuple[dict[str, Any], Shapes]:
 
 
 def _hybrid() -> tuple[dict[str, Any], Shapes]:
-    metadata = _common("lfm2", shortconv__l_cache=3, vocab_size=len(TOKENS))
+    metadata = common_fields("lfm2", shortconv__l_cache=3, vocab_size=len(TOKENS))
     kinds = [i % 2 for i in range(LAYERS)]  # alternating convolution and attention
     metadata["lfm2.attention.head_count_kv"] = [HEADS * kind for kind in kinds]
     tensors = _embedding("token_embd_norm")
@@ -172,7 +174,7 @@ def _hybrid() -> tuple[dict[str, Any], Shapes]:
 
 
 def _t5() -> tuple[dict[str, Any], Shapes]:
-    metadata = _common(
+    metadata = common_fields(
         "t5",
         decoder_block_count=LAYERS,
         decoder_start_token_id=_PAD,

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.processes import PATIENCE_S
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral
 
@@ -18,7 +19,7 @@ def plain_client(corral: Corral) -> httpx.AsyncClient:
     """Return a client without settings from the environment. It does not raise for status codes."""
     no_authorities = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # loading certificates is slow
     return httpx.AsyncClient(
-        base_url=corral.url, timeout=20, trust_env=False, verify=no_authorities
+        base_url=corral.url, timeout=PATIENCE_S, trust_env=False, verify=no_authorities
     )
 
 

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import grpc
 import httpx
@@ -62,12 +62,14 @@ def make_lines(count: int) -> list[dict[str, Any]]:
     return [make_chat_line(f"line-{number:03}") for number in range(count)]
 
 
-def start_batch(client: openai.OpenAI, lines: Sequence[object]) -> Batch:
+def start_batch(
+    client: openai.OpenAI,
+    lines: Sequence[object],
+    endpoint: Literal["/v1/chat/completions", "/v1/completions"] = "/v1/chat/completions",
+) -> Batch:
     """Upload an input file and create a batch."""
     file = client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
-    return client.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+    return client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h")
 
 
 def wait_for_batch(corral: Corral, batch_id: str, completed: int | None = None) -> None:

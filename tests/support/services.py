@@ -110,7 +110,7 @@ def corral_up(
     settings = {"inference": inference, "gateway": gateway, "control": control}
     with start(directory, "up", *ports, *flags, **settings) as program:
         program.wait_for_line(r"Ctrl-C stops everything", stream="stdout")
-        url = program.wait_for_line(r"OpenAI API +(http://\S+)/v1", stream="stdout")[1]
+        url = program.wait_for_line(r"OpenAI API +(https?://\S+)/v1", stream="stdout")[1]
         target = program.wait_for_line(r"gRPC +(\S+)", stream="stdout")[1]
         control_target = program.wait_for_line(r"(\S+) +\(files,", stream="stdout")[1]
         yield Corral(program, url, target, control_target)

@@ -21,7 +21,7 @@ from svc_kit.errors import MissingField, UnsupportedValue
 Detail = Literal["auto", "low", "high"]
 
 
-class ImageUrl(WireModel):
+class MessageImageUrl(WireModel):
     """An image by URL."""
 
     url: str = Field(min_length=1, description="A data URL, or a URL of an allowed host.")
@@ -40,7 +40,7 @@ class MessagePart(WireModel):
 
     type: Literal["text", "image_url", "image_file"]
     text: str | None = None
-    image_url: ImageUrl | None = None
+    image_url: MessageImageUrl | None = None
     image_file: ImageFile | None = None
 
 

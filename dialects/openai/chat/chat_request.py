@@ -67,6 +67,7 @@ class Prediction(WireModel):
 class ChatCompletionBody(CompletionFields, ReasoningFields):
     """A request for the next message of a conversation."""
 
+    route: ClassVar[str] = "/v1/chat/completions"
     policy: ClassVar[Policy] = {
         "include_reasoning": Ignored("reasoning is sent beside the answer", (True,)),
         "store": Ignored("chat completions are not stored; responses are", (False,)),
@@ -124,7 +125,10 @@ class ChatCompletionBody(CompletionFields, ReasoningFields):
 
 def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
-    return validate(ChatCompletionBody, fields)
+    body = validate(ChatCompletionBody, fields)
+    if body.n_probs and body.logprobs is None:
+        body = body.model_copy(update={"logprobs": True, "top_logprobs": body.n_probs})
+    return body
 
 
 def chat_request(

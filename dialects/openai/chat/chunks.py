@@ -28,6 +28,7 @@ from dialects.shared.token_logprobs import chat_logprobs
 from svc_kit.errors import DomainError
 
 _END = b"}\n\n"
+_NULL = b"null"
 _ROLE = b'{"role":"assistant","content":"","refusal":null}'
 _FINISH = {reason: orjson.dumps(name) for reason, name in FINISH_REASONS.items()}
 
@@ -44,6 +45,7 @@ class _Chunks(ABC):
         self._envelope = envelope
         self._options = body
         self._prompts: dict[int, PromptTokens] = {}
+        self._held: dict[int, list[bytes]] = {}
         self._num_choices = body.n or 1
         self._logprobs = logprobs
         options = body.stream_options or StreamOptions()
@@ -61,14 +63,15 @@ class _Chunks(ABC):
             if self._counts_chunks:
                 self._completion_tokens += message.delta.num_tokens
                 self._set_tail()
-            frames = self._delta(message.delta, first_index + message.delta.index)
-            return [*self._prompt_frames(call), *frames] if self._prompts else frames
+            index = message.delta.index
+            frames = self._delta(message.delta, first_index + index)
+            return self._after_prompt(call, index, frames) if self._prompts else frames
         if event == "finished":
             finished = message.finished
             reason = _FINISH[finished.reason]
             index = first_index + finished.index
             chunk = self._chunk(index, self._no_output, finish_reason=reason)
-            return [*self._prompt_frames(call), chunk]
+            return self._after_prompt(call, finished.index, [chunk])
         if event == "accepted":
             self._prompt_tokens += message.accepted.prompt_tokens
             self._start(message.accepted.model)
@@ -102,12 +105,19 @@ class _Chunks(ABC):
         """The choices of a call."""
         return range(call * self._num_choices, (call + 1) * self._num_choices)
 
-    def _prompt_frames(self, call: int) -> Sequence[bytes]:
-        """The chunks before the first output of a call: what was requested of its prompt."""
-        prompt = self._prompts.pop(call, None)
-        if prompt is None or not self._sends_prompt:
+    def _after_prompt(self, call: int, choice: int, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """The chunks of a choice, after those with what was requested of the prompt. The first
+        choice begins when the prompt is complete; what others have before is held back."""
+        if call not in self._prompts:
+            return frames
+        if self._sends_prompt and choice > 0:
+            self._held.setdefault(call, []).extend(frames)
             return ()
-        return self._prompt_chunks(call, prompt, prompt_fields(self._options, prompt))
+        prompt = self._prompts.pop(call)
+        if not self._sends_prompt:
+            return frames
+        chunks = self._prompt_chunks(call, prompt, prompt_fields(self._options, prompt))
+        return [*chunks, *self._held.pop(call, ()), *frames]
 
     def _new_prompt(self) -> PromptTokens:
         return PromptTokens(self._options.prompt_logprobs)
@@ -152,8 +162,8 @@ class _Chunks(ABC):
         self,
         index: int,
         output: bytes,
-        logprobs: bytes = b"null",
-        finish_reason: bytes = b"null",
+        logprobs: bytes = _NULL,
+        finish_reason: bytes = _NULL,
         more: bytes = b"",
     ) -> bytes:
         """A chunk with one choice; `more` are further fields of the choice, after a comma."""
@@ -181,22 +191,20 @@ class ChatChunks(_Chunks):
         return _ROLE
 
     def _delta(self, delta: inference_service_pb2.ChatDelta, index: int) -> Sequence[bytes]:
-        values = []
+        outputs, ids, logprobs = [], self._ids(delta.token_ids), _NULL
         if delta.reasoning:
-            values.append(b'{"reasoning_content":%b}' % orjson.dumps(delta.reasoning))
-        if delta.content:
-            values.append(b'{"content":%b}' % orjson.dumps(delta.content))
-        if delta.tool_calls:
-            values.extend(value for call in delta.tool_calls for value in _tool_call(call))
-        ids, logprobs = self._ids(delta.token_ids), b"null"
-        if not ids and not (self._logprobs and delta.logprobs):
-            return [self._chunk(index, value) for value in values]
-        first, *others = values or [b'{"content":""}']
+            outputs.append((b'{"reasoning_content":%b}' % orjson.dumps(delta.reasoning), _NULL))
         if self._logprobs and delta.logprobs:
             logprobs = orjson.dumps({"content": chat_logprobs(delta.logprobs), "refusal": None})
+        if delta.content or logprobs is not _NULL:
+            outputs.append((b'{"content":%b}' % orjson.dumps(delta.content), logprobs))
+        if delta.tool_calls:
+            outputs += [(value, _NULL) for call in delta.tool_calls for value in _tool_call(call)]
+        if ids and not outputs:
+            outputs.append((b'{"content":""}', _NULL))
         return [
-            self._chunk(index, first, logprobs, more=ids),
-            *(self._chunk(index, value) for value in others),
+            self._chunk(index, value, entries, more=b"" if number else ids)
+            for number, (value, entries) in enumerate(outputs)
         ]
 
     def _prompt_chunks(
@@ -239,7 +247,7 @@ class CompletionChunks(_Chunks):
     def _prompt_chunks(
         self, call: int, prompt: PromptTokens, fields: Mapping[str, object]
     ) -> Sequence[bytes]:
-        text, logprobs = self._no_output, b"null"
+        text, logprobs = self._no_output, _NULL
         if self._body.echoes_logprobs:
             echo = self._echoes[call]
             text = orjson.dumps(echo)

@@ -14,7 +14,7 @@ from dialects.openai.chat.options import (
     completion_options,
     output_limit,
 )
-from dialects.shared.fields import TokenId, json_array_kind, validate
+from dialects.shared.fields import INT32_MAX, TokenId, json_array_kind, split_inputs, validate
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import InvalidField, TooLong
 
@@ -35,6 +35,7 @@ Prompt = Annotated[
 class CompletionBody(CompletionFields):
     """A request to complete one or several prompts."""
 
+    route: ClassVar[str] = "/v1/completions"
     policy: ClassVar[Policy] = {
         "messages": Refused("it belongs to /v1/chat/completions; use 'prompt'"),
     }
@@ -55,6 +56,11 @@ class CompletionBody(CompletionFields):
         None, description="Return the log probability of each token and of this many alternatives."
     )
 
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = Field(
+        None,
+        description="Keep only the last tokens of a longer prompt, as in vLLM. -1: as many as fit.",
+    )
+
     @property
     def echoes_logprobs(self) -> bool:
         """Whether the log probabilities begin with those of the prompt."""
@@ -64,15 +70,10 @@ class CompletionBody(CompletionFields):
 def parse_completion(fields: Mapping[str, Any]) -> CompletionBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
     body = validate(CompletionBody, fields)
+    if body.n_probs and body.logprobs is None:
+        body = body.model_copy(update={"logprobs": body.n_probs})
     _check_supported(body)
     return body
-
-
-def split_prompts(prompt: Prompt) -> list[str | list[int]]:
-    """Split a `Prompt` into its prompts, each a text or token ids."""
-    if isinstance(prompt, str) or isinstance(prompt[0], int):
-        return [prompt]
-    return list(prompt)
 
 
 def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.GenerateRequest]:
@@ -90,14 +91,17 @@ def prompt_requests(body: CompletionBody) -> list[inference_service_pb2.Generate
         options.output.top_logprobs = body.logprobs
         if body.echo:
             options.output.prompt_logprobs = max(body.logprobs, body.prompt_logprobs or 0)
-    return [_request(body, prompt, options) for prompt in split_prompts(body.prompt)]
+    return [_request(body, prompt, options) for prompt in split_inputs(body.prompt)]
 
 
 def _request(
     body: CompletionBody, prompt: str | list[int], options: generation_pb2.GenerationOptions
 ) -> inference_service_pb2.GenerateRequest:
     request = inference_service_pb2.GenerateRequest(
-        model=body.model, options=options, parse_special=True
+        model=body.model,
+        options=options,
+        parse_special=True,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
     )
     if body.suffix:
         request.infill.suffix = body.suffix
@@ -114,6 +118,9 @@ def _check_supported(body: CompletionBody) -> None:
         raise InvalidField(field="best_of", problem="it must not be less than 'n'")
     if best_of is not None and best_of > n and body.stream:
         raise InvalidField(field="best_of", problem="it cannot be streamed")
-    total = len(split_prompts(body.prompt)) * max(n, best_of or 1)
+    if body.truncate_prompt_tokens is not None and (body.echo or body.suffix):
+        problem = "it cannot be combined with 'echo' or 'suffix'"
+        raise InvalidField(field="truncate_prompt_tokens", problem=problem)
+    total = len(split_inputs(body.prompt)) * max(n, best_of or 1)
     if total > MAX_CHOICES:
         raise TooLong(field="prompt", length=total, limit=MAX_CHOICES)

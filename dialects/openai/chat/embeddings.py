@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from corral.inference.v1 import inference_service_pb2
 from pydantic import Discriminator, Field, Tag
 
-from dialects.openai.chat.completion_request import Tokens, split_prompts
+from dialects.openai.chat.completion_request import Tokens
 from dialects.openai.chat.policy import LABELS
 from dialects.openai.shared.objects import Json
 from dialects.shared.fields import (
@@ -16,12 +16,18 @@ from dialects.shared.fields import (
     INT32_MAX,
     WireModel,
     json_array_kind,
+    split_inputs,
     validate,
 )
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import TooShort
 
 MAX_INPUTS = 2048
+Truncate = Annotated[
+    Annotated[bool, Tag("~other")]
+    | Annotated[Literal["end", "END", "none", "NONE"], Tag("~string")],
+    BY_KIND,
+]
 _NOT_TRUNCATED = "texts are not truncated"
 Text = Annotated[str, Field(min_length=1)]
 Input = Annotated[
@@ -36,13 +42,12 @@ Input = Annotated[
 class EmbeddingBody(WireModel):
     """A request for the embeddings of texts."""
 
+    route: ClassVar[str] = "/v1/embeddings"
     policy: ClassVar[Policy] = {
         **LABELS,
         "add_special_tokens": Refused("texts are tokenized as the model requires", (True,)),
         "input_type": Refused("put the model's instruction before the text"),
         "messages": Refused("use 'input'"),
-        "truncate": Refused(_NOT_TRUNCATED, (False, "none", "NONE")),
-        "truncate_prompt_tokens": Refused(_NOT_TRUNCATED),
     }
 
     model: str = Field(
@@ -60,6 +65,12 @@ class EmbeddingBody(WireModel):
     normalize: bool | None = Field(
         None, description="Scale the vectors to length 1. Default: true. Extension of Corral."
     )
+    truncate: Truncate | None = Field(
+        None, description="true, or END: cut texts that are too long, instead of refusing them."
+    )
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=-1)] | None = Field(
+        None, description="-1: as `truncate`. Other limits than the model's are not supported."
+    )
 
 
 def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
@@ -73,9 +84,12 @@ def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
 def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
     """Convert a body."""
     request = inference_service_pb2.EmbedRequest(
-        model=body.model, dimensions=body.dimensions, normalize=body.normalize
+        model=body.model,
+        dimensions=body.dimensions,
+        normalize=body.normalize,
+        truncate=body.truncate in (True, "end", "END") or body.truncate_prompt_tokens is not None,
     )
-    for item in split_prompts(body.input):
+    for item in split_inputs(body.input):
         if isinstance(item, str):
             request.inputs.add(text=item)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 
 from dialects.openai.chat.chat_request import ChatCompletionBody, body_reasoning
-from dialects.openai.chat.completion_request import CompletionBody, split_prompts
+from dialects.openai.chat.completion_request import CompletionBody
 from dialects.openai.chat.logprobs import CompletionLogprobs, completion_logprobs
 from dialects.openai.chat.messages import picture_names
 from dialects.openai.chat.options import CompletionFields
@@ -14,6 +14,7 @@ from dialects.openai.chat.prompt_tokens import PromptTokens, check_collected, jo
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
 from dialects.openai.shared.objects import state_name
+from dialects.shared.fields import split_inputs
 from dialects.shared.timings import timings_object
 from dialects.shared.token_logprobs import chat_logprobs
 
@@ -160,7 +161,7 @@ class TextCompletion:
         self._envelope = envelope
         self._body = body
         self._n = body.n or 1
-        num_prompts, best_of = len(split_prompts(body.prompt)), body.best_of or self._n
+        num_prompts, best_of = len(split_inputs(body.prompt)), body.best_of or self._n
         self._echoes = list(echoes) or [""] * num_prompts
         self._num_logprobs = 0
         self._prompts = [new_prompt(body) for _ in range(num_prompts)]
@@ -297,6 +298,7 @@ def model_object(model: model_pb2.Model) -> dict[str, object]:
         "parent": model.parent or None,
         "aliases": list(model.aliases),
         "state": state_name(model),
+        "problem": model.problem or None,
         "max_model_len": model.resolved_limits.context_tokens or None,
         "input_modalities": [
             _MODALITIES[each] for each in model.input_modalities if each in _MODALITIES
@@ -337,7 +339,7 @@ async def render_echoes(
     body: CompletionBody, detokenize: Callable[[Sequence[int]], Awaitable[str]]
 ) -> list[str]:
     """The prompts as text, to precede the answers; empty unless the body sets `echo`."""
-    prompts = split_prompts(body.prompt)
+    prompts = split_inputs(body.prompt)
     echoes: list[str] = []
     for number, prompt in enumerate(prompts if body.echo else ()):
         with prompt_names(number, len(prompts)):

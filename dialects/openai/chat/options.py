@@ -145,6 +145,9 @@ class CompletionFields(GenerationBody):
         description="Return the log probability of each prompt token and of this many "
         "alternatives, as vLLM does. The prompt is computed without cached prefixes.",
     )
+    n_probs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="llama-server's name for logprobs with this many alternatives."
+    )
     return_token_ids: bool | None = Field(
         None, description="Return the ids of the tokens of prompt and answer, as vLLM does."
     )

@@ -7,7 +7,6 @@ from typing import Final
 
 from dialects.shared.parameters import Ignored, Policy, Refused, ignored
 
-_OF_ANTHROPIC: Final = "a body of Anthropic's API belongs to /v1/messages"
 _CACHE: Final = "every prefix is cached, as long as there is memory"
 NOT_TEXT: Final = "generations have text only"
 
@@ -46,9 +45,9 @@ GENERATION: Final[Policy] = {
     "prompt_logprobs": Refused("only chat and text completions have it"),
     "return_token_ids": Refused("only chat and text completions have it", (False,)),
     "spaces_between_special_tokens": Refused("text is what the tokens say", (True,)),
-    "stop_sequences": Refused(f"use 'stop'; {_OF_ANTHROPIC}"),
-    "system": Refused(f"use 'messages'; {_OF_ANTHROPIC}"),
+    "stop_sequences": Refused("use 'stop'"),
+    "system": Refused("use 'messages'"),
     "t_max_predict_ms": Refused("use 'max_tokens', or cancel the request", (0,)),
-    "truncate_prompt_tokens": Refused("prompts are not truncated"),
+    "truncate_prompt_tokens": Refused("only text completions have it"),
     "use_beam_search": Refused("there is no beam search", (False,)),
 }

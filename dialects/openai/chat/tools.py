@@ -19,7 +19,7 @@ class FunctionDefinition(WireModel):
     policy: ClassVar[Policy] = CACHE_CONTROL
 
     name: str = Field(
-        min_length=1, max_length=64, description="1 to 64 letters, digits, '_' or '-'."
+        min_length=1, max_length=128, description="1 to 128 letters, digits, '_', '-' or '.'."
     )
     description: str | None = None
     parameters: dict[str, Any] | None = Field(None, description="The JSON Schema of its arguments.")

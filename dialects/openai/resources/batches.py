@@ -20,7 +20,8 @@ class BatchBody(WireModel):
     input_file_id: str = Field(description="A file of purpose batch.")
     endpoint: str = Field(
         description="The endpoint of all requests: /v1/chat/completions, /v1/completions, "
-        "/v1/embeddings, /v1/responses or /v1/messages."
+        "/v1/embeddings, /v1/responses, /v1/messages, /api/chat, /api/generate, /api/embed, "
+        "/completion or /embedding."
     )
     completion_window: str = Field(
         description="How long the batch may run: 24h, or as an extension 1h to 168h."

@@ -28,7 +28,7 @@ class HybridSearch(WireModel):
     text_weight: Fraction = Field(description="Weight of text search. Default: 0.3.")
 
 
-class RankingOptions(WireModel):
+class SearchRankingOptions(WireModel):
     """How search results are ranked."""
 
     policy: ClassVar[Policy] = {"ranker": Ignored("there is one ranker", ("auto",))}
@@ -50,7 +50,7 @@ class VectorSearchBody(WireModel):
     filters: dict[str, Any] | None = Field(
         None, description="A condition on attributes: eq, ne, gt, gte, lt, lte, in, nin, and, or."
     )
-    ranking_options: RankingOptions | None = Field(None, description="How to rank results.")
+    ranking_options: SearchRankingOptions | None = Field(None, description="How to rank results.")
 
 
 class Comparison(WireModel):
@@ -83,7 +83,7 @@ def search_request(
 
 
 def ranking_to_proto(
-    options: RankingOptions | None,
+    options: SearchRankingOptions | None,
 ) -> vector_store_search_pb2.SearchRanking | None:
     """Convert ranking options; None means the defaults."""
     if options is None:

@@ -68,6 +68,7 @@ class ContextManagement(WireModel):
 class ResponseBody(GenerationBody, ReasoningFields):
     """A request for a response."""
 
+    route: ClassVar[str] = "/v1/responses"
     policy: ClassVar[Policy] = {
         "access_programs": _NO_HOSTED_TOOLS,
         "image": _NO_HOSTED_TOOLS,

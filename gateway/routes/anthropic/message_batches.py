@@ -24,6 +24,7 @@ from dialects.anthropic.message_batches import (
     parse_batch,
     result_files,
 )
+from dialects.anthropic.objects import PageQuery
 from dialects.shared.errors import renamed
 from gateway.calls import Calls, CallSequence
 from gateway.context import Context, Control, IdempotencyKey, JsonObject
@@ -37,7 +38,9 @@ router = APIRouter(prefix="/v1/messages/batches")
 documented = functools.partial(operation, error=ANTHROPIC_ERROR)
 
 
-@router.post("", **documented("Create a message batch", "A batch.", json_body(MessageBatchBody)))
+@router.post(
+    "", **documented("Create a message batch", "MessageBatch", json_body(MessageBatchBody))
+)
 async def create_message_batch(
     control: Control, fields: JsonObject, request_id: IdempotencyKey, context: Context
 ) -> Response:
@@ -55,7 +58,7 @@ async def create_message_batch(
     return json_response(batch_object(reply.batch, len(body.requests)))
 
 
-@router.get("", **documented("List the message batches", "A list of batches."))
+@router.get("", **documented("List the message batches", "MessageBatchList", query=PageQuery))
 async def list_message_batches(control: Control, request: Request) -> Response:
     """List batches of messages, newest first, paged by `after_id`, `before_id` and `limit`."""
     with renamed(with_anthropic_names):
@@ -64,13 +67,13 @@ async def list_message_batches(control: Control, request: Request) -> Response:
     return json_response(batch_page(page))
 
 
-@router.get("/{batch_id}", **documented("Retrieve a message batch", "A batch."))
+@router.get("/{batch_id}", **documented("Retrieve a message batch", "MessageBatch"))
 async def retrieve_message_batch(control: Control, batch_id: str) -> Response:
     """Retrieve a batch with its current counts."""
     return json_response(batch_object(await _get(control, batch_id)))
 
 
-@router.post("/{batch_id}/cancel", **documented("Cancel a message batch", "The batch."))
+@router.post("/{batch_id}/cancel", **documented("Cancel a message batch", "MessageBatch"))
 async def cancel_message_batch(control: Control, batch_id: str) -> Response:
     """Cancel a batch. Results so far are kept."""
     await _get(control, batch_id)
@@ -79,7 +82,7 @@ async def cancel_message_batch(control: Control, batch_id: str) -> Response:
     return json_response(batch_object(reply.batch))
 
 
-@router.delete("/{batch_id}", **documented("Delete a message batch", "Deletion status."))
+@router.delete("/{batch_id}", **documented("Delete a message batch", "DeletedMessageBatch"))
 async def delete_message_batch(control: Control, batch_id: str) -> Response:
     """Delete a batch that has ended, with its requests and results."""
     batch = await _get(control, batch_id)
@@ -91,7 +94,7 @@ async def delete_message_batch(control: Control, batch_id: str) -> Response:
     return json_response(deleted_batch(batch_id))
 
 
-@router.get("/{batch_id}/results", **documented("Read the results", "One JSON object a line."))
+@router.get("/{batch_id}/results", **documented("Read the results", "application/x-jsonl"))
 async def read_results(control: Control, batch_id: str, context: Context) -> Response:
     """Read the results of a batch that has ended, in any order."""
     batch = await _get(control, batch_id)

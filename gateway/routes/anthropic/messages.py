@@ -31,9 +31,9 @@ SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity")
     "",
     **operation(
         "Create a message",
-        "A message, or its events.",
+        "AnthropicMessage",
         json_body(CreateMessageBody),
-        stream=True,
+        events="AnthropicEvent",
         error=ANTHROPIC_ERROR,
     ),
 )
@@ -57,7 +57,7 @@ async def create_message(
     "/count_tokens",
     **operation(
         "Count the tokens of a message",
-        "The number of input tokens.",
+        "AnthropicTokenCount",
         json_body(PromptBody),
         error=ANTHROPIC_ERROR,
     ),

@@ -17,6 +17,7 @@ from dialects.llama_server.completion import (
     parse_continuation,
     parse_infill,
     prompts_of,
+    with_token_prompt,
 )
 from dialects.llama_server.events import Continuations
 from gateway.context import AppContext, Context, Inference, JsonObject
@@ -26,9 +27,9 @@ from gateway.rpc import InferenceClient
 router = APIRouter()
 _COMPLETION = operation(
     "Continue prompts (llama-server)",
-    "The answer, or its events.",
+    "Continuation|ContinuationList",
     json_body(ContinuationOfPromptBody),
-    stream=True,
+    events="ContinuationEvent",
     error=LLAMA_SERVER_ERROR,
 )
 
@@ -37,7 +38,8 @@ _COMPLETION = operation(
 @router.post("/completions", **_COMPLETION)
 async def complete(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Continue one or several prompts. With `stream`, return server-sent events."""
-    body = parse_continuation(fields)
+    tokenize = functools.partial(inference.call, inference.methods.Tokenize)
+    body = await with_token_prompt(parse_continuation(fields), tokenize)
     answers = Continuations(body, prompts_of(body))
     requests = continuation_requests(body)
     return _respond(inference, context, body, requests, answers, COMPLETION_PARAMS)
@@ -47,9 +49,9 @@ async def complete(inference: Inference, fields: JsonObject, context: Context) -
     "/infill",
     **operation(
         "Infill (llama-server)",
-        "The answer, or its events.",
+        "Continuation|ContinuationList",
         json_body(InfillBody),
-        stream=True,
+        events="ContinuationEvent",
         error=LLAMA_SERVER_ERROR,
     ),
 )

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from dialects.llama_server.objects import props, slot_list
 from gateway.context import Context, Inference
-from gateway.http.docs import LLAMA_SERVER_ERROR, operation
+from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, operation
 from gateway.http.errors import json_response
 from gateway.routes.llama_server.tokenization import get_model
 from svc_kit.auth.scopes import Scope
@@ -17,7 +17,13 @@ router = APIRouter()
 
 
 @router.get(
-    "/props", **operation("Properties (llama-server)", "A model.", error=LLAMA_SERVER_ERROR)
+    "/props",
+    **operation(
+        "Properties (llama-server)",
+        "LlamaServerProps",
+        query={"model": TEXT},
+        error=LLAMA_SERVER_ERROR,
+    ),
 )
 async def show_props(inference: Inference, request: Request, context: Context) -> Response:
     """The properties of the model in the query, or of the first one."""
@@ -25,7 +31,15 @@ async def show_props(inference: Inference, request: Request, context: Context) -
     return json_response(props(model, context.fingerprint))
 
 
-@router.get("/slots", **operation("Slots (llama-server)", "Slots.", error=LLAMA_SERVER_ERROR))
+@router.get(
+    "/slots",
+    **operation(
+        "Slots (llama-server)",
+        "LlamaServerSlots",
+        query={"model": TEXT, "fail_on_no_slot": TEXT},
+        error=LLAMA_SERVER_ERROR,
+    ),
+)
 async def list_slots(request: Request, context: Context) -> Response:
     """The slots of a model. What other projects do in them is not shown, nor any text."""
     caller = await context.identify(request, Scope.INFERENCE)
@@ -42,7 +56,7 @@ async def list_slots(request: Request, context: Context) -> Response:
 
 @router.post(
     "/props",
-    **operation("Change properties (llama-server)", "Not supported.", error=LLAMA_SERVER_ERROR),
+    **operation("Change properties (llama-server)", "", error=LLAMA_SERVER_ERROR),
 )
 async def change_properties(_inference: Inference) -> Response:
     """Refused: they are the operator's."""
@@ -51,7 +65,7 @@ async def change_properties(_inference: Inference) -> Response:
 
 @router.post(
     "/slots/{slot}",
-    **operation("Change a slot (llama-server)", "Not supported.", error=LLAMA_SERVER_ERROR),
+    **operation("Change a slot (llama-server)", "", error=LLAMA_SERVER_ERROR),
 )
 async def change_slot(_inference: Inference, slot: str) -> Response:
     """Refused: they are the scheduler's."""

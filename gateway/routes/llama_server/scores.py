@@ -2,8 +2,10 @@
 
 import functools
 import time
+from typing import Any
 
 from fastapi import APIRouter
+from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.llama_server.scores import (
@@ -27,25 +29,25 @@ from dialects.llama_server.scores import (
 from dialects.openai.chat.embeddings import RerankBody
 from dialects.openai.errors import openai_names
 from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
-from gateway.http.errors import json_response
+from gateway.http.docs import ERROR, LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.embeddings import create_rerank
 from svc_kit.logs import current_request_id
 
 router = APIRouter()
 _EMBEDDING = operation(
     "Create embeddings (llama-server)",
-    "A list of vectors for each input.",
+    "LlamaServerEmbeddings",
     json_body(ContentEmbeddingBody),
     error=LLAMA_SERVER_ERROR,
 )
 _RERANK = operation(
     "Rerank documents (llama-server, TEI)",
-    "The scores, best first.",
+    "RerankResult|TextRanks",
     json_body(RerankBody, TextRankBody),
-    error=LLAMA_SERVER_ERROR,
+    error=f"{LLAMA_SERVER_ERROR}|{ERROR}",
 )
-_SCORE = operation("Score pairs of texts (vLLM)", "The scores.", json_body(ScoreBody))
+_SCORE = operation("Score pairs of texts (vLLM)", "Scores", json_body(ScoreBody))
 
 
 @router.post("/embedding", **_EMBEDDING)
@@ -73,18 +75,23 @@ async def rerank(inference: Inference, fields: JsonObject, context: Context) -> 
 
 @router.post("/score", **_SCORE)
 @router.post("/v1/score", **_SCORE)
-async def score(inference: Inference, fields: JsonObject) -> Response:
+async def score(
+    inference: Inference, fields: JsonObject, request: Request, context: Context
+) -> Response:
     """Score pairs of texts from 0 to 1: one text with many, or many with as many."""
     body = parse_score(fields)
     requests = score_requests(body.model or "", score_pairs(body))
-    timeout_s = inference.transfer_timeout_s
-    with openai_names(SCORE_PARAMS):
-        replies = [
-            (
-                indexes,
-                await inference.call(inference.methods.Rerank, request, timeout_s=timeout_s),
-            )
-            for indexes, request in requests
-        ]
     object_id = f"score-{current_request_id().removeprefix('req_')}"
-    return json_response(score_list(object_id, int(time.time()), replies))
+
+    async def scores() -> dict[str, Any]:
+        method, timeout_s = inference.methods.Rerank, inference.transfer_timeout_s
+        with openai_names(SCORE_PARAMS):
+            replies = [
+                (indexes, await inference.call(method, proto, timeout_s=timeout_s))
+                for indexes, proto in requests
+            ]
+        for _, reply in replies:
+            set_rate_limits(request.scope, reply)
+        return score_list(object_id, int(time.time()), replies)
+
+    return context.composed_response(scores)

@@ -1,5 +1,6 @@
 """Routes: POST /tokenize, /detokenize and /apply-template, GET /tokenizer_info."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from dialects.llama_server.tokens import (
     DetokenizeBody,
     PromptTokenizeBody,
     TokenizeBody,
+    counted_input,
     counted_tokens,
     detokenize_request,
     is_prompt_body,
@@ -30,8 +32,8 @@ from dialects.llama_server.tokens import (
 )
 from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
 from dialects.openai.errors import CHAT_PARAMS, openai_names
-from gateway.context import Inference, JsonObject
-from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.context import Context, Inference, JsonObject
+from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, json_body, operation
 from gateway.http.errors import json_response
 from gateway.rpc import InferenceClient
 from svc_kit.errors import InvalidField
@@ -43,21 +45,26 @@ router = APIRouter()
     "/tokenize",
     **operation(
         "Tokenize (llama-server, vLLM)",
-        "Tokens.",
+        "Tokens",
         json_body(TokenizeBody, PromptTokenizeBody),
         error=LLAMA_SERVER_ERROR,
     ),
 )
-async def tokenize(inference: Inference, fields: JsonObject) -> Response:
+async def tokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The tokens of a text: in llama-server's form with `content`, in vLLM's with `prompt` or
     `messages`."""
-    if is_prompt_body(fields):
-        return json_response(await _tokenize_prompt(inference, fields))
+    tokenized = _tokenize_prompt if is_prompt_body(fields) else _tokenize_content
+    return context.composed_response(functools.partial(tokenized, inference, fields))
+
+
+async def _tokenize_content(
+    inference: InferenceClient, fields: Mapping[str, Any]
+) -> dict[str, Any]:
     body, methods = parse_tokenize(fields), inference.methods
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
         replies = [await inference.call(methods.Tokenize, request) for request in requests]
-    return json_response(token_list(body, replies))
+    return token_list(body, replies)
 
 
 async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,36 +88,41 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
     "/detokenize",
     **operation(
         "Detokenize (llama-server, vLLM)",
-        "The text.",
+        "DetokenizedText",
         json_body(DetokenizeBody),
         error=LLAMA_SERVER_ERROR,
     ),
 )
-async def detokenize(inference: Inference, fields: JsonObject) -> Response:
+async def detokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The text of tokens, with control tokens."""
     request = detokenize_request(parse_detokenize(fields))
-    with openai_names(DETOKENIZE_PARAMS):
-        reply = await inference.call(inference.methods.Detokenize, request)
-    return json_response(text_of_tokens(reply.text))
+    start = functools.partial(inference.unary, inference.methods.Detokenize, request)
+    return context.reply_response(start, text_of_tokens, DETOKENIZE_PARAMS)
 
 
 @router.post(
     "/apply-template",
     **operation(
         "Apply the chat template (llama-server)",
-        "The prompt.",
+        "RenderedPrompt",
         json_body(ChatCompletionBody),
         error=LLAMA_SERVER_ERROR,
     ),
 )
-async def apply_template(inference: Inference, fields: JsonObject) -> Response:
+async def apply_template(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The prompt of a chat completion, as the model gets it."""
-    return json_response({"prompt": (await _render(inference, {"model": ""} | fields)).text})
+
+    async def render() -> dict[str, str]:
+        return {"prompt": (await _render(inference, {"model": ""} | fields)).text}
+
+    return context.composed_response(render)
 
 
 @router.get(
     "/tokenizer_info",
-    **operation("The tokenizer (vLLM)", "Its special tokens.", error=LLAMA_SERVER_ERROR),
+    **operation(
+        "The tokenizer (vLLM)", "TokenizerInfo", query={"model": TEXT}, error=LLAMA_SERVER_ERROR
+    ),
 )
 async def show_tokenizer(inference: Inference, request: Request) -> Response:
     """The begin and end token and the chat template of the model in the query, or of the first."""
@@ -122,20 +134,20 @@ async def show_tokenizer(inference: Inference, request: Request) -> Response:
     "/v1/chat/completions/input_tokens",
     **operation(
         "Count the tokens of a chat completion",
-        "The number of tokens.",
+        "InputTokens",
         json_body(ChatCompletionBody),
     ),
 )
-async def count_input_tokens(inference: Inference, fields: JsonObject) -> Response:
+async def count_input_tokens(
+    inference: Inference, fields: JsonObject, context: Context
+) -> Response:
     """Count the prompt tokens of a chat completion without generating it."""
     chat = await convert_chat(parse_chat(fields))
     proto = inference_service_pb2.CountTokensRequest(
         model=chat.model, conversation=chat.conversation
     )
-    with openai_names(CHAT_PARAMS):
-        reply = await inference.call(inference.methods.CountTokens, proto)
-    answer = {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
-    return json_response(answer)
+    start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
+    return context.reply_response(start, counted_input, CHAT_PARAMS)
 
 
 async def get_model(inference: InferenceClient, name: str) -> model_pb2.Model:

@@ -15,22 +15,23 @@ from dialects.ollama.requests import (
     ChatBody,
     GenerateBody,
     GenerationBody,
+    answered_request,
     chat_params,
     chat_request,
     completion_request,
-    continued_request,
     generate_params,
     load_request,
     num_image_characters,
     parse_chat,
     parse_generate,
     prompt_request,
+    render_request,
 )
 from gateway.calls import Calls
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
-from gateway.routes.ollama.truncation import ShortenedChat
+from gateway.routes.ollama.shortened_chat import ShortenedChat
 from gateway.rpc import InferenceClient
 from svc_kit.auth.scopes import Scope
 
@@ -43,7 +44,7 @@ BodyT = TypeVar("BodyT", ChatBody, GenerateBody)
 @router.post(
     "/chat",
     **ollama_operation(
-        "Chat (Ollama)", "The answer, or its lines.", json_body(ChatBody), lines=True
+        "Chat (Ollama)", "OllamaChat", json_body(ChatBody), events="OllamaChatEvent"
     ),
 )
 async def chat(
@@ -65,7 +66,10 @@ async def chat(
 @router.post(
     "/generate",
     **ollama_operation(
-        "Generate (Ollama)", "The answer, or its lines.", json_body(GenerateBody), lines=True
+        "Generate (Ollama)",
+        "OllamaGeneration",
+        json_body(GenerateBody),
+        events="OllamaGenerationEvent",
     ),
 )
 async def generate(
@@ -91,18 +95,11 @@ async def _answer_prompt(
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, methods.Chat, [proto])
         return _respond(context, body, start, PromptAnswer(name), params)
-    rendered = await inference.call(
-        methods.RenderChat,
-        inference_service_pb2.RenderChatRequest(model=proto.model, conversation=proto.conversation),
-    )
-    if body.context:
-        continued = continued_request(body, proto, rendered.token_ids)
-        answer = PromptAnswer(name, continued.token_ids.ids)
-        resume = functools.partial(inference.generate, methods.Generate, [continued])
-        return _respond(context, body, resume, answer, params)
-    answer = PromptAnswer(name, rendered.token_ids)
-    start = functools.partial(inference.generate, methods.Chat, [proto])
-    return _respond(context, body, start, answer, params)
+    rendered = await inference.call(methods.RenderChat, render_request(proto))
+    request, prompt = answered_request(body, proto, rendered.token_ids)
+    method: Any = methods.Chat if request is proto else methods.Generate
+    start = functools.partial(inference.generate, method, [request])
+    return _respond(context, body, start, PromptAnswer(name, prompt), params)
 
 
 async def _convert(

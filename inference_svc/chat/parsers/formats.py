@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from inference_svc.chat.parsers import (
     delimited,
+    functionary,
     gemma,
     harmony,
     json_calls,
     llama,
     mistral,
+    muse,
     pythonic,
     tagged,
     unmarked,
@@ -24,6 +26,7 @@ from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import Markers
+from inference_svc.structured_output.spec import ToolCallSyntax
 
 Reader = Callable[[Source, TurnOutput, OfferedTools], ParseSteps[None]]
 
@@ -46,6 +49,13 @@ class ToolCallFormat(StrEnum):
     MINIMAX = "minimax"
     GEMMA = "gemma"
     HARMONY = "harmony"
+    KIMI_K3 = "kimi-k3"
+    MINIMAX_M3 = "minimax-m3"
+    MINICPM = "minicpm"
+    HUNYUAN = "hunyuan"
+    SOLAR = "solar"
+    MUSE = "muse"
+    FUNCTIONARY = "functionary"
     JSON = "json"
 
 
@@ -60,77 +70,230 @@ class ReasoningFormat(StrEnum):
     COHERE = "cohere"
     GEMMA = "gemma"
     HARMONY = "harmony"
+    APRIEL = "apriel"
+    KIMI_K3 = "kimi-k3"
+    MINIMAX = "minimax"
+    MUSE = "muse"
+    HUNYUAN = "hunyuan"
+    SOLAR = "solar"
 
 
-READERS: dict[ToolCallFormat, Reader] = {
-    ToolCallFormat.HERMES: json_calls.parse_hermes,
-    ToolCallFormat.LLAMA: llama.read_llama,
-    ToolCallFormat.PYTHONIC: pythonic.read_pythonic,
-    ToolCallFormat.MISTRAL: mistral.read_mistral,
-    ToolCallFormat.DEEPSEEK: partial(delimited.read_section, delimited.DEEPSEEK),
-    ToolCallFormat.DEEPSEEK_V32: partial(tagged.read_tagged, tagged.DEEPSEEK_V32),
-    ToolCallFormat.KIMI: partial(delimited.read_section, delimited.KIMI),
-    ToolCallFormat.COHERE: partial(delimited.read_listed, delimited.COHERE),
-    ToolCallFormat.APERTUS: partial(delimited.read_listed, delimited.APERTUS),
-    ToolCallFormat.QWEN_CODER: partial(tagged.read_tagged, tagged.QWEN_CODER),
-    ToolCallFormat.GLM: partial(tagged.read_tagged, tagged.GLM),
-    ToolCallFormat.MINIMAX: partial(tagged.read_tagged, tagged.MINIMAX),
-    ToolCallFormat.GEMMA: gemma.read_gemma,
-    ToolCallFormat.JSON: unmarked.read_any_json,
+class Family(NamedTuple):
+    """How the models of a format write calls."""
+
+    read: Reader | None
+    """None: the reader of the whole turn reads the calls too."""
+    markers: tuple[str, ...]
+    """The texts that must be visible, even if they are control tokens."""
+    signatures: tuple[tuple[str, ...], ...] = ()
+    """A template has this format if all texts of one of these are in it."""
+    frames: tuple[str, ...] = ()
+    """The texts around the content, which are removed."""
+    stop_texts: tuple[str, ...] = ()
+    """The texts that end a turn with calls, in addition to the model's end tokens."""
+    interrupts: tuple[str, ...] = ()
+    """The texts that end a thought without its closing marker, and belong to what follows."""
+    reasoning: ReasoningFormat | None = None
+    """The format of the reasoning, where templates do not show it."""
+    reads_hermes: bool = False
+    """Whether the reader also reads calls in the Hermes format."""
+    syntaxes: tuple[ToolCallSyntax, ...] = ()
+    """The syntaxes that grammars have; empty: calls are only parsed."""
+    triggers: tuple[str, ...] = ()
+    """The texts with which calls begin in free text. Empty: any text may be a call."""
+    heads: tuple[str, ...] = ()
+    """The control tokens before the texts that may have triggers."""
+    after_reasoning: str = ""
+    """What is between the reasoning and the rest of a turn."""
+    opening: str = ""
+    """What the content begins with."""
+    after_message: str = ""
+    """What is between the content and calls, if these are messages of their own."""
+    begin: str = ""
+    """What only calls begin with, if they are whole turns without a marker."""
+    barred: tuple[str, ...] = ()
+    """Other texts that the reader accepts as the beginning of a call."""
+
+
+def _tagged(
+    tags: tagged.Tags, *signatures: tuple[str, ...], reasoning: ReasoningFormat | None = None
+) -> Family:
+    read = partial(tagged.read_tagged, tags)
+    return Family(
+        read,
+        tags.markers,
+        signatures,
+        frames=tags.frames,
+        interrupts=tags.interrupts,
+        reasoning=reasoning,
+        syntaxes=tags.syntaxes,
+        triggers=tags.outer or (tags.call,),
+        barred=(tags.call,) if tags.outer and tags.call else (),
+    )
+
+
+# In the order of detection: the format of a template is the first one that has a signature in it.
+FAMILIES: dict[ToolCallFormat, Family] = {
+    ToolCallFormat.HARMONY: Family(
+        None,
+        harmony.MARKERS,
+        ((harmony.CHANNEL, harmony.MESSAGE),),
+        syntaxes=harmony.SYNTAXES,
+        triggers=harmony.TRIGGERS,
+        heads=harmony.CALL_HEADS,
+        after_reasoning=harmony.BETWEEN,
+        opening=harmony.FINAL,
+        after_message=harmony.CLOSINGS[0],
+    ),
+    ToolCallFormat.MUSE: Family(
+        muse.read_muse,
+        muse.MARKERS,
+        ((tagged.MUSE.outer[0], muse.MESSAGE),),
+        frames=muse.FRAMES,
+        reasoning=ReasoningFormat.MUSE,
+    ),
+    ToolCallFormat.MISTRAL: Family(
+        mistral.read_mistral,
+        mistral.MARKERS,
+        ((mistral.BEGIN,),),
+        syntaxes=mistral.SYNTAXES,
+        triggers=(mistral.BEGIN,),
+    ),
+    ToolCallFormat.DEEPSEEK: Family(
+        partial(delimited.read_section, delimited.DEEPSEEK),
+        delimited.DEEPSEEK.markers + json_calls.MARKERS,
+        ((delimited.DEEPSEEK.call,),),
+        reads_hermes=True,
+        syntaxes=(*delimited.DEEPSEEK_SYNTAXES, json_calls.SYNTAX),
+        triggers=(delimited.DEEPSEEK.begins[0], json_calls.BEGIN),
+        barred=(*delimited.DEEPSEEK.begins[1:], delimited.DEEPSEEK.call),
+    ),
+    ToolCallFormat.DEEPSEEK_V32: _tagged(tagged.DEEPSEEK_V32, ("｜DSML｜",)),
+    ToolCallFormat.KIMI: Family(
+        partial(delimited.read_section, delimited.KIMI),
+        delimited.KIMI.markers,
+        ((delimited.KIMI.begins[0],), ("<|im_system|>tool_declare<|im_middle|>",)),
+        interrupts=delimited.KIMI.call_begins,
+        syntaxes=(delimited.KIMI_SYNTAX,),
+        triggers=delimited.KIMI.begins[:1],
+        barred=delimited.KIMI.call_begins[1:],
+        reasoning=ReasoningFormat.THINK,
+    ),
+    ToolCallFormat.KIMI_K3: _tagged(
+        tagged.KIMI_K3, ("<|open|>", "xtml"), reasoning=ReasoningFormat.KIMI_K3
+    ),
+    ToolCallFormat.SOLAR: Family(
+        partial(delimited.read_section, delimited.SOLAR),
+        delimited.SOLAR.markers,
+        ((delimited.SOLAR.call,),),
+        frames=delimited.SOLAR.frames,
+        syntaxes=(delimited.SOLAR_SYNTAX,),
+        triggers=delimited.SOLAR.begins,
+        barred=(delimited.SOLAR.call,),
+        reasoning=ReasoningFormat.SOLAR,
+    ),
+    ToolCallFormat.HUNYUAN: _tagged(
+        tagged.HUNYUAN, ("<tool_sep{}>", ":opensource"), reasoning=ReasoningFormat.HUNYUAN
+    ),
+    ToolCallFormat.COHERE: Family(
+        partial(delimited.read_listed, delimited.COHERE),
+        delimited.COHERE.markers,
+        ((delimited.COHERE.begin,),),
+        frames=delimited.COHERE.frames,
+        syntaxes=(delimited.COHERE_SYNTAX,),
+        triggers=(delimited.COHERE.begin,),
+    ),
+    ToolCallFormat.APERTUS: Family(
+        partial(delimited.read_listed, delimited.APERTUS),
+        delimited.APERTUS.markers,
+        ((delimited.APERTUS.begin,),),
+        syntaxes=(delimited.APERTUS_SYNTAX,),
+        triggers=(delimited.APERTUS.begin,),
+    ),
+    ToolCallFormat.MINIMAX_M3: _tagged(tagged.MINIMAX_M3, (tagged.NESTING,)),
+    ToolCallFormat.MINIMAX: _tagged(
+        tagged.MINIMAX, (tagged.MINIMAX.outer[0],), ("minimax:tool_call", "<invoke name=")
+    ),
+    ToolCallFormat.QWEN_CODER: _tagged(
+        tagged.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)
+    ),
+    ToolCallFormat.GLM: _tagged(tagged.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
+    ToolCallFormat.MINICPM: _tagged(tagged.MINICPM, (tagged.MINICPM.call, tagged.MINICPM.key)),
+    ToolCallFormat.GEMMA: Family(
+        gemma.read_gemma,
+        gemma.MARKERS + gemma.STOP_TEXTS,
+        ((gemma.BEGINS[0],), (gemma.BEGINS[1],)),
+        frames=gemma.FRAMES,
+        stop_texts=gemma.STOP_TEXTS,
+        syntaxes=gemma.SYNTAXES,
+        triggers=gemma.BEGINS,
+    ),
+    ToolCallFormat.FUNCTIONARY: Family(
+        functionary.read_functionary,
+        (functionary.BEGIN,),
+        ((f"{functionary.BEGIN}all",),),
+        frames=(functionary.TO_ALL,),
+        syntaxes=(functionary.SYNTAX,),
+    ),
+    # Apriel's template also mentions `<tool_call>`, by mistake.
+    ToolCallFormat.JSON: Family(
+        unmarked.read_any_json,
+        unmarked.MARKERS,
+        (("<tool_calls>[",),),
+        frames=(unmarked.SEPARATOR,),
+        syntaxes=unmarked.SYNTAXES,
+        triggers=unmarked.TRIGGERS,
+    ),
+    ToolCallFormat.HERMES: Family(
+        json_calls.parse_hermes,
+        json_calls.MARKERS,
+        ((json_calls.BEGIN,),),
+        syntaxes=(json_calls.SYNTAX,),
+        triggers=(json_calls.BEGIN,),
+    ),
+    ToolCallFormat.PYTHONIC: Family(
+        pythonic.read_pythonic,
+        pythonic.MARKERS + json_calls.MARKERS,
+        (
+            (pythonic.MARKERS[0],),
+            ("<|tool_list_start|>",),
+            ("<functions>", "<function_calls>"),
+        ),
+        reads_hermes=True,
+        syntaxes=(*pythonic.SYNTAXES, json_calls.SYNTAX),
+        triggers=(*pythonic.MARKERS[::2], json_calls.BEGIN),
+    ),
+    ToolCallFormat.LLAMA: Family(
+        llama.read_llama,
+        llama.MARKERS,
+        (
+            (llama.TAGS[0],),
+            (llama.TAGS[1],),
+            ("<|start_header_id|>", '"parameters": '),
+            ("<|header_start|>", '"parameters": '),
+        ),
+        syntaxes=llama.SYNTAXES,
+        begin='{"name"',
+    ),
 }
 REASONING_MARKERS: dict[ReasoningFormat, Markers] = {
     ReasoningFormat.HARMONY: Markers("<|channel|>analysis<|message|>", "<|end|>"),
     ReasoningFormat.GEMMA: Markers("<|channel>thought", "<channel|>"),
+    ReasoningFormat.APRIEL: Markers("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),
     ReasoningFormat.THINK: Markers("<think>", "</think>"),
     ReasoningFormat.THINKING: Markers("<thinking>", "</thinking>"),
     ReasoningFormat.SEED: Markers("<seed:think>", "</seed:think>"),
+    ReasoningFormat.MINIMAX: Markers("<mm:think>", "</mm:think>"),
     ReasoningFormat.MISTRAL: Markers("[THINK]", "[/THINK]"),
     ReasoningFormat.COHERE: Markers("<|START_THINKING|>", "<|END_THINKING|>"),
+    ReasoningFormat.KIMI_K3: Markers("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    ReasoningFormat.HUNYUAN: Markers("<think:opensource>", "</think:opensource>"),
+    ReasoningFormat.SOLAR: Markers("<|think|>", "<|end|>"),
+    ReasoningFormat.MUSE: Markers(" to=self<|message|>", "<|eom|>"),
 }
-_CALL_MARKERS: dict[ToolCallFormat, tuple[str, ...]] = {
-    ToolCallFormat.HERMES: json_calls.MARKERS,
-    ToolCallFormat.LLAMA: llama.MARKERS,
-    ToolCallFormat.PYTHONIC: pythonic.MARKERS,
-    ToolCallFormat.MISTRAL: mistral.MARKERS,
-    ToolCallFormat.DEEPSEEK: delimited.DEEPSEEK.markers,
-    ToolCallFormat.DEEPSEEK_V32: tagged.DEEPSEEK_V32.markers,
-    ToolCallFormat.KIMI: delimited.KIMI.markers,
-    ToolCallFormat.COHERE: delimited.COHERE.markers,
-    ToolCallFormat.APERTUS: delimited.APERTUS.markers,
-    ToolCallFormat.QWEN_CODER: tagged.QWEN_CODER.markers,
-    ToolCallFormat.GLM: tagged.GLM.markers,
-    ToolCallFormat.MINIMAX: tagged.MINIMAX.markers,
-    ToolCallFormat.GEMMA: gemma.MARKERS + gemma.STOP_TEXTS,
-    ToolCallFormat.HARMONY: harmony.MARKERS,
-    ToolCallFormat.JSON: unmarked.MARKERS,
-}
-# The format of a template is the first one whose texts are all in it.
-_SIGNATURES: tuple[tuple[ToolCallFormat, tuple[str, ...]], ...] = (
-    (ToolCallFormat.HARMONY, (harmony.CHANNEL, harmony.MESSAGE)),
-    (ToolCallFormat.MISTRAL, (mistral.BEGIN,)),
-    (ToolCallFormat.DEEPSEEK, (delimited.DEEPSEEK.call,)),
-    (ToolCallFormat.DEEPSEEK_V32, ("｜DSML｜",)),
-    (ToolCallFormat.KIMI, (delimited.KIMI.begins[0],)),
-    (ToolCallFormat.KIMI, ("<|im_system|>tool_declare<|im_middle|>",)),
-    (ToolCallFormat.COHERE, (delimited.COHERE.begin,)),
-    (ToolCallFormat.APERTUS, (delimited.APERTUS.begin,)),
-    (ToolCallFormat.MINIMAX, (tagged.MINIMAX.outer[0],)),
-    (ToolCallFormat.MINIMAX, ("minimax:tool_call", "<invoke name=")),
-    (ToolCallFormat.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)),
-    (ToolCallFormat.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
-    (ToolCallFormat.GEMMA, (gemma.BEGINS[0],)),
-    (ToolCallFormat.GEMMA, (gemma.BEGINS[1],)),
-    # Apriel's template also mentions `<tool_call>`, by mistake.
-    (ToolCallFormat.JSON, ("<tool_calls>[",)),
-    (ToolCallFormat.HERMES, (json_calls.BEGIN,)),
-    (ToolCallFormat.PYTHONIC, (pythonic.MARKERS[0],)),
-    (ToolCallFormat.PYTHONIC, ("<|tool_list_start|>",)),
-    (ToolCallFormat.PYTHONIC, ("<functions>", "<function_calls>")),
-    (ToolCallFormat.LLAMA, (llama.TAGS[0],)),
-    (ToolCallFormat.LLAMA, (llama.TAGS[1],)),
-    (ToolCallFormat.LLAMA, ("<|start_header_id|>", '"parameters": ')),
-    (ToolCallFormat.LLAMA, ("<|header_start|>", '"parameters": ')),
-)
+_NEVER_SHOWN = (ReasoningFormat.HARMONY, ReasoningFormat.MUSE, ReasoningFormat.SOLAR)
+"""Their closing markers are in templates of other families too."""
+_NO_CALLS = Family(None, ())
 
 
 class TurnFormat(NamedTuple):
@@ -167,20 +330,30 @@ class TurnFormat(NamedTuple):
         return harmony.CLOSINGS if self.is_harmony else self.reasoning_ends
 
     @property
+    def family(self) -> Family:
+        """How the model writes calls."""
+        calls = ToolCallFormat.HARMONY if self.is_harmony else self.tool_calls
+        return FAMILIES.get(calls, _NO_CALLS)
+
+    def interrupts(self, *, offers_tools: bool) -> tuple[str, ...]:
+        """The texts that end a thought without its closing marker."""
+        family = self.family
+        return family.interrupts if offers_tools or family.frames else ()
+
+    @property
     def marker_texts(self) -> tuple[str, ...]:
         """The texts that the parser needs even if they are control tokens."""
-        calls = harmony.MARKERS if self.is_harmony else _CALL_MARKERS.get(self.tool_calls, ())
-        return (*(self.reasoning_markers or ()), *calls)
+        return (*(self.reasoning_markers or ()), *self.family.markers)
 
     @property
     def frame_texts(self) -> tuple[str, ...]:
         """The texts around the content, which are removed."""
-        return delimited.COHERE.frames if self.tool_calls is ToolCallFormat.COHERE else ()
+        return self.family.frames
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
         """The texts that end a turn with calls, in addition to the model's end tokens."""
-        return gemma.STOP_TEXTS if self.tool_calls is ToolCallFormat.GEMMA else ()
+        return self.family.stop_texts
 
 
 class FormatOverride(NamedTuple):
@@ -214,21 +387,32 @@ class FormatOverride(NamedTuple):
 NO_OVERRIDE = FormatOverride()
 
 
+def matching_formats(template: str) -> dict[ToolCallFormat, tuple[str, ...]]:
+    """The tool-call formats of which a template has all texts, the likeliest first, each with these
+    texts. Formats of which the likeliest has all markers are left out."""
+    matching: dict[ToolCallFormat, tuple[str, ...]] = {}
+    known = ""
+    for name, family in FAMILIES.items():
+        for texts in family.signatures:
+            is_shown = all(text in template for text in texts)
+            if name not in matching and is_shown and any(text not in known for text in texts):
+                known = known or " ".join(family.markers)
+                matching[name] = texts
+    return matching
+
+
 def detect_format(template: str, *, supports_tools: bool = True) -> TurnFormat:
     """Detect the output format of a model from its chat template. If the template does not support
-    tools, they are described in the Hermes format, which the model then uses for calls."""
-    calls = next(
-        (name for name, texts in _SIGNATURES if all(text in template for text in texts)),
-        ToolCallFormat.JSON,
-    )
+    tools, they are described in the Hermes format, which the model then uses for calls, unless it
+    uses its own."""
+    calls = next(iter(matching_formats(template)), ToolCallFormat.JSON)
     if calls is ToolCallFormat.HARMONY:
         return TurnFormat(ReasoningFormat.HARMONY, calls)
-    reasoning = next(
-        (
-            name
-            for name, markers in REASONING_MARKERS.items()
-            if markers.end in template and name is not ReasoningFormat.HARMONY
-        ),
-        ReasoningFormat.OFF,
+    shown = (
+        name
+        for name, markers in REASONING_MARKERS.items()
+        if markers.end in template and name not in _NEVER_SHOWN
     )
-    return TurnFormat(reasoning, calls if supports_tools else ToolCallFormat.HERMES)
+    reasoning = next(shown, FAMILIES[calls].reasoning or ReasoningFormat.OFF)
+    is_native = supports_tools or FAMILIES[calls].reads_hermes
+    return TurnFormat(reasoning, calls if is_native else ToolCallFormat.HERMES)

@@ -8,20 +8,40 @@ from inference_svc.chat.json_values import json_or_none, json_text
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
+from inference_svc.structured_output.spec import ArgumentSyntax, ToolCallSyntax
 
 BEGINS = ("<|tool_call>", "<start_function_call>")
 ENDS = ("<tool_call|>", "<end_function_call>")
 QUOTES = ('<|"|>', "<escape>")
-MARKERS = (*BEGINS, *ENDS, *QUOTES)
+THOUGHT, THOUGHT_END = FRAMES = ("<|channel>", "<channel|>")
+MARKERS = (*BEGINS, *ENDS, *QUOTES, *FRAMES)
 STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
+_ARGUMENTS = ArgumentSyntax(
+    begin="",
+    key_end=":",
+    between=",",
+    quotes=tuple((quote, quote) for quote in QUOTES),
+    brackets=True,
+    sorts_keys=True,
+)
+SYNTAXES = tuple(
+    ToolCallSyntax(head=f"{begin}call:", middle="{", tail=f"}}{end}", arguments=_ARGUMENTS)
+    for begin, end in zip(BEGINS, ENDS, strict=True)
+)
 _MAX_DEPTH = 32
 
 
-def read_gemma(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
-    while (yield from source.until(BEGINS, output.add_content)):
+def read_gemma(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
+    """Parse a turn after the thought at its beginning. There may be more thoughts, and the model
+    may close one that is not open."""
+    begins = (*FRAMES, *(BEGINS if tools else ()))
+    while begin := (yield from source.until(begins, output.add_content)):
+        if begin in FRAMES:
+            if begin == THOUGHT and (yield from source.literal("thought")):
+                yield from source.until((THOUGHT_END,), output.thought_sink())
+            continue
         yield from source.spaces()
-        has_name = bool((yield from source.literal("call:")))
+        has_name = bool((yield from source.literal("call:", ":")))
         name = yield from source.name()
         yield from source.spaces()
         if not has_name or not name or not (yield from source.literal("{")):

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
+from inference_svc.chat.parsers.source import ParseSteps, Source, TextStripper
+from inference_svc.structured_output.spec import ToolCallSyntax
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -20,11 +21,21 @@ _BREAKS = (*ENDS, START, CHANNEL)
 REASONING_ENDS = _BREAKS
 CLOSINGS = (f"{ENDS[0]}{START}assistant", f"{ENDS[0]}{START}assistant{CHANNEL}final{MESSAGE}")
 """What ends an analysis early. The model chooses the next channel, unless it has analyzed twice."""
+_TO_TOOL = " to=functions."
+_TYPES = ("", " <|constrain|>json", " json")
+SYNTAXES = tuple(
+    ToolCallSyntax(before=before, head=_TO_TOOL, middle=f"{channel}{kind}{MESSAGE}", ends_turn=True)
+    for before, channel in ((f"{CHANNEL}commentary", ""), ("", f"{CHANNEL}commentary"), ("", ""))
+    for kind in _TYPES
+)
+"""The recipient is written before or after the channel, which may be open already."""
+TRIGGERS, CALL_HEADS = (_TO_TOOL,), (START, CHANNEL)
+BETWEEN, FINAL = f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
+"""What follows an analysis, and what begins an answer."""
 _HEADS = (CHANNEL, START, MESSAGE, " to=", "to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _ANY_RECIPIENT = re.compile(r"\bto=[^\s<]")
-_PARAGRAPH = "\n\n"
 
 
 class _Header(NamedTuple):
@@ -34,6 +45,9 @@ class _Header(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "_Header":
+        """The last channel of a header counts, without the recipients of earlier ones."""
+        first, last = text.find(CHANNEL), text.rfind(CHANNEL)
+        text = text[: max(first, 0)] + text[max(last, 0) :]
         channel, function = _CHANNEL.search(text), _RECIPIENT.search(text)
         return cls(
             channel[1] if channel else "",
@@ -59,8 +73,6 @@ class HarmonyReader:
         self._output = output
         self._tools = tools
         self._inline = inline_reasoning
-        self._has_content = False
-        self._has_reasoning = False
         self._opens_in_reasoning = opens_in_reasoning
 
     def read(self) -> ParseSteps[None]:
@@ -109,26 +121,12 @@ class HarmonyReader:
             end = yield from source.until(_BREAKS, output.add_content)
             output.add_content(end if end in ENDS else "")
             return end
-        return (yield from source.until(_BREAKS, self._reasoning_sink()))
-
-    def _reasoning_sink(self) -> TextSink:
-        """Return the sink for one analysis message; messages are separated as paragraphs."""
-        stripper = TextStripper()
-        gap = _PARAGRAPH if self._has_reasoning else ""
-
-        def add(text: str) -> None:
-            nonlocal gap
-            if inside := stripper.feed(text):
-                self._output.add_reasoning(gap + inside)
-                self._has_reasoning, gap = True, ""
-
-        return add
+        return (yield from source.until(_BREAKS, output.thought_sink()))
 
     def _content(self, *, keep_header: bool) -> ParseSteps[str]:
         """Parse content; messages to unknown recipients keep their header."""
         source, output = self._source, self._output
-        output.add_content(_PARAGRAPH if self._has_content else "")
-        self._has_content = True
+        output.begin_message()
         if keep_header:
             output.add_content(source.since_mark)
         return (yield from source.until(_BREAKS, output.add_content))

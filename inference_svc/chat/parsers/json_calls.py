@@ -15,6 +15,7 @@ from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
+from inference_svc.structured_output.spec import SPACE, ToolCallSyntax
 
 _NAMES = ('"name"', '"tool_name"')
 _ID = '"tool_call_id"'
@@ -175,18 +176,40 @@ def _tail(source: Source) -> ParseSteps[None]:
 
 
 BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
+SYNTAX = ToolCallSyntax(
+    head=f'{BEGIN}\n{{"name": "', middle='", "arguments": ', tail=f"}}\n{END}", between=SPACE
+)
 
 
 def parse_hermes(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Parse a turn."""
     while (yield from source.until((BEGIN,), output.add_content)):
-        read = yield from read_json_call(source, output)
-        if read is Read.NOTHING:
-            output.add_content(source.since_mark)
-        elif read is Read.BROKEN:
-            yield from source.until((END,), output.add_arguments)
-        else:
+        yield from read_hermes_call(source, output)
+
+
+def read_hermes_call(source: Source, output: TurnOutput) -> ParseSteps[None]:
+    """Read a call after its opening tag; other text is content."""
+    read = yield from read_json_call(source, output)
+    if read is Read.NOTHING:
+        output.add_content(source.since_mark)
+    elif read is Read.BROKEN:
+        yield from source.until((END,), output.add_arguments)
+    else:
+        yield from source.spaces()
+        if (yield from source.literal("}")):
             yield from source.spaces()
-            if (yield from source.literal("}")):
-                yield from source.spaces()
-            yield from source.literal(END)
+        yield from source.literal(END)
+
+
+def begin_object_call(
+    name_end: str, source: Source, output: TurnOutput, tools: OfferedTools
+) -> ParseSteps[bool]:
+    """Begin a call whose name is followed by this text and an object. Return whether it is one."""
+    name = yield from source.name()
+    if name not in tools or not (yield from source.literal(name_end)):
+        return False
+    yield from source.spaces()
+    if (yield from source.peek()) != "{":
+        return False
+    output.begin_call(name)
+    return True

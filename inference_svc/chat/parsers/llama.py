@@ -7,17 +7,23 @@ write `<function=NAME>{…}</function>`.
 """
 
 from inference_svc.chat.json_values import json_text
+from inference_svc.chat.parsers.json_calls import Read, begin_object_call
 from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_arguments
 from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.unmarked import read_bare_calls
+from inference_svc.structured_output.spec import ToolCallSyntax
 
 TAGS = ("<|python_tag|>", "<|python_start|>")
 TAG_END = "<|python_end|>"
 MARKERS = (*TAGS, TAG_END)
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
+SYNTAXES = (
+    ToolCallSyntax(head='{"name": "', middle='", "parameters": ', tail="}", between="; "),
+    ToolCallSyntax(head=_FUNCTION, middle=">", tail=_FUNCTION_END),
+)
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
@@ -49,12 +55,11 @@ def _built_in(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseS
     name = (yield from source.name()).removesuffix(".call")
     if name not in tools or not (yield from source.literal("(")):
         return False
-    arguments = yield from read_python_arguments(source)
-    if arguments is None:
-        return False
-    output.add_call(name, arguments)
+    read = yield from read_python_arguments(source, output, name)
+    if read is Read.BROKEN:
+        yield from source.until((TAG_END,), output.add_arguments, stay=True)
     source.mark()
-    return True
+    return read is not Read.NOTHING
 
 
 def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
@@ -70,13 +75,8 @@ def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps
 
 
 def _function(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    name = yield from source.name()
-    if name not in tools or not (yield from source.literal(">")):
+    if not (yield from begin_object_call(">", source, output, tools)):
         return False
-    yield from source.spaces()
-    if (yield from source.peek()) != "{":
-        return False
-    output.begin_call(name)
     if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
         yield from source.until((_FUNCTION_END,), output.add_arguments)
         return True

@@ -13,8 +13,24 @@ from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
+from inference_svc.structured_output.spec import ID, ToolCallSyntax
 
 BEGIN, CALL_ID, ARGS = MARKERS = ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")
+SYNTAXES = (
+    *(
+        ToolCallSyntax(
+            before=f"{BEGIN}[",
+            head='{"name": "',
+            middle='", "arguments": ',
+            tail=tail,
+            between=", ",
+            after="]",
+        )
+        for tail in ("}", f', "id": "{ID}"}}')
+    ),
+    ToolCallSyntax(head=BEGIN, middle=ARGS),
+    ToolCallSyntax(head=BEGIN, middle=f"{CALL_ID}{ID}{ARGS}"),
+)
 _ID_CHARACTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9
 

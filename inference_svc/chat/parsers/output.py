@@ -1,65 +1,140 @@
-"""Collects the output of a parser. White space around tool calls is dropped."""
+"""Collects the output of a parser. White space around tool calls is dropped.
+
+A range is where a part of the content begins and ends in the text of the turn, in characters.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
+from inference_svc.chat.parsers.source import TextSink, TextStripper
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 
+_PARAGRAPH = "\n\n"
+
 _MAX_ID_CHARACTERS = 64
+Range = tuple[int, int]
 
 
 class TurnOutput:
     """Collects content, reasoning and calls; `pop_delta` returns what was added since its last
-    call, with the pieces of a call joined."""
+    call, with the pieces of a call joined. `position` returns the end of the text that is added."""
 
-    def __init__(self, new_call_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        new_call_id: Callable[[], str],
+        used_ids: Collection[str] = (),
+        *,
+        position: Callable[[], int],
+        inline_reasoning: bool = False,
+    ) -> None:
+        self._inline_reasoning = inline_reasoning
+        self._has_reasoning = False
+        self._has_message = False
+        self._position = position
         self._new_call_id = new_call_id
         self._used_ids = used_ids  # of calls in earlier turns
         self.content = ""
         self.reasoning = ""
         self._pieces: list[ToolCallPiece] = []
+        self._ranges: list[Range] = []
         self._gap = ""  # white space that is content only if content follows
-        self._after_call = False
+        self._gap_ranges: list[Range] = []
+        self.is_after_call = False
+        """Whether no content follows the last call."""
         self._call_ids: set[str] = set()
+        self._arguments: list[str] = []  # of the last call
 
     def add_content(self, text: str) -> None:
         """Add content."""
-        if self._after_call:
+        if self.is_after_call:
             text = text.lstrip()
         if not text:
             return
-        self._after_call = False
-        text = self._gap + text
+        self.is_after_call = False
         inside = text.rstrip()
-        self._gap = text[len(inside) :]
-        self.content += inside
+        end = self._position()
+        middle = end - len(text) + len(inside)
+        if inside:
+            self.content += self._gap + inside
+            self._ranges += [*self._gap_ranges, (end - len(text), middle)]
+            self._drop_gap()
+        if middle < end:
+            self._gap += text[len(inside) :]
+            self._gap_ranges.append((middle, end))
+
+    def begin_message(self) -> None:
+        """Begin a message of content; messages are separated as paragraphs, unless a call is
+        between them."""
+        if self._has_message and not self.is_after_call:
+            self._gap += _PARAGRAPH
+        self._has_message = True
 
     def add_verbatim(self, text: str) -> None:
         """Add content with its white space."""
-        self.content += text
+        if text:
+            self.content += text
+            end = self._position()
+            self._ranges.append((end - len(text), end))
 
     def add_reasoning(self, text: str) -> None:
-        """Add reasoning."""
-        self.reasoning += text
+        """Add reasoning, or content if reasoning is left in it."""
+        if self._inline_reasoning:
+            self.add_verbatim(text)
+        else:
+            self.reasoning += text
+            self._has_reasoning = self._has_reasoning or bool(text)
+
+    def thought_sink(self) -> TextSink:
+        """Return the sink for one thought; thoughts are separated as paragraphs."""
+        if self._inline_reasoning:
+            return self.add_content
+        stripper = TextStripper()
+        gap = _PARAGRAPH if self._has_reasoning else ""
+
+        def add(text: str) -> None:
+            nonlocal gap
+            if inside := stripper.feed(text):
+                self.add_reasoning(gap + inside)
+                gap = ""
+
+        return add
+
+    @property
+    def gap_begin(self) -> int | None:
+        """Where white space begins that may become content; None if there is none."""
+        return self._gap_ranges[0][0] if self._gap_ranges else None
 
     @property
     def num_calls(self) -> int:
         """Number of calls that have begun."""
         return len(self._call_ids)
 
+    @property
+    def has_open_call(self) -> bool:
+        """Whether the arguments of the last call are an incomplete JSON object; invalid ones are
+        not."""
+        if not self._call_ids:
+            return False
+        scan = JsonScan()
+        states = map(scan.feed, "".join(self._arguments))
+        return all(state is ScanState.OPEN for state in states)
+
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
-        self._gap = ""
-        self._after_call = True
+        self._drop_gap()
+        self.is_after_call = True
         is_used = call_id in self._call_ids or call_id in self._used_ids
         if not call_id or is_used or len(call_id) > _MAX_ID_CHARACTERS:
             call_id = self._new_call_id()
         self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
         self._call_ids.add(call_id)
+        self._arguments.clear()
 
     def add_arguments(self, text: str) -> None:
         """Add to the arguments of the current call."""
+        self._arguments.append(text)
         last = self._pieces[-1] if self._pieces else None
         if last and last.index == self.num_calls - 1:
             self._pieces[-1] = replace(last, arguments=last.arguments + text)
@@ -74,11 +149,17 @@ class TurnOutput:
     def finish(self) -> None:
         """End the turn: trailing white space becomes content."""
         self.content += self._gap
-        self._gap = ""
+        self._ranges += self._gap_ranges
+        self._drop_gap()
 
     def pop_delta(self) -> TurnDelta:
         """Return and clear what was added."""
-        delta = TurnDelta(self.content, self.reasoning, tuple(self._pieces))
+        delta = TurnDelta(self.content, self.reasoning, tuple(self._pieces), tuple(self._ranges))
         self.content = self.reasoning = ""
         self._pieces.clear()
+        self._ranges.clear()
         return delta
+
+    def _drop_gap(self) -> None:
+        self._gap = ""
+        self._gap_ranges.clear()

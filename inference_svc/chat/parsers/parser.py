@@ -4,10 +4,11 @@ The result does not depend on how the text is split into pieces. No text raises 
 is not a call is content.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Collection
 
-from inference_svc.chat.parsers.formats import READERS, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
 from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
@@ -17,6 +18,14 @@ from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import TurnDelta
 
 NO_TOOLS = OfferedTools({})
+_NAME = re.compile(r'"(?:tool_)?name"\s*:\s*"([^"]*)("?)')
+_CALL_KEY = re.compile(
+    r'\[?\s*\{\s*"(arguments|parameters|function|tool_call\w*|type"\s*:\s*"function)"'
+)
+_OTHER_KEY = re.compile(r'\[?\s*\{\s*"(id"\s*:\s*[^"\s]|type"\s*:\s*"[^f])')
+_WORD = re.compile(r"\[?\s*([\w.-]+)")
+_SEPARATORS = re.compile(r"[]});,\s]*(```\w*\s*)?")
+"""What is between calls, and the beginning of a Markdown fence."""
 
 
 def new_call_id() -> str:
@@ -49,15 +58,23 @@ class TurnParser:
         opens_in_reasoning = opens_in_reasoning or turn_format.starts_in_reasoning
         self._source = Source()
         new_id = new_call_id or _id_generator(turn_format.tool_calls)
-        self._output = TurnOutput(new_id, used_ids)
+        self._num_characters = 0
+        self._output = TurnOutput(
+            new_id, used_ids, position=self._position, inline_reasoning=inline_reasoning
+        )
         output = self._output
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             output.add_verbatim if inline_reasoning else output.add_reasoning,
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
+            interrupts=turn_format.interrupts(offers_tools=bool(tools)),
         )
         self._steps: ParseSteps[None] | None = None
+        self._tools = tools
+        self._markers = turn_format.marker_texts
+        self.ends_in_call = False
+        """Whether the turn ended inside a call, which is incomplete."""
         if turn_format.is_harmony:
             self._steps = HarmonyReader(
                 self._source,
@@ -66,8 +83,7 @@ class TurnParser:
                 inline_reasoning=inline_reasoning,
                 opens_in_reasoning=opens_in_reasoning,
             ).read()
-        elif (tools or turn_format.frame_texts) and turn_format.tool_calls in READERS:
-            read = READERS[turn_format.tool_calls]
+        elif (read := turn_format.family.read) and (tools or turn_format.frame_texts):
             self._steps = read(self._source, self._output, tools)
 
     @property
@@ -75,21 +91,66 @@ class TurnParser:
         """Whether a call has begun, so that the finish reason is `tool_calls`."""
         return self._output.num_calls > 0
 
+    @property
+    def num_decided(self) -> int:
+        """The number of characters of the text that are content already or will never be."""
+        if (gap := self._output.gap_begin) is not None:
+            return gap
+        return self._num_characters - self._reasoning.num_pending - self._source.num_undecided
+
     def feed(self, text: str) -> None:
         """Parse a piece of text."""
+        self._num_characters += len(text)
         self._parse(self._reasoning.feed(text))
 
-    def finish(self) -> None:
-        """End the turn, which adds the text that was held back."""
+    def finish(self, cut_before: str | None = None) -> None:
+        """End the turn, which adds the text that was held back, except a call without arguments.
+
+        `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
+        An open call then stays open; at the limit, what may be the beginning of a marker is
+        dropped.
+        """
+        at_limit = cut_before == ""
+        if at_limit:
+            self._num_characters -= self._reasoning.drop_pending()
         self._parse(self._reasoning.finish())
-        self._source.end()
-        for _ in self._steps or ():
-            pass
-        self._output.finish()
+        source, output = self._source, self._output
+        if at_limit:
+            self._num_characters -= source.drop_unread()
+        held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
+        is_head = self._is_call_head(held, at_limit=at_limit)
+        is_open = cut_before is not None and output.has_open_call
+        is_separator = source.is_inside and not held and output.is_after_call
+        if not (is_head or is_open or is_separator):
+            source.end()
+            for _ in self._steps or ():
+                pass
+        self.ends_in_call = is_head or output.has_open_call
+        output.finish()
+
+    def _is_call_head(self, held: str, *, at_limit: bool) -> bool:
+        """Whether the text that is held back begins a call: with its marker or, for calls without
+        one, with a key of calls or the name of a tool; inside another call only the first counts.
+        At the limit and after another call, any text that can still become a call counts."""
+        if not held or not self._tools:
+            return False
+        if held.startswith(("<", *self._markers)) or _CALL_KEY.match(held):
+            return True
+        if self._output.has_open_call:
+            return False
+        if name := _NAME.search(held):
+            return name[1] in self._tools if name[2] else self._tools.has_name_with(name[1])
+        if at_limit or self._output.is_after_call:
+            return not _OTHER_KEY.match(held)
+        word = _WORD.match(held)
+        return word is not None and self._tools.has_name_with(word[1])
 
     def pop_delta(self) -> TurnDelta:
         """Return what was added since the last call."""
         return self._output.pop_delta()
+
+    def _position(self) -> int:
+        return self._num_characters - self._reasoning.num_pending - self._source.num_unread
 
     def _parse(self, text: str) -> None:
         """Parse text after the reasoning."""

@@ -1,30 +1,61 @@
 """Tool calls in Python syntax: `[get_weather(city="Paris"), get_time()]`.
 
 Used by Llama 3.2, Llama 4 and LFM2, with or without markers, and by OLMo 3, with a call per line
-in `<function_calls>`. LFM2 and OLMo may write JSON instead. A call in Python syntax is emitted once
-it is complete.
+in `<function_calls>`. LFM2 and OLMo may write JSON instead; LFM2's template shows earlier calls as
+Hermes' JSON. Arguments in Python syntax are streamed as JSON.
 """
 
 import re
-from collections.abc import Callable
+import string
+from collections.abc import Callable, Sequence
 
 from inference_svc.chat.json_values import json_text
-from inference_svc.chat.parsers.json_calls import any_name, read_json_list
+from inference_svc.chat.parsers.json_calls import BEGIN as HERMES_BEGIN
+from inference_svc.chat.parsers.json_calls import Read, any_name, read_hermes_call, read_json_list
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import ParseSteps, Source
+from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink
+from inference_svc.structured_output.spec import ArgumentSyntax, ToolCallSyntax
 
 MARKERS = (
     "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>",
     "<function_calls>", "</function_calls>",
 )  # fmt: skip
 _BEGINS, _ENDS = MARKERS[::2], MARKERS[1::2]
+_ARGUMENTS = ArgumentSyntax(
+    begin="",
+    key_end="=",
+    between=", ",
+    quotes=None,
+    words={"true": "True", "false": "False", "null": "None"},
+    brackets=True,
+)
+SYNTAXES = tuple(
+    ToolCallSyntax(
+        before=f"{begin}{opener}",
+        head="",
+        middle="(",
+        tail=")",
+        between=between,
+        after=f"{closer}{end}",
+        arguments=_ARGUMENTS,
+    )
+    for begin, end, opener, between, closer in (
+        *((begin, end, "[", ", ", "]") for begin, end in zip(_BEGINS[:2], _ENDS[:2], strict=True)),
+        (_BEGINS[2], _ENDS[2], "\n", "\n", "\n"),
+    )
+)
 _MAX_DEPTH = 32
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORDS |= {value: value for value in _WORDS.values()}
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\n": "", "\\": "\\", "'": "'", '"': '"'}
+_NUMBER = re.compile(r"(-?)0*(\d+(\.\d+)?([eE][+-]?\d+)?)")
+_QUOTES = ("'", '"')
+_NUM_DIGITS = {"x": 2, "u": 4}
+_HEX_DIGITS = (*string.hexdigits,)
+_ESCAPED = {
+    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0",
+    "\n": "", "\\": "\\", "'": "'", '"': '"',
+}  # fmt: skip
 
 
 def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
@@ -33,10 +64,12 @@ def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
     if (yield from source.peek()) == "[":
         yield from read_python_calls(source, output, tools.__contains__)
     output.add_content(source.since_mark)
-    while (yield from source.until(_BEGINS, output.add_content)):
-        if (yield from _is_json(source)):
+    while begin := (yield from source.until((*_BEGINS, HERMES_BEGIN), output.add_content)):
+        if begin == HERMES_BEGIN:
+            yield from read_hermes_call(source, output)
+        elif (yield from _is_json(source)):
             yield from read_json_list(source, output, _ENDS)
-        elif (yield from read_python_calls(source, output)):
+        elif (yield from read_python_calls(source, output, ends=_ENDS)):
             yield from source.spaces()
             yield from source.literal(*_ENDS)
         else:
@@ -54,21 +87,31 @@ def _is_json(source: Source) -> ParseSteps[bool]:
 
 
 def read_python_calls(
-    source: Source, output: TurnOutput, accepts: Callable[[str], bool] = any_name
+    source: Source,
+    output: TurnOutput,
+    accepts: Callable[[str], bool] = any_name,
+    ends: Sequence[str] = (),
 ) -> ParseSteps[bool]:
     """Read a list of calls, or calls without brackets. False if it or its rest is not one;
-    `since_mark` then has the text that was not emitted."""
+    `since_mark` then has the text that was not emitted. A call that turns out not to be Python is
+    emitted as it was written, up to one of these texts."""
     yield from source.spaces()
     in_list = bool((yield from source.literal("[")))
+    yield from source.spaces()
+    if in_list and ends and (yield from source.literal("]")):
+        return True
     while True:
         yield from source.spaces()
         name = yield from source.name()
         if not name or not accepts(name) or not (yield from source.literal("(")):
             return False
-        arguments = yield from read_python_arguments(source)
-        if arguments is None:
+        read = yield from read_python_arguments(source, output, name)
+        if read is Read.NOTHING:
             return False
-        output.add_call(name, arguments)
+        if read is Read.BROKEN:
+            yield from source.until(ends, output.add_arguments, stay=True)
+            return True
+        source.mark()
         yield from source.spaces()
         end = yield from source.literal(",", "]")
         source.mark()
@@ -78,82 +121,167 @@ def read_python_calls(
             return not in_list
 
 
-def read_python_arguments(source: Source) -> ParseSteps[str | None]:
-    """Read keyword arguments and the closing parenthesis; returns JSON, or None if invalid."""
-    return (yield from _items(source, ")", "{}", _keyword, 0))
+def read_python_arguments(source: Source, output: TurnOutput, name: str) -> ParseSteps[Read]:
+    """Read the keyword arguments of a call and the closing parenthesis."""
+    arguments = _Arguments(source, output, name)
+    if (yield from arguments.items(")", "}", arguments.keyword)):
+        return Read.CALL
+    return Read.BROKEN if arguments.has_begun else Read.NOTHING
 
 
-def _items(
-    source: Source, closer: str, brackets: str, read_item: "_ReadItem", depth: int
-) -> ParseSteps[str | None]:
-    items: list[str] = []
-    while True:
+_ReadItem = Callable[[], ParseSteps[bool]]
+
+
+class _Arguments:
+    """Writes the arguments of a call as JSON; methods return whether parsing can continue. The call
+    begins with its first keyword."""
+
+    def __init__(self, source: Source, output: TurnOutput, name: str) -> None:
+        self._source = source
+        self._output = output
+        self._name = name
+        self._closers: list[str] = []
+        self.has_begun = False
+
+    def items(
+        self, closer: str, end: str, read_item: _ReadItem, separator: str = ""
+    ) -> ParseSteps[bool]:
+        """Read the items of a call, list, set or dictionary, and write its end. `separator` is
+        written before the next item."""
+        source = self._source
+        self._closers.append(closer)
+        while len(self._closers) <= _MAX_DEPTH:
+            yield from source.spaces()
+            if (yield from source.literal(closer)):
+                self._closers.pop()
+                self._write(end)
+                return True
+            if separator:
+                self._write(separator)
+            if not (yield from read_item()):
+                return False
+            separator = ", "
+            yield from source.spaces()
+            if not (yield from source.literal(",")) and (yield from source.peek()) != closer:
+                return False
+        return False
+
+    def keyword(self) -> ParseSteps[bool]:
+        """Read a keyword argument."""
+        name = yield from self._source.name()
+        yield from self._source.spaces()
+        if not name or not (yield from self._source.literal("=")):
+            return False
+        self._write(f"{json_text(name)}: ")
+        return (yield from self._value())
+
+    def _write(self, text: str) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            self._output.begin_call(self._name)
+            self._output.add_arguments("{")
+        self._output.add_arguments(text)
+
+    def _value(self) -> ParseSteps[bool]:
+        source = self._source
         yield from source.spaces()
-        if (yield from source.literal(closer)):
-            return brackets[0] + ", ".join(items) + brackets[1]
-        item = None if depth > _MAX_DEPTH else (yield from read_item(source, depth))
-        if item is None:
-            return None
-        items.append(item)
+        match (yield from source.literal("[", "(", "{")):
+            case "[":
+                self._write("[")
+                return (yield from self.items("]", "]", self._value))
+            case "(":
+                self._write("[")
+                return (yield from self.items(")", "]", self._value))
+            case "{":
+                return (yield from self._dictionary_or_set())
+        if (yield from source.peek()) in _QUOTES:
+            self._write('"')
+            is_closed = yield from self._string(self._write)
+            self._write('"' if is_closed else "")
+            return is_closed
+        word = yield from source.chars(lambda each: each.isalnum() or each in "+-._")
+        number = _NUMBER.fullmatch(word)
+        self._write(f"{number[1]}{number[2]}" if number else _WORDS.get(word, word))
+        return bool(number) or word in _WORDS
+
+    def _dictionary_or_set(self) -> ParseSteps[bool]:
+        """Read a dictionary, or a set, which is written as a JSON list: after the first string it
+        has no colon."""
+        source = self._source
         yield from source.spaces()
-        if not (yield from source.literal(",")) and (yield from source.peek()) != closer:
-            return None
+        if (yield from source.peek()) not in _QUOTES:
+            self._write("{")
+            return (yield from self.items("}", "}", self._pair))
+        self._closers.append("}")
+        first = yield from self._whole_string()
+        yield from source.spaces()
+        is_set = not (yield from source.literal(":"))
+        self._write(f"[{first}" if is_set else f"{{{first}: ")
+        if not first or not (is_set or (yield from self._value())):
+            return False
+        yield from source.spaces()
+        if not (yield from source.literal(",")) and (yield from source.peek()) != "}":
+            return False
+        self._closers.pop()
+        if is_set:
+            return (yield from self.items("}", "]", self._value, ", "))
+        return (yield from self.items("}", "}", self._pair, ", "))
 
+    def _pair(self) -> ParseSteps[bool]:
+        key = yield from self._whole_string()
+        yield from self._source.spaces()
+        if not key or not (yield from self._source.literal(":")):
+            return False
+        self._write(f"{key}: ")
+        return (yield from self._value())
 
-_ReadItem = Callable[[Source, int], ParseSteps[str | None]]
+    def _whole_string(self) -> ParseSteps[str]:
+        """Read a string; returns it as JSON, or an empty text if there is none."""
+        pieces = ['"']
+        is_closed = yield from self._string(pieces.append)
+        return "".join((*pieces, '"')) if is_closed else ""
 
+    def _string(self, sink: TextSink) -> ParseSteps[bool]:
+        """Read a string. A quote is part of it if the call cannot go on behind it: models write
+        commands with quotes inside."""
+        source = self._source
+        quote = yield from source.literal('"""', "'''", *_QUOTES)
+        while quote and (
+            end := (yield from source.until((quote, "\\"), _escaped(sink), stay=True))
+        ):
+            if end == "\\":
+                _escaped(sink)((yield from self._escape()))
+                continue
+            yield from source.literal(quote)
+            if len(quote) > 1 or (yield from self._goes_on()):
+                return True
+            _escaped(sink)(quote)
+        return False
 
-def _keyword(source: Source, depth: int) -> ParseSteps[str | None]:
-    name = yield from source.name()
-    yield from source.spaces()
-    if not name or not (yield from source.literal("=")):
-        return None
-    value = yield from _value(source, depth + 1)
-    return None if value is None else f"{json_text(name)}: {value}"
+    def _goes_on(self) -> ParseSteps[bool]:
+        """Whether what follows can be in the call or behind it."""
+        source, closers = self._source, self._closers.copy()
+        position = source.position
+        yield from source.spaces()
+        while closers and (yield from source.literal(closers[-1])):
+            closers.pop()
+            yield from source.spaces()
+        character = yield from source.peek()
+        source.rewind(position)
+        return character in ("", ",", ":") if closers else character not in (")", "}", *_QUOTES)
 
-
-def _pair(source: Source, depth: int) -> ParseSteps[str | None]:
-    key = (yield from _string(source)) if (yield from source.peek()) in ("'", '"') else None
-    yield from source.spaces()
-    if key is None or not (yield from source.literal(":")):
-        return None
-    value = yield from _value(source, depth + 1)
-    return None if value is None else f"{key}: {value}"
-
-
-def _value(source: Source, depth: int) -> ParseSteps[str | None]:
-    yield from source.spaces()
-    match (yield from source.peek()):
-        case "'" | '"':
-            return (yield from _string(source))
-        case "[":
-            yield from source.literal("[")
-            return (yield from _items(source, "]", "[]", _value, depth + 1))
-        case "(":
-            yield from source.literal("(")
-            return (yield from _items(source, ")", "[]", _value, depth + 1))
-        case "{":
-            yield from source.literal("{")
-            return (yield from _items(source, "}", "{}", _pair, depth + 1))
-    word = yield from source.chars(lambda character: character.isalnum() or character in "+-._")
-    return word if _NUMBER.fullmatch(word) else _WORDS.get(word)
-
-
-def _string(source: Source) -> ParseSteps[str | None]:
-    quote = yield from source.literal('"""', "'''", '"', "'")
-    position = source.position
-    while (yield from source.peek()):
-        if (yield from source.literal(quote)):
-            text = source.since(position).removesuffix(quote)
-            return json_text(_ESCAPE.sub(_unescape, text))
-        if (yield from source.literal("\\")) and not (yield from source.peek()):
-            return None
+    def _escape(self) -> ParseSteps[str]:
+        source = self._source
+        yield from source.literal("\\")
+        character = yield from source.peek()
         source.skip()
-    return None
+        digits, num_digits = "", _NUM_DIGITS.get(character, 0)
+        while len(digits) < num_digits and (yield from source.peek()) in _HEX_DIGITS:
+            digits += yield from source.literal(*_HEX_DIGITS)
+        if digits and len(digits) == num_digits:
+            return chr(int(digits, 16))
+        return _ESCAPED.get(character, f"\\{character}{digits}")
 
 
-def _unescape(match: re.Match[str]) -> str:
-    escape = match[1]
-    if len(escape) > 1:
-        return chr(int(escape[1:], 16))
-    return _ESCAPED.get(escape, match[0])
+def _escaped(sink: TextSink) -> TextSink:
+    return lambda text: sink(json_text(text)[1:-1])

@@ -1,7 +1,8 @@
 """Splits a turn into reasoning and content.
 
 Reasoning is at the start of a turn, or was opened by the prompt; then a second opening marker is
-accepted. White space around reasoning is dropped.
+accepted. It ends with its closing marker, or where a text begins that a thought never contains.
+White space around reasoning is dropped.
 """
 
 from enum import Enum
@@ -20,12 +21,19 @@ class _State(Enum):
 
 class ReasoningSplitter:
     """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
-    markers and white space."""
+    markers and white space; `interrupts` end the reasoning and are not part of it."""
 
     def __init__(
-        self, markers: Markers | None, sink: TextSink, *, opens_in_reasoning: bool, verbatim: bool
+        self,
+        markers: Markers | None,
+        sink: TextSink,
+        *,
+        opens_in_reasoning: bool,
+        verbatim: bool,
+        interrupts: tuple[str, ...] = (),
     ) -> None:
-        self._markers = markers or Markers("", "")
+        self._markers = Markers(markers.begin.lstrip(), markers.end) if markers else Markers("", "")
+        self._ends = (self._markers.end, *interrupts)
         self._sink = sink
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
@@ -38,6 +46,11 @@ class ReasoningSplitter:
         """Whether the model is inside its reasoning."""
         return self._state is _State.THINKING or (self._state is _State.START and self._is_open)
 
+    @property
+    def num_pending(self) -> int:
+        """The number of characters that are held back."""
+        return len(self._pending)
+
     def feed(self, text: str) -> str:
         """Split a piece of text; returns the part that is not reasoning."""
         self._pending += text
@@ -49,6 +62,14 @@ class ReasoningSplitter:
             return ""
         rest, self._pending = self._pending, ""
         return rest
+
+    def drop_pending(self) -> int:
+        """Drop the text that is held back, since it may be the beginning of a marker; return its
+        length."""
+        if self._verbatim:
+            return 0
+        length, self._pending = len(self._pending), ""
+        return length
 
     def finish(self) -> str:
         """End the turn; returns the text that was held back and is not reasoning."""
@@ -69,7 +90,7 @@ class ReasoningSplitter:
                 self._state = _State.REST
 
     def _read_start(self) -> None:
-        begin = self._markers.begin
+        begin, end = self._markers
         trimmed = self._pending.lstrip()
         if trimmed.startswith(begin):
             self._state = _State.THINKING
@@ -77,18 +98,23 @@ class ReasoningSplitter:
             opening, self._pending = self._pending[: spaces + len(begin)], trimmed[len(begin) :]
             if self._verbatim:
                 self._sink(opening)
-        elif trimmed and not begin.startswith(trimmed):
+        elif trimmed.startswith(end) and not self._verbatim:
+            self._state, self._pending = _State.AFTER, trimmed[len(end) :]
+        elif trimmed and not any(marker.startswith(trimmed) for marker in self._markers):
             self._state = _State.THINKING if self._is_open else _State.REST
 
     def _read_reasoning(self) -> None:
-        end = self._markers.end
-        text, marker, after = self._pending.partition(end)
-        if marker:
-            self._state = _State.REST if self._verbatim else _State.AFTER
-            self._pending = after
+        found = [(at, end) for end in self._ends if (at := self._pending.find(end)) >= 0]
+        if found:
+            at, end = min(found)
+            marker = end if end == self._markers.end else ""
+            is_over = self._verbatim or not marker
+            self._state = _State.REST if is_over else _State.AFTER
+            text, self._pending = self._pending[:at], self._pending[at + len(marker) :]
         else:
-            size = len(text) - partial_marker(text, (end,))
-            text, self._pending = text[:size], text[size:]
+            marker = ""
+            size = len(self._pending) - partial_marker(self._pending, self._ends)
+            text, self._pending = self._pending[:size], self._pending[size:]
         self._add_reasoning(text, marker)
 
     def _add_reasoning(self, text: str, marker: str = "") -> None:

@@ -58,6 +58,13 @@ class Source:
         """End the input."""
         self._has_ended = True
 
+    def drop_unread(self) -> int:
+        """Drop the text behind the read position, which is the beginning of what is awaited; return
+        its length."""
+        length = self.num_unread
+        self._text = self._text[: self._at]
+        return length
+
     def mark(self) -> None:
         """Set the mark here; text before it is dropped."""
         self._mark = self._at
@@ -66,6 +73,27 @@ class Source:
     def since_mark(self) -> str:
         """The text read since the mark, or since text was last passed to a sink."""
         return self._text[self._mark : self._at]
+
+    @property
+    def undecided(self) -> str:
+        """The text behind the mark."""
+        return self._text[self._mark :]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether text was read that has not been passed to a sink, as inside the head of a
+        call."""
+        return self._at > self._mark
+
+    @property
+    def num_unread(self) -> int:
+        """The number of characters behind the read position."""
+        return len(self._text) - self._at
+
+    @property
+    def num_undecided(self) -> int:
+        """The number of characters behind the mark."""
+        return len(self._text) - self._mark
 
     @property
     def position(self) -> int:

@@ -15,11 +15,13 @@ class ToolCallPiece:
 
 
 class TurnDelta(NamedTuple):
-    """New content, reasoning and call pieces of a turn; never cumulative."""
+    """New content, reasoning and call pieces of a turn; never cumulative. `ranges` are those of the
+    content in the text of the turn, in characters."""
 
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCallPiece, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
 
 
 class Markers(NamedTuple):

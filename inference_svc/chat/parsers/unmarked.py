@@ -2,32 +2,72 @@
 a turn, in a Markdown fence, or in common tags.
 """
 
-from inference_svc.chat.parsers.json_calls import Read, read_json_call
+from dataclasses import replace
+
+from inference_svc.chat.parsers.json_calls import SYNTAX, Read, read_json_call
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_calls
 from inference_svc.chat.parsers.source import ParseSteps, Source
+from inference_svc.structured_output.spec import ID, ToolCallSyntax
 
 _ENDS = {
     "<tool_call>": "</tool_call>",
     "<tool_calls>": "</tool_calls>",
     "<|tool_call|>": "<|/tool_call|>",
     "<TOOLCALL>": "</TOOLCALL>",
+    "<|tool_call_start|>": "<|tool_call_end|>",
+    "<|function_call|>": "",
+    " functools": "",
+    "functools": "",
+    "Action:\n```": "```",
     "```": "```",
 }
+"""The texts before and after calls: LFM2.5, GigaChat 3, FireFunction and Command R+."""
 _FENCE = "```"
-MARKERS = tuple(text for text in (*_ENDS, *_ENDS.values()) if text != _FENCE)
+SEPARATOR, _CALL_ROLE = "<|message_sep|>", "\n\nfunction call<|role_sep|>"
+"""What is between the messages of GigaChat 3, and what follows if the next one is a call."""
+_LISTS = ("<tool_calls>", "<|tool_call|>", "<TOOLCALL>", "functools")
+_CALL = ToolCallSyntax(head='{"name": "', middle='", "arguments": ', tail="}", between=", ")
+_WITH_ID = replace(_CALL, tail=f', "id": "{ID}"}}')
+SYNTAXES = (
+    SYNTAX,
+    *(replace(_CALL, before=text) for text in ("<|function_call|>", f"{SEPARATOR}{_CALL_ROLE}\n")),
+    *(
+        replace(call, before=f"{begin}[", after=f"]{_ENDS[begin]}")
+        for begin in _LISTS
+        for call in (_CALL, _WITH_ID)
+    ),
+    replace(_CALL, before=f"{_LISTS[0]}\n", between="\n", after=f"\n{_ENDS[_LISTS[0]]}"),
+)
+TRIGGERS = (
+    "<tool_call>",
+    "<|function_call|>",
+    f"{SEPARATOR}{_CALL_ROLE}",
+    *_LISTS[:-1],
+    "functools[",
+)
+MARKERS = (*(text for text in (*_ENDS, *_ENDS.values()) if "<" in text), SEPARATOR, "<|role_sep|>")
 
 
 def read_any_json(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
-    yield from read_bare_calls(source, output, tools)
+    """Parse a turn; without tools only separators are removed."""
+    if tools and not (yield from read_bare_calls(source, output, tools)):
+        source.rewind(0)
     output.add_content(source.since_mark)
-    while begin := (yield from source.until(tuple(_ENDS), output.add_content)):
-        if begin == _FENCE:
+    begins = (SEPARATOR, *(_ENDS if tools else ()))
+    while begin := (yield from source.until(begins, output.add_content)):
+        if begin == SEPARATOR:
+            source.mark()
+            if not tools or not (yield from source.literal(_CALL_ROLE)):
+                continue
+        if begin.endswith(_FENCE):
             yield from source.chars(_in_label)
+        end, position = _ENDS.get(begin, ""), source.position
         is_call = yield from read_bare_calls(source, output, tools)
-        if not is_call or not (yield from source.literal(_ENDS[begin])):
+        if not is_call:
+            source.rewind(position)
+        if not is_call or (end and not (yield from source.literal(end))):
             output.add_content(source.since_mark)
 
 

@@ -30,6 +30,10 @@ are computed too."""
 _MIN_SCORED: Final = 8
 """Prompt tokens with logits of a step beside decoding sequences, even if these then miss their
 target time."""
+_MAX_TAIL: Final = 16
+"""Tokens after a picture or sound, such as a question and the end of the turn, that are cut like
+its vectors; a longer text is computed like other prompts. Beside decoding sequences the last of
+them is computed in their call, since one of its own would read all weights for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,14 @@ def plan_prefill(
         )
         for sequence, (span, count) in zip(sequences, parts, strict=True)
     ]
-    chunks = _chunks(prompts, spans, num_decoding, limits, step_time)
+    cuttable = [i for i, sequence in enumerate(sequences) if _is_cut_finely(sequence, *parts[i])]
+    chunks = _chunks(prompts, cuttable, num_decoding, limits, step_time)
     logits = [i for i, span in enumerate(spans) if _needs_logits(sequences[i], span)]
     _shorten(logits, prompts, chunks, scored)
     _choose_whole(spans, chunks)
+    for i in cuttable if num_decoding else ():
+        if spans[i] is None and chunks[i] == sequences[i].num_remaining > 1:
+            chunks[i] -= 1  # the last token joins the next decode call
     work = _in_slot_order(
         Work(sequence, _row(sequence, chunk, span))
         for sequence, (span, _), chunk in zip(sequences, parts, chunks, strict=True)
@@ -112,6 +120,13 @@ def _call_of(item: Work) -> tuple[bool, bool, bool, int]:
 
 def _needs_logits(sequence: Sequence, span: MediaSpan | None) -> bool:
     return sequence.is_scoring and span is None
+
+
+def _is_cut_finely(sequence: Sequence, span: MediaSpan | None, count: int) -> bool:
+    """Whether the next part is a causal chunk, or the few tokens after the last chunk."""
+    if span is not None:
+        return span.is_causal
+    return 0 < sequence.media_end <= sequence.num_computed and count <= _MAX_TAIL
 
 
 def _scored_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int:
@@ -156,7 +171,7 @@ def _in_slot_order(work: Iterable[Work]) -> tuple[Work, ...]:
 
 def _chunks(
     prompts: SequenceOf[PendingPrompt],
-    spans: SequenceOf[MediaSpan | None],
+    cuttable: SequenceOf[int],
     num_decoding: int,
     limits: PlanLimits,
     step_time: StepTimeModel,
@@ -179,9 +194,8 @@ def _chunks(
         # Decoding sequences wait for pictures and sounds no longer than for the target time, also
         # under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more steps add
         # little to that.
-        causal = [i for i, span in enumerate(spans) if span is not None and span.is_causal]
         vectors = step_time.vectors_within(limits.token_target_s, num_decoding=num_decoding)
-        _shorten(causal, prompts, chunks, vectors)
+        _shorten(cuttable, prompts, chunks, vectors)
     return chunks
 
 

@@ -1,6 +1,7 @@
 """instructor: objects by tools and by schemas, and as they stream."""
 
 import asyncio
+from contextlib import aclosing
 
 import instructor
 import openai
@@ -57,4 +58,13 @@ def error() -> object:
     return False
 
 
-asyncio.run(run(answer, stream, tools, structured, error))
+async def cancel() -> object:
+    other = openai.AsyncOpenAI(base_url=BASE_URL, api_key=KEY)
+    client = instructor.from_openai(other, mode=instructor.Mode.TOOLS)
+    pieces = client.create_partial(response_model=City, **OPTIONS)
+    async with aclosing(pieces):
+        await anext(pieces)
+    return answer()
+
+
+asyncio.run(run(answer, stream, tools, structured, error, cancel))

@@ -4,25 +4,20 @@ import asyncio
 
 import litellm
 
-from tests.clients.matrix.scenario import ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, run
+from tests.clients.matrix.scenario import (
+    ANSWER,
+    BASE_URL,
+    KEY,
+    MODEL,
+    QUESTION,
+    SCHEMA,
+    TOOL,
+    WEATHER,
+    ask,
+    run,
+)
 
 TARGET = {"model": f"openai/{MODEL}", "api_base": BASE_URL, "api_key": KEY, "temperature": 0}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
-
-
-def ask(text: str) -> list[dict[str, object]]:
-    return [{"role": "user", "content": text}]
 
 
 def answer() -> object:
@@ -58,13 +53,7 @@ def tools() -> object:
 
 
 def structured() -> object:
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}},
-        "required": ["name"],
-        "additionalProperties": False,
-    }
-    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": SCHEMA}}
     reply = litellm.completion(messages=ask("Name a city."), response_format=form, **TARGET)
     return '"name"' in reply.choices[0].message.content
 

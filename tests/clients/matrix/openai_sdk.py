@@ -5,7 +5,7 @@ import asyncio
 import openai
 from pydantic import BaseModel
 
-from tests.clients.matrix.scenario import ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, run
+from tests.clients.matrix.scenario import ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, ask, run
 
 client = openai.OpenAI(base_url=BASE_URL, api_key=KEY)
 
@@ -23,10 +23,6 @@ class GetWeather(BaseModel):
 
 
 TOOL = openai.pydantic_function_tool(GetWeather, name="get_weather")
-
-
-def ask(text: str) -> list[dict[str, object]]:
-    return [{"role": "user", "content": text}]
 
 
 def answer() -> object:
@@ -82,4 +78,5 @@ def cancel() -> object:
     return answer()
 
 
-asyncio.run(run(answer, stream, tools, structured, error, cancel))
+if __name__ == "__main__":
+    asyncio.run(run(answer, stream, tools, structured, error, cancel))

@@ -12,9 +12,29 @@ KEY = "none"
 MODEL = "demo-chat"
 QUESTION, ANSWER = "What is the capital of France?", "Paris"
 WEATHER = "What is the weather in Paris?"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": CITY,
+    },
+}
 CHECKS = ("answer", "stream", "tools", "structured", "error", "cancel")
 
 Check = Callable[[], object] | Callable[[], Awaitable[object]]
+
+
+def ask(text: str) -> list[dict[str, object]]:
+    """A chat with one message."""
+    return [{"role": "user", "content": text}]
 
 
 async def run(*functions: Check) -> None:

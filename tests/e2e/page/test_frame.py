@@ -1,56 +1,12 @@
-"""The frame of the page: keyboard, navigation, and the key."""
-
-import re
-from collections.abc import Iterator
+"""The frame of the page: keyboard and navigation."""
 
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.support.browser import NARROW, Tab, needs_chromium, open_tab
-from tests.support.services import Corral, corral_up, start
+from tests.support.services import Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Corral, str]]:
-    """`corral up --require-keys`, and a key of it."""
-    folder = tmp_path_factory.mktemp("keyed")
-    with corral_up(folder, "--require-keys") as corral:
-        token = folder / "data" / "service-token"
-        flags = ("--target", corral.control, "--service-token-file", token)
-        with start(folder, "keys", "create", *flags) as program:
-            assert program.wait() == 0
-            text = "\n".join(line.text for line in program.stdout)
-        match = re.search(r"key \(shown once\): (\S+)", text)
-        assert match
-        yield corral, match[1]
-
-
-async def test_the_key_is_asked_once_and_stays_in_the_tab(
-    browser: Browser, keyed: tuple[Corral, str]
-) -> None:
-    """It survives a reload, is stored in the session only, and another tab asks again."""
-    corral, key = keyed
-    allowed = ("Failed to load resource: the server responded with a status of 401",)
-    async with open_tab(browser, corral.url, allowed=allowed) as tab:
-        await tab.go("chat")
-        dialog = tab.page.get_by_role("dialog", name="API key")
-        await expect(dialog).to_contain_text("key")
-        await dialog.get_by_label("Key").fill(key)
-        await tab.page.keyboard.press("Enter")
-        await expect(dialog).to_be_hidden()
-        await expect(tab.page.get_by_label("Model", exact=True)).to_have_value("demo-chat")
-        await tab.page.reload()
-        await expect(tab.page.get_by_label("Model", exact=True)).to_have_value("demo-chat")
-        await expect(dialog).to_be_hidden()
-        stored = await tab.page.evaluate("[Object.values(sessionStorage), localStorage.length]")
-        assert key in stored[0]
-        assert stored[1] == 0
-        assert await tab.page.evaluate("document.cookie") == ""
-    async with open_tab(browser, corral.url, allowed=allowed) as other:
-        await other.go("chat")
-        await expect(other.page.get_by_role("dialog", name="API key")).to_be_visible()
 
 
 DESCRIBE_FOCUS = """() => {

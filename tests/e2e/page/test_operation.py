@@ -1,27 +1,34 @@
 """The views for operators and the routes under /admin behind them, with keys, in Chromium."""
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
+from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.browser import NARROW, WIDE, Tab, needs_chromium, open_tab
+from tests.support.model_hub import ModelHub, run_model_hub
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up, start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 SECOND = "second:model"
+DOWNLOAD = "third-Q8_0.gguf"
 
 
 @dataclass(frozen=True)
 class Keyed:
-    """A Corral that requires keys; `admin` and `plain` are keys with and without scope admin."""
+    """A Corral that requires keys, and adds models from `hub`; `admin` and `plain` are keys with
+    and without scope admin."""
 
     corral: Corral
+    hub: ModelHub
     admin: str
     plain: str
 
@@ -41,7 +48,15 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
         "key_cache_s": 0,
         "per_model": {SECOND: {"load": "manual", "context_tokens": 512}},
     }
-    with corral_up(folder, *flags, inference=inference, gateway={"key_cache_s": 0}) as corral:
+    with (
+        run_model_hub({DOWNLOAD: BUNDLED_PATH.read_bytes()}) as hub,
+        corral_up(
+            folder,
+            *flags,
+            inference={**inference, "model_hosts": [hub.host]},
+            gateway={"key_cache_s": 0},
+        ) as corral,
+    ):
         secrets = []
         for scopes in (("inference", "admin"), ("inference",)):
             words = ["keys", "create", "--target", corral.control, "--service-token-file"]
@@ -54,7 +69,32 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
             match = re.search(r"key \(shown once\): (\S+)", text)
             assert match
             secrets.append(match[1])
-        yield Keyed(corral, *secrets)
+        yield Keyed(corral, hub, *secrets)
+
+
+@needs_chromium
+async def test_the_key_is_asked_once_and_stays_in_the_tab(browser: Browser, keyed: Keyed) -> None:
+    """It survives a reload, is stored in the session only, and another tab asks again."""
+    corral, key = keyed.corral, keyed.plain
+    allowed = ("Failed to load resource: the server responded with a status of 401",)
+    async with open_tab(browser, corral.url, allowed=allowed) as tab:
+        await tab.go("chat")
+        dialog = tab.page.get_by_role("dialog", name="API key")
+        await expect(dialog).to_contain_text("key")
+        await dialog.get_by_label("Key").fill(key)
+        await tab.page.keyboard.press("Enter")
+        await expect(dialog).to_be_hidden()
+        await expect(tab.page.get_by_label("Model", exact=True)).to_have_value("demo-chat")
+        await tab.page.reload()
+        await expect(tab.page.get_by_label("Model", exact=True)).to_have_value("demo-chat")
+        await expect(dialog).to_be_hidden()
+        stored = await tab.page.evaluate("[Object.values(sessionStorage), localStorage.length]")
+        assert key in stored[0]
+        assert stored[1] == 0
+        assert await tab.page.evaluate("document.cookie") == ""
+    async with open_tab(browser, corral.url, allowed=allowed) as other:
+        await other.go("chat")
+        await expect(other.page.get_by_role("dialog", name="API key")).to_be_visible()
 
 
 async def open_view(tab: Tab, key: str, view: str) -> None:
@@ -172,6 +212,50 @@ async def test_a_model_is_loaded_and_unloaded(browser: Browser, keyed: Keyed) ->
 
 
 @needs_chromium
+async def test_a_download_is_followed(browser: Browser, keyed: Keyed) -> None:
+    """With a bar for the file; the model can be loaded and explained when it is here."""
+    gate = keyed.hub.gate = threading.Event()
+    with keyed.http(keyed.admin) as client:
+        pull = {"model": keyed.hub.url(DOWNLOAD)}
+        with client.stream("POST", "/api/pull", json=pull) as answer:
+            next(answer.iter_lines())
+        async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+            await open_view(tab, keyed.admin, "models")
+            row = tab.page.get_by_role("row").filter(has_text="third-Q8_0")
+            await expect(row).to_contain_text("downloading")
+            bar = row.get_by_role("progressbar", name=DOWNLOAD)
+            await expect(bar).to_have_js_property("max", BUNDLED_PATH.stat().st_size)
+            buttons = row.get_by_role("button")
+            for button in (buttons.first, buttons.last):
+                await expect(button).to_be_disabled()
+            gate.set()
+            await expect(row).to_contain_text("available")
+            for button in (buttons.first, buttons.last):
+                await expect(button).to_be_enabled()
+        assert client.request("DELETE", "/api/delete", json={"model": "third-Q8_0"}).is_success
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+async def test_a_model_is_explained(browser: Browser, keyed: Keyed, width: int) -> None:
+    """Loaded or not, with the sections of the command; another model replaces the explanation."""
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED, width=width) as tab:
+        await open_view(tab, keyed.admin, "models")
+        await tab.page.get_by_role("button", name=f"Explain {MODEL}").click()
+        section = tab.page.get_by_role("region", name=f"Explanation of {MODEL}")
+        titles = section.get_by_role("heading", level=3)
+        sections = ["model", "memory", "vocabulary", "sampling", "template", "beside", "unsure"]
+        await expect(titles).to_have_text(sections)
+        for fact in ("architecturellama", "tool callshermes", "slots2", "fitsyes"):
+            await expect(section).to_contain_text(fact)
+        await tab.page.get_by_role("button", name=f"Explain {SECOND}").click()
+        other = tab.page.get_by_role("region", name=f"Explanation of {SECOND}")
+        await expect(other).to_contain_text("context tokens512")
+        await expect(section).to_have_count(0)
+        assert await tab.overflow() == 0
+
+
+@needs_chromium
 async def test_load_and_usage_are_shown(browser: Browser, keyed: Keyed) -> None:
     """A running request is in a slot, counts tokens, and can be aborted; then it is usage."""
     async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
@@ -210,12 +294,49 @@ async def test_a_limit_is_created_and_deleted(browser: Browser, keyed: Keyed) ->
         await form.get_by_label("Amount", exact=True).fill("100000")
         await form.get_by_label("Unit").select_option("tokens")
         await form.get_by_role("button", name="Create").click()
-        row = tab.page.get_by_role("row").filter(has_text="burst")
+        limits = tab.page.get_by_role("region", name="Limits")
+        row = limits.get_by_role("row").filter(has_text="burst")
         await expect(row).to_contain_text("100,000")
         await expect(row).to_contain_text("tokens a minute")
         tab.page.once("dialog", lambda dialog: dialog.accept())
         await row.get_by_role("button", name="Delete").click()
         await expect(tab.page.get_by_text("There are no limits.")).to_be_visible()
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+async def test_what_limits_have_left_is_shown(browser: Browser, keyed: Keyed, width: int) -> None:
+    """For each key what is used of its amount, as a bar with a name and as text, and the reset; a
+    cost is in the currency."""
+    name = f"calls-{width}"
+    limits = [
+        {"id": name, "unit": "UNIT_REQUESTS", "amount": 1000, "per": ["SUBJECT_KEY"]},
+        {"id": f"{name}-spend", "unit": "UNIT_COST", "amount": 2_500_000_000},
+    ]
+    with keyed.http(keyed.admin) as client:
+        for limit in limits:
+            body = {"limit": limit | {"period": "PERIOD_DAY"}}
+            assert client.post("/admin/limits", json=body).is_success
+        async with open_tab(browser, keyed.corral.url, allowed=REFUSED, width=width) as tab:
+            await open_view(tab, keyed.admin, "limits")
+            rows = tab.page.get_by_role("region", name="What is left").get_by_role("row")
+            await expect(rows.filter(has_text=f"{name}-spend")).to_contain_text("0 of 2.5")
+            with keyed.http(keyed.plain) as caller:
+                completion = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+                told = ""
+                while name not in told:
+                    answer = caller.post("/v1/completions", json=completion)
+                    told = answer.headers.get("ratelimit", "")
+            row = rows.filter(has_text="key_")
+            await expect(row).to_contain_text(re.compile(r"[1-9]\d* of 1,000"))
+            bar = row.get_by_role("progressbar", name=re.compile(f"{name} for key_.*used or held"))
+            assert await bar.evaluate("bar => bar.max === 1000 && bar.value >= 1")
+            midnight = datetime.now(UTC).date() + timedelta(days=1)
+            reset = row.locator("time")
+            await expect(reset).to_have_attribute("datetime", f"{midnight}T00:00:00.000Z")
+            assert await tab.overflow() == 0
+        for limit in limits:
+            assert client.delete(f"/admin/limits/{limit['id']}").is_success
 
 
 @needs_chromium

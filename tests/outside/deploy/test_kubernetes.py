@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from corral_cli.__main__ import cli
 from corral_cli.serve import SERVICES, settings_class
 from svc_kit.settings.groups import load_settings
 from tests.architecture.test_house_rules import ROOT
@@ -47,7 +49,8 @@ def manifests(overlay: str) -> list[dict[str, Any]]:
 def pods(overlay: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The component and the pod specification of each workload."""
     for manifest in manifests(overlay):
-        if template := manifest.get("spec", {}).get("template"):
+        spec = manifest.get("spec", {})
+        if template := spec.get("jobTemplate", {}).get("spec", spec).get("template"):
             yield template["metadata"]["labels"]["app.kubernetes.io/component"], template["spec"]
 
 
@@ -120,6 +123,25 @@ def test_services_call_each_other_at_addresses_that_exist(overlay: str, tmp_path
         targets = {getattr(settings, f"{other}_target", None) for other in SERVICES} - {None}
         assert targets
         assert targets <= addresses
+
+
+@pytest.mark.parametrize("overlay", ["overlays/production", "overlays/gpu"])
+def test_backups_are_of_what_control_uses(overlay: str, tmp_path: Path) -> None:
+    """The same database, files and credentials, and a command that exists."""
+    found = dict(pods(overlay))
+    control, backup = found["control"]["containers"][0], found["backup"]["containers"][0]
+    settings = load("control", overlay, backup, tmp_path)
+    result = CliRunner().invoke(cli, [*backup["args"], "--help"])
+    mounted = {each["mountPath"] for each in backup["volumeMounts"]}
+    files = [
+        {v["name"]: v for v in found[name]["volumes"]}["data"] for name in ("control", "backup")
+    ]
+
+    assert result.exit_code == 0, result.output
+    assert {backup["args"][1], "/data", "/etc/corral"} <= mounted
+    assert backup["env"] == control["env"]
+    assert files[0] == files[1]
+    assert settings.blobs_url
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -51,6 +51,18 @@ def test_units_are_hardened(name: str) -> None:
     assert "OK" in result.stdout.splitlines()[-1]
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    """Every key, value and reference, as far as it can say without the installed program."""
+    for path in (DEPLOY / "systemd").glob("corral*"):
+        text = path.read_text().replace("/opt/corral/bin/corral", "/bin/true")
+        (tmp_path / path.name.replace("@", "@gateway")).write_text(text)
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, tmp_path.iterdir())]
+    result = subprocess.run(command, capture_output=True, text=True)
+
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", UNITS)
 def test_units_start_commands_that_exist(name: str, tmp_path: Path) -> None:
     """`corral COMMAND --help` knows the command and its options."""

@@ -23,7 +23,7 @@ RECORDED = [
     for recording in [json.loads(path.read_text(encoding="utf-8"))]
     for number, body in enumerate(recording["bodies"])
 ]
-CHAT = [each for each in RECORDED if each.values[0] == "/v1/chat/completions"]
+CHAT = [each for each in RECORDED if each.values[0] != "/v1/responses"]
 RESPONSES = [each for each in RECORDED if each.values[0] == "/v1/responses"]
 HINTS = ("stream_options", "client_metadata", "tools.web_search", "tools[].description")
 """What these clients send without effect."""
@@ -61,10 +61,12 @@ async def test_a_chat_is_continued(path: str, body: dict[str, Any], setup: Setup
     assert len(received) == len(body["messages"])
     for sent, message in zip(body["messages"], received, strict=True):
         assert "".join(part.text for part in message.parts) == text_of(sent.get("content"))
-        assert message.reasoning == sent.get("reasoning_content", "")
-        calls = [(call.id, call.name, call.arguments_json) for call in message.tool_calls]
+        assert message.reasoning == (sent.get("reasoning_content") or sent.get("thinking", ""))
+        calls = [
+            (call.id, call.name, json.loads(call.arguments_json)) for call in message.tool_calls
+        ]
         assert calls == [
-            (call["id"], call["function"]["name"], call["function"]["arguments"])
+            (call["id"], call["function"]["name"], arguments_of(call["function"]["arguments"]))
             for call in sent.get("tool_calls") or ()
         ]
         assert message.tool_call_id == sent.get("tool_call_id", "")
@@ -83,6 +85,12 @@ async def test_a_response_is_continued(path: str, body: dict[str, Any], setup: S
     assert thoughts == [
         text_of(sent["summary"]) for sent in body["input"] if sent.get("type") == "reasoning"
     ]
+
+
+def arguments_of(arguments: str | dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, which are a text or, over Ollama's API, an object."""
+    parsed: dict[str, Any] = json.loads(arguments) if isinstance(arguments, str) else arguments
+    return parsed
 
 
 def kind_of(item: item_pb2.Item) -> str:

@@ -1,6 +1,6 @@
 """Evaluates a served model on local tasks with lm-eval; runs in its own environment.
 
-Reads `{"base_url": "...", "model": "...", "end": "...", "folder": "...", "completions": [...],
+Reads `{"base_url": "...", "model": "...", "folder": "...", "completions": [...],
 "chat": [...]}` from its input: names of tasks in the folder, for each of lm-eval's two clients.
 Writes `{task: {"results": {...}, "samples": [...]}}` to the file of its argument.
 """
@@ -10,25 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import requests
 from lm_eval import simple_evaluate
 from lm_eval.api.registry import get_model
 from lm_eval.tasks import TaskManager
 
+REMOTE = {"tokenizer_backend": "remote", "batch_size": 3}
+"""Tokenizes with the served model."""
 job = json.load(sys.stdin)
-
-
-class CompletionsTokenizer:
-    """Tokenizes with the served model: a completion returns the ids of its prompt."""
-
-    eos_token = job["end"]
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
-        body = {"model": job["model"], "prompt": text, "max_tokens": 0, "return_token_ids": True}
-        answer = requests.post(f"{job['base_url']}/completions", json=body, timeout=60).json()
-        ids: list[int] = answer["choices"][0]["prompt_token_ids"]
-        return ids
 
 
 def evaluate(client: str, route: str, tasks: list[str], **options: Any) -> dict[str, Any]:
@@ -36,12 +24,9 @@ def evaluate(client: str, route: str, tasks: list[str], **options: Any) -> dict[
     model = get_model(client)(
         base_url=job["base_url"] + route,
         model=job["model"],
-        tokenizer_backend=None,
         num_concurrent=2,
+        **REMOTE if client == "local-completions" else {"tokenizer_backend": None},
     )
-    if client == "local-completions":
-        model.tokenizer, model.tokenizer_backend = CompletionsTokenizer(), "remote"
-        model.tokenized_requests, model._batch_size = True, 3
     found = simple_evaluate(
         model=model,
         tasks=tasks,

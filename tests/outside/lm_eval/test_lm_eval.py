@@ -73,13 +73,12 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "test_split": "test",
         }
         (folder / f"{name}.yaml").write_text(json.dumps(fields))  # YAML, too
-    job: dict[str, Any] = {"model": MODEL, "end": END, "folder": str(folder)}
-    job |= {"completions": ["capitals_choice", "capitals_text"], "chat": ["capitals_chat"]}
+    job = {"completions": ["capitals_choice", "capitals_text"], "chat": ["capitals_chat"]}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(folder)}
     with running_server(tmp_path_factory.mktemp("corral")) as base_url:
         program = subprocess.run(
             [PYTHON, PROGRAM, folder / "results"],
-            input=json.dumps({**job, "base_url": base_url}),
+            input=json.dumps({**job, "model": MODEL, "folder": str(folder), "base_url": base_url}),
             env={**os.environ, "PYTHONPATH": "", "OPENAI_API_KEY": "none", **offline},
             capture_output=True,
             text=True,

@@ -20,6 +20,7 @@ from svc_kit.errors import DomainError, Internal
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.control import Client, RunningControl
+from tests.support.examples import every_second
 from tests.support.threads import ThreadClient, make_new_message
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -136,7 +137,7 @@ def test_all_packages_are_tested() -> None:
 async def test_hostile_values_raise_typed_errors(shared_control: RunningControl, name: str) -> None:
     """Never INTERNAL, always with a reason, and the service continues."""
     request = message_factory.GetMessageClass(describe(name).input_type)()
-    for message in hostile(request):
+    for message in every_second(hostile(request)):
         error = await call_error(shared_control.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
     assert (await shared_control.client.create()).size_bytes == 5
@@ -163,7 +164,7 @@ async def test_runs_with_hostile_options_end(shared_control: RunningControl) -> 
     client, stub = shared_control.client, RunServiceStub(shared_control.client.channel)
     assistant = await ThreadClient(client).create_assistant()
     runs: list[run_pb2.Run] = []
-    for message in hostile(run_service_pb2.RunOptions(), depth=2):
+    for message in every_second(hostile(run_service_pb2.RunOptions(), depth=2)):
         options = cast("run_service_pb2.RunOptions", message)
         options.assistant_id = options.assistant_id or assistant.id
         outcome = await create_run(stub, client, options)

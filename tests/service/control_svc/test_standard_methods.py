@@ -1,5 +1,9 @@
-"""Lists and updates are alike in all services. The RPCs are found by their descriptors."""
+"""Lists, updates and repeated requests are alike in all services.
 
+The RPCs are found by their descriptors.
+"""
+
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from svc_kit.errors import InvalidField, OutOfRange
+from svc_kit.errors import InvalidField, OutOfRange, RequestIdReused
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
 from tests.support.operators import Operator
@@ -52,6 +56,20 @@ EDITABLE: Mapping[str, Mapping[str, Any]] = {
     "UpdateVectorStoreFile": {"attributes": {"x": {"string": "y"}}},
 }
 """The fields that each update can change, with values."""
+OTHERS: Mapping[str, Mapping[str, Any]] = {
+    "CreateAssistant": {"assistant": {"name": "x"}},
+    "CreateBatch": {"metadata": {"x": "y"}},
+    "CreateConversation": {"metadata": {"x": "y"}},
+    "CreateConversationItems": {"items": [{"message": {"role": "ITEM_ROLE_USER"}}]},
+    "CreateMessage": {"message": {"metadata": {"x": "y"}}},
+    "CreateThread": {"thread": {"metadata": {"x": "y"}}},
+    "CreateUpload": {"size_bytes": 2},
+    "CreateVectorStore": {"name": "y"},
+    "CreateVectorStoreFile": {"attributes": {"x": {"string": "y"}}},
+}
+"""What makes another request of a valid one, by the methods that create objects of callers. Runs,
+responses and streams of bytes have tests of their own."""
+CREATES = [method for method in METHODS if method.name in OTHERS]
 LIMIT = "one-a-minute"
 """The id of a limit that the operator has."""
 CLEARED: Mapping[str, object] = {"default_scale": 1.0}
@@ -136,6 +154,23 @@ async def test_a_list_refuses_tokens_that_are_not_its_own(
     with pytest.raises(OutOfRange) as negative:
         await caller.call(method, request)
     assert negative.value.field == "page_size"
+
+
+@on_one_loop
+@pytest.mark.parametrize("method", CREATES, ids=rpc_path)
+async def test_a_repeated_request_id_returns_the_first_result(
+    caller: Caller, method: MethodDescriptor
+) -> None:
+    """Also if both requests arrive concurrently; a request with other content is refused."""
+    request = caller.request(method)
+    request.request_id = method.full_name
+    first, second = await asyncio.gather(*(caller.call(method, request) for _ in "12"))
+    again = await caller.call(method, request)
+    request.MergeFrom(type(request)(**OTHERS[method.name]))
+
+    assert first == second == again
+    with pytest.raises(RequestIdReused):
+        await caller.call(method, request)
 
 
 def changes_of(request: Any) -> Any:

@@ -1,8 +1,6 @@
 """A full disk and a stopped PostgreSQL, under load."""
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,36 +17,16 @@ from tests.support.batches import RunningBatches, chat_line, run_batches, state_
 from tests.support.control import RunningControl, run_control
 from tests.support.loopback_gateway import run_gateway
 from tests.support.postgres import Postgres, create_database, run_postgres_server
+from tests.support.small_disk import MIB, fill, mount_disk
 
-MIB = 1024 * 1024
 WRITERS = 8
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 12 MiB, of which the reserve takes 4."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a file system; a simulated full disk is tested elsewhere")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("this machine does not allow mounts")
-    try:
+    with mount_disk(tmp_path, 12) as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def fill(disk: Path, *, leave: int) -> Path:
-    """Fill a disk, except for `leave` bytes, with a file that can be deleted again."""
-    ballast = disk / "ballast"
-    with ballast.open("ab", buffering=0) as file:
-        system = os.statvfs(disk)
-        num_bytes = system.f_bavail * system.f_frsize - leave
-        while num_bytes > 0:
-            num_bytes -= file.write(bytes(min(num_bytes, MIB)))
-    return ballast
 
 
 async def test_the_service_recovers_from_a_full_disk(small_disk: Path) -> None:

@@ -40,7 +40,10 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
             limits = model_pb2.ModelLimits(slots=4, context_tokens=2048)
             first = make_model(resolved_limits=limits, memory_bytes=150 << 20, aliases=["gpt-4o"])
             return inference_pb.ListModelsResponse(models=[first], next_page_token="1")
-        return inference_pb.ListModelsResponse(models=[make_model("big", Model.STATE_AVAILABLE)])
+        failed = make_model("odd", Model.STATE_FAILED, problem="not a GGUF file")
+        return inference_pb.ListModelsResponse(
+            models=[make_model("big", Model.STATE_AVAILABLE), failed]
+        )
 
     def GetModel(
         self, request: inference_pb.GetModelRequest, context: grpc.ServicerContext
@@ -88,13 +91,15 @@ def run(target: str, *arguments: str) -> Result:
 
 
 def test_the_list_is_a_table(target: str) -> None:
-    """With the models of all pages."""
+    """With the models of all pages, and why one failed."""
     lines = run(target, "list").output.splitlines()
 
     assert lines == [
         "MODEL  STATE      MEMORY   USES  CONTEXT   ALIASES",
         "small  ready      150 MiB        4 x 2048  gpt-4o",
         "big    available",
+        "odd    failed",
+        "odd: not a GGUF file",
     ]
 
 

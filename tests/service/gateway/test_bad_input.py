@@ -89,6 +89,35 @@ async def test_only_json_is_accepted(client: AsyncClient) -> None:
     assert_envelope(text.json(), code="unsupported_media_type")
 
 
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/chat", b'{"model": "fake", "messages": []}'),
+        ("/api/show", b'{"model": "fake"}'),
+        ("/completion", b'{"prompt": "Hi", "n_predict": 1}'),
+    ],
+)
+async def test_curl_needs_no_type_where_the_servers_of_the_api_read_none(
+    client: AsyncClient, path: str, body: bytes
+) -> None:
+    """A browser does, whichever page its form or script is on."""
+    for headers in (FORM, {}, {"content-type": "text/plain"}):
+        assert (await client.post(path, content=body, headers=headers)).status_code == 200
+        for name, value in (
+            ("origin", "http://localhost:3000"),
+            ("referer", "http://elsewhere.example/"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", "navigate"),
+        ):
+            answer = await client.post(path, content=body, headers={**headers, name: value})
+            assert answer.status_code == 415
+    origin = {"origin": "http://elsewhere.example"}
+    assert (await client.post(path, content=body, headers=JSON | origin)).status_code == 403
+
+
 async def test_compressed_bodies_are_rejected(client: AsyncClient) -> None:
     """They could expand to a large body."""
     headers = JSON | {"content-encoding": "gzip"}

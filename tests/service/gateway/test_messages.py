@@ -259,8 +259,6 @@ async def test_a_failed_stream_ends_with_an_error_event(
         ({"messages": []}, "'messages'"),
         ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "content[0].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "content[0].text"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "/v1/chat/completions"),
-        ({"tools": [{"type": "function", "function": {}}]}, "/v1/chat/completions"),
         ({"max_completion_tokens": 5}, "/v1/chat/completions"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
@@ -281,17 +279,6 @@ async def test_a_bad_field_is_named(
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert message in error["message"]
-
-
-@pytest.mark.parametrize("name", ["system", "stop_sequences"])
-async def test_a_body_of_anthropics_is_sent_to_its_route(
-    client: httpx.AsyncClient, name: str
-) -> None:
-    """By the error of OpenAI's."""
-    answer = await client.post("/v1/chat/completions", json=HI | {name: ["x"]})
-
-    assert answer.status_code == 400
-    assert "/v1/messages" in answer.json()["error"]["message"]
 
 
 async def test_what_has_no_effect_is_named_in_a_header(client: httpx.AsyncClient) -> None:

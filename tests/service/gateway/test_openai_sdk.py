@@ -8,7 +8,6 @@ import pytest
 from corral.inference.v1 import chat_pb2
 
 from svc_kit.errors import (
-    ContextLengthExceeded,
     EngineRestarting,
     FeatureUnsupported,
     GrammarInvalid,
@@ -92,19 +91,6 @@ async def test_models_are_listed_and_retrieved(client: Client) -> None:
     assert model.id == "org/other:1b"
 
 
-async def test_long_prompts_are_rejected(fake: FakeInference, client: Client) -> None:
-    """Agents parse this message."""
-    fake.script = Script(
-        refusal=ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
-    )
-    with pytest.raises(openai.BadRequestError) as caught:
-        await client.chat.completions.create(model="fake", messages=[USER])
-
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
-    assert "maximum context length is 4096 tokens" in caught.value.message
-    assert "5000 tokens" in caught.value.message
-
-
 async def test_a_full_queue_returns_429(fake: FakeInference, client: Client) -> None:
     """With Retry-After in both forms."""
     fake.script = Script(refusal=QueueFull(bound="requests", depth=8, limit=8, retry_after=2.5))
@@ -113,18 +99,6 @@ async def test_a_full_queue_returns_429(fake: FakeInference, client: Client) -> 
 
     headers = caught.value.response.headers
     assert (headers["retry-after"], headers["retry-after-ms"]) == ("3", "2500")
-
-
-async def test_a_restarting_engine_returns_503(fake: FakeInference, client: Client) -> None:
-    """The next request succeeds."""
-    fake.script = Script(refusal=EngineRestarting(retry_after=0.01))
-    with pytest.raises(openai.InternalServerError) as caught:
-        await client.chat.completions.create(model="fake", messages=[USER])
-    fake.script = Script()
-    answer = await client.chat.completions.create(model="fake", messages=[USER])
-
-    assert caught.value.status_code == 503
-    assert answer.choices[0].message.content == "Hello world"
 
 
 async def test_the_client_does_not_retry_501() -> None:

@@ -31,16 +31,19 @@ PRINT_DATA = {
 
 def test_every_subcommand_has_a_help_text() -> None:
     """`--help` works for each."""
-    for name in cli.commands:
-        result = CliRunner().invoke(cli, [name, "--help"])
+    for words, command in commands(cli):
+        result = CliRunner().invoke(cli, [*words.split(), "--help"])
 
         assert result.exit_code == 0
-        assert cli.commands[name].help
+        assert command.help
 
 
 def commands(group: click.Group, *path: str) -> Iterator[tuple[str, click.Command]]:
     """Yield all subcommands that are no groups, with their words."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         if isinstance(command, click.Group):
             yield from commands(command, *path, name)
         else:
@@ -64,7 +67,7 @@ def test_every_listing_can_be_read_by_a_program() -> None:
     ("words", "completions"),
     [
         (["corral", "mod"], ["models"]),
-        (["corral", "models", ""], ["list", "load", "show", "unload"]),
+        (["corral", "models", "l"], ["list", "load"]),
         (["corral", "completion", "z"], ["zsh"]),
         (["corral", "serve", "--con"], ["--config"]),
     ],
@@ -95,21 +98,21 @@ def test_other_shells_have_a_script_too(shell: str) -> None:
     assert f"_CORRAL_COMPLETE={shell}_complete" in result.output
 
 
-def options(command: click.Command, *names: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the subcommands, as words, that have an option of these names, with the option."""
-    for option in command.params:
-        yield from (((), name) for name in names if name in option.opts)
-    for command_name, subcommand in getattr(command, "commands", {}).items():
-        yield from (((command_name, *path), name) for path, name in options(subcommand, *names))
-
-
-@pytest.mark.parametrize(("path", "name"), [*options(cli, "--target", "--control")])
-def test_an_empty_address_is_refused(path: tuple[str, ...], name: str) -> None:
+def test_an_empty_address_is_refused() -> None:
     """By every command with an address option."""
-    result = CliRunner().invoke(cli, [*path, name, ""])
+    options = [
+        (words, name)
+        for words, command in commands(cli)
+        for option in command.params
+        for name in {"--target", "--control"}.intersection(option.opts)
+    ]
 
-    assert result.exit_code == 2
-    assert f"Invalid value for '{name}': it is empty" in result.output
+    assert len(options) > 20
+    for words, name in options:
+        result = CliRunner().invoke(cli, [*words.split(), name, ""])
+
+        assert result.exit_code == 2
+        assert f"Invalid value for '{name}': it is empty" in result.output
 
 
 def test_an_adapter_flag_is_split_at_the_first_equals_sign() -> None:

@@ -12,6 +12,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import model_pb2 as model_pb
 from prometheus_client import CollectorRegistry, generate_latest
 
+from inference_svc.chat.templates import ChatTemplates
 from inference_svc.engine.cost_model.histograms import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
 from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
@@ -26,13 +27,16 @@ from inference_svc.engine_client.requests import ActiveSequence
 from inference_svc.gauges import EngineGauges, ModelGauges
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
+from inference_svc.model_pool.added_models import AddedModelsService
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
 from inference_svc.rpc.adapters import AdapterService
 from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerInfo
+from inference_svc.rpc.explanation import Explanations
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
+from svc_kit.sandbox.pool import SandboxPool
 from tests.support.fake_backend import VOCABULARY_SIZE
 from tests.support.pooled import PoolHarness, make_entry
 from tests.support.sandbox_jobs import InlineJobs
@@ -257,7 +261,9 @@ def make_servicer() -> EngineServicer:
     info = ServerInfo(pb.RequestLimits(), 0.0)
     adapters = AdapterService(pool.catalog, InlineJobs(), (), Path())
     snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))
-    return EngineServicer(pool, info, adapters, snapshots)
+    explanations = Explanations(pool, ChatTemplates(InlineJobs()), SandboxPool())
+    added = cast(AddedModelsService, None)
+    return EngineServicer(pool, info, adapters, snapshots, added, explanations)
 
 
 async def test_a_drain_counts_generations_and_embedding_requests() -> None:

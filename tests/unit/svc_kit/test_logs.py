@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from svc_kit.logs import configure_logging, project_var, request_id_var
+from svc_kit.errors import Draining, UpstreamUnavailable
+from svc_kit.logs import (
+    OutageLevel,
+    configure_logging,
+    hide_queries,
+    project_var,
+    request_id_var,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +130,35 @@ def test_an_unknown_level_is_refused() -> None:
     """Such as a misspelled one."""
     with pytest.raises(ValueError, match="LOUD"):
         configure_logging("tests", level="loud", stream=io.StringIO())
+
+
+def test_an_orderly_stop_of_another_service_is_no_warning() -> None:
+    """For a minute after it was announced; an outage without announcement is one at once."""
+    now = 0.0
+    level = OutageLevel(lambda: now)
+    away = UpstreamUnavailable(service="control")
+    levels = [level(away), level(Draining()), level(away)]
+    now = 59.0
+    levels.append(level(away))
+    now = 61.0
+    levels.append(level(away))
+
+    assert levels == [logging.WARNING, *[logging.INFO] * 3, logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HTTPS://h/m.gguf?sig=SECRET", "HTTPS://h/m.gguf"),
+        ("http://h/my model.gguf?a=b SECRET", "http://h/my model.gguf"),
+        (
+            '{"a": "http://h/x?b=\\"S E", "c": "http://i", "d?": 1}',
+            '{"a": "http://h/x", "c": "http://i", "d?": 1}',
+        ),
+        ("hf:o/r is it?", "hf:o/r is it?"),
+        pytest.param("http://" * 200_000, "http://" * 200_000, id="minutes in quadratic time"),
+    ],
+)
+def test_queries_of_urls_are_hidden(text: str, shown: str) -> None:
+    """To the end of the text or of a string of JSON."""
+    assert hide_queries(text) == shown

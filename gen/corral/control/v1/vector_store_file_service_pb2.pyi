@@ -1,5 +1,6 @@
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
+from corral.inference.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -31,10 +32,12 @@ class CreateVectorStoreFileRequest(_message.Message):
     def __init__(self, vector_store_id: _Optional[str] = ..., file_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _vector_store_pb2.AttributeValue]] = ..., chunking: _Optional[_Union[_vector_store_pb2.ChunkingStrategy, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CreateVectorStoreFileResponse(_message.Message):
-    __slots__ = ("file",)
+    __slots__ = ("file", "rate_limits")
     FILE_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     file: _vector_store_pb2.VectorStoreFile
-    def __init__(self, file: _Optional[_Union[_vector_store_pb2.VectorStoreFile, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, file: _Optional[_Union[_vector_store_pb2.VectorStoreFile, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class GetVectorStoreFileRequest(_message.Message):
     __slots__ = ("vector_store_id", "file_id")
@@ -163,10 +166,12 @@ class NewVectorStoreFile(_message.Message):
     def __init__(self, file_id: _Optional[str] = ..., attributes: _Optional[_Mapping[str, _vector_store_pb2.AttributeValue]] = ..., chunking: _Optional[_Union[_vector_store_pb2.ChunkingStrategy, _Mapping]] = ...) -> None: ...
 
 class CreateVectorStoreFileBatchResponse(_message.Message):
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "rate_limits")
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     batch: _vector_store_pb2.VectorStoreFileBatch
-    def __init__(self, batch: _Optional[_Union[_vector_store_pb2.VectorStoreFileBatch, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, batch: _Optional[_Union[_vector_store_pb2.VectorStoreFileBatch, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class GetVectorStoreFileBatchRequest(_message.Message):
     __slots__ = ("vector_store_id", "batch_id")

@@ -1,6 +1,7 @@
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
 from corral.control.v1 import vector_store_search_pb2 as _vector_store_search_pb2
+from corral.inference.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -36,10 +37,12 @@ class CreateVectorStoreRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., file_ids: _Optional[_Iterable[str]] = ..., chunking: _Optional[_Union[_vector_store_pb2.ChunkingStrategy, _Mapping]] = ..., expire_after_days: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CreateVectorStoreResponse(_message.Message):
-    __slots__ = ("vector_store",)
+    __slots__ = ("vector_store", "rate_limits")
     VECTOR_STORE_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     vector_store: _vector_store_pb2.VectorStore
-    def __init__(self, vector_store: _Optional[_Union[_vector_store_pb2.VectorStore, _Mapping]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, vector_store: _Optional[_Union[_vector_store_pb2.VectorStore, _Mapping]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class GetVectorStoreRequest(_message.Message):
     __slots__ = ("vector_store_id",)
@@ -133,10 +136,12 @@ class SearchVectorStoreRequest(_message.Message):
     def __init__(self, vector_store_id: _Optional[str] = ..., queries: _Optional[_Iterable[str]] = ..., max_results: _Optional[int] = ..., filter: _Optional[_Union[_vector_store_search_pb2.AttributeFilter, _Mapping]] = ..., ranking: _Optional[_Union[_vector_store_search_pb2.SearchRanking, _Mapping]] = ...) -> None: ...
 
 class SearchVectorStoreResponse(_message.Message):
-    __slots__ = ("hits",)
+    __slots__ = ("hits", "rate_limits")
     HITS_FIELD_NUMBER: _ClassVar[int]
+    RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     hits: _containers.RepeatedCompositeFieldContainer[_vector_store_search_pb2.VectorStoreSearchHit]
-    def __init__(self, hits: _Optional[_Iterable[_Union[_vector_store_search_pb2.VectorStoreSearchHit, _Mapping]]] = ...) -> None: ...
+    rate_limits: _containers.RepeatedCompositeFieldContainer[_generation_pb2.RateLimitStatus]
+    def __init__(self, hits: _Optional[_Iterable[_Union[_vector_store_search_pb2.VectorStoreSearchHit, _Mapping]]] = ..., rate_limits: _Optional[_Iterable[_Union[_generation_pb2.RateLimitStatus, _Mapping]]] = ...) -> None: ...
 
 class WatchVectorStoreRequest(_message.Message):
     __slots__ = ("vector_store_id",)

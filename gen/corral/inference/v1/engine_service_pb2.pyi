@@ -5,6 +5,8 @@ from corral.inference.v1 import load_pb2 as _load_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2
 from corral.inference.v1 import snapshot_pb2 as _snapshot_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import field_mask_pb2 as _field_mask_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -165,6 +167,74 @@ class UnloadModelResponse(_message.Message):
     model: _model_pb2.Model
     def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
 
+class AddModelRequest(_message.Message):
+    __slots__ = ("source", "name", "sha256", "projector", "aliases", "pinned", "idle_ttl")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    PROJECTOR_FIELD_NUMBER: _ClassVar[int]
+    ALIASES_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    name: str
+    sha256: str
+    projector: str
+    aliases: _containers.RepeatedScalarFieldContainer[str]
+    pinned: bool
+    idle_ttl: _duration_pb2.Duration
+    def __init__(self, source: _Optional[str] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., projector: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class AddModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _model_pb2.Model
+    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
+
+class UpdateModelRequest(_message.Message):
+    __slots__ = ("model", "pinned", "idle_ttl", "update_mask")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_MASK_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    pinned: bool
+    idle_ttl: _duration_pb2.Duration
+    update_mask: _field_mask_pb2.FieldMask
+    def __init__(self, model: _Optional[str] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., update_mask: _Optional[_Union[_field_mask_pb2.FieldMask, _Mapping]] = ...) -> None: ...
+
+class UpdateModelResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _model_pb2.Model
+    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
+
+class AddModelAliasRequest(_message.Message):
+    __slots__ = ("model", "alias")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ALIAS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    alias: str
+    def __init__(self, model: _Optional[str] = ..., alias: _Optional[str] = ...) -> None: ...
+
+class AddModelAliasResponse(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: _model_pb2.Model
+    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
+
+class RemoveModelRequest(_message.Message):
+    __slots__ = ("model", "force")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    force: bool
+    def __init__(self, model: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class RemoveModelResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class WatchModelsRequest(_message.Message):
     __slots__ = ("model",)
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -172,10 +242,12 @@ class WatchModelsRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class WatchModelsResponse(_message.Message):
-    __slots__ = ("model",)
+    __slots__ = ("model", "removed")
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     model: _model_pb2.Model
-    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
+    removed: str
+    def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ..., removed: _Optional[str] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
     __slots__ = ("name", "model", "path", "digest", "default_scale")
@@ -296,3 +368,17 @@ class UndrainRequest(_message.Message):
 class UndrainResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ExplainModelRequest(_message.Message):
+    __slots__ = ("model", "verify")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    verify: bool
+    def __init__(self, model: _Optional[str] = ..., verify: _Optional[bool] = ...) -> None: ...
+
+class ExplainModelResponse(_message.Message):
+    __slots__ = ("explanation",)
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    explanation: _struct_pb2.Struct
+    def __init__(self, explanation: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...

@@ -71,6 +71,31 @@ class EngineServiceStub:
                 request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.SerializeToString,
                 response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.FromString,
                 _registered_method=True)
+        self.ExplainModel = channel.unary_unary(
+                '/corral.inference.v1.EngineService/ExplainModel',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelResponse.FromString,
+                _registered_method=True)
+        self.AddModel = channel.unary_unary(
+                '/corral.inference.v1.EngineService/AddModel',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelResponse.FromString,
+                _registered_method=True)
+        self.UpdateModel = channel.unary_unary(
+                '/corral.inference.v1.EngineService/UpdateModel',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelResponse.FromString,
+                _registered_method=True)
+        self.AddModelAlias = channel.unary_unary(
+                '/corral.inference.v1.EngineService/AddModelAlias',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasResponse.FromString,
+                _registered_method=True)
+        self.RemoveModel = channel.unary_unary(
+                '/corral.inference.v1.EngineService/RemoveModel',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelResponse.FromString,
+                _registered_method=True)
         self.WatchModels = channel.unary_stream(
                 '/corral.inference.v1.EngineService/WatchModels',
                 request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.WatchModelsRequest.SerializeToString,
@@ -177,8 +202,52 @@ class EngineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainModel(self, request, context):
+        """ExplainModel describes what the server does with a model: its plan of memory, vocabulary,
+        template and formats, and what of it is uncertain. The model does not have to be loaded.
+        Errors include: NOT_FOUND: no model has the name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddModel(self, request, context):
+        """AddModel adds a model of a file, of the Hugging Face Hub or of an allowed host. It is downloaded
+        in the background, and is there after restarts. With the name and source of an added model, and
+        no field that differs from it, it returns that model, and continues a download that failed.
+        Errors include: ALREADY_EXISTS: the name is that of a model with other fields; INVALID_ARGUMENT: the source is not
+        allowed or has no such file; UNAVAILABLE: the Hub cannot be reached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateModel(self, request, context):
+        """UpdateModel changes an added model; one that is pinned is loaded in the background.
+        FAILED_PRECONDITION: the model is in the settings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddModelAlias(self, request, context):
+        """AddModelAlias gives a model another name, also after restarts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveModel(self, request, context):
+        """RemoveModel removes an added model and its downloaded files when nothing uses it any more, or
+        an added alias. It cancels a download. FAILED_PRECONDITION: the name is in the settings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchModels(self, request, context):
-        """WatchModels sends every model, and each one again whenever its state or progress changes.
+        """WatchModels sends every model, and each one again whenever its state or progress changes; also
+        models that are downloaded, or whose download has failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -292,6 +361,31 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.UnloadModel,
                     request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.FromString,
                     response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.SerializeToString,
+            ),
+            'ExplainModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainModel,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelResponse.SerializeToString,
+            ),
+            'AddModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddModel,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelResponse.SerializeToString,
+            ),
+            'UpdateModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateModel,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelResponse.SerializeToString,
+            ),
+            'AddModelAlias': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddModelAlias,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasResponse.SerializeToString,
+            ),
+            'RemoveModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveModel,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelResponse.SerializeToString,
             ),
             'WatchModels': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchModels,
@@ -535,6 +629,141 @@ class EngineService:
             '/corral.inference.v1.EngineService/UnloadModel',
             corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelRequest.SerializeToString,
             corral_dot_inference_dot_v1_dot_engine__service__pb2.UnloadModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/ExplainModel',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.ExplainModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/AddModel',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/UpdateModel',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.UpdateModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddModelAlias(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/AddModelAlias',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.AddModelAliasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/RemoveModel',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.RemoveModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

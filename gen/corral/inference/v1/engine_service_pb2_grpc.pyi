@@ -49,8 +49,32 @@ class EngineServiceStub:
     """LoadModel loads a model, in the background unless `wait` is set."""
     UnloadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]
     """UnloadModel unloads a model when nothing uses it any more, or at once with `force`."""
+    ExplainModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.ExplainModelRequest, _engine_service_pb2.ExplainModelResponse]
+    """ExplainModel describes what the server does with a model: its plan of memory, vocabulary,
+    template and formats, and what of it is uncertain. The model does not have to be loaded.
+    Errors include: NOT_FOUND: no model has the name.
+    """
+    AddModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.AddModelRequest, _engine_service_pb2.AddModelResponse]
+    """AddModel adds a model of a file, of the Hugging Face Hub or of an allowed host. It is downloaded
+    in the background, and is there after restarts. With the name and source of an added model, and
+    no field that differs from it, it returns that model, and continues a download that failed.
+    Errors include: ALREADY_EXISTS: the name is that of a model with other fields; INVALID_ARGUMENT: the source is not
+    allowed or has no such file; UNAVAILABLE: the Hub cannot be reached.
+    """
+    UpdateModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.UpdateModelRequest, _engine_service_pb2.UpdateModelResponse]
+    """UpdateModel changes an added model; one that is pinned is loaded in the background.
+    FAILED_PRECONDITION: the model is in the settings.
+    """
+    AddModelAlias: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.AddModelAliasRequest, _engine_service_pb2.AddModelAliasResponse]
+    """AddModelAlias gives a model another name, also after restarts."""
+    RemoveModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.RemoveModelRequest, _engine_service_pb2.RemoveModelResponse]
+    """RemoveModel removes an added model and its downloaded files when nothing uses it any more, or
+    an added alias. It cancels a download. FAILED_PRECONDITION: the name is in the settings.
+    """
     WatchModels: _grpc.UnaryStreamMultiCallable[_engine_service_pb2.WatchModelsRequest, _engine_service_pb2.WatchModelsResponse]
-    """WatchModels sends every model, and each one again whenever its state or progress changes."""
+    """WatchModels sends every model, and each one again whenever its state or progress changes; also
+    models that are downloaded, or whose download has failed.
+    """
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]
     """LoadAdapter loads a LoRA adapter and replaces one of the same name; running requests finish
     with the old one.
@@ -102,8 +126,32 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """LoadModel loads a model, in the background unless `wait` is set."""
     UnloadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UnloadModelRequest, _engine_service_pb2.UnloadModelResponse]  # type: ignore[assignment]
     """UnloadModel unloads a model when nothing uses it any more, or at once with `force`."""
+    ExplainModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.ExplainModelRequest, _engine_service_pb2.ExplainModelResponse]  # type: ignore[assignment]
+    """ExplainModel describes what the server does with a model: its plan of memory, vocabulary,
+    template and formats, and what of it is uncertain. The model does not have to be loaded.
+    Errors include: NOT_FOUND: no model has the name.
+    """
+    AddModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.AddModelRequest, _engine_service_pb2.AddModelResponse]  # type: ignore[assignment]
+    """AddModel adds a model of a file, of the Hugging Face Hub or of an allowed host. It is downloaded
+    in the background, and is there after restarts. With the name and source of an added model, and
+    no field that differs from it, it returns that model, and continues a download that failed.
+    Errors include: ALREADY_EXISTS: the name is that of a model with other fields; INVALID_ARGUMENT: the source is not
+    allowed or has no such file; UNAVAILABLE: the Hub cannot be reached.
+    """
+    UpdateModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.UpdateModelRequest, _engine_service_pb2.UpdateModelResponse]  # type: ignore[assignment]
+    """UpdateModel changes an added model; one that is pinned is loaded in the background.
+    FAILED_PRECONDITION: the model is in the settings.
+    """
+    AddModelAlias: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.AddModelAliasRequest, _engine_service_pb2.AddModelAliasResponse]  # type: ignore[assignment]
+    """AddModelAlias gives a model another name, also after restarts."""
+    RemoveModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.RemoveModelRequest, _engine_service_pb2.RemoveModelResponse]  # type: ignore[assignment]
+    """RemoveModel removes an added model and its downloaded files when nothing uses it any more, or
+    an added alias. It cancels a download. FAILED_PRECONDITION: the name is in the settings.
+    """
     WatchModels: _aio.UnaryStreamMultiCallable[_engine_service_pb2.WatchModelsRequest, _engine_service_pb2.WatchModelsResponse]  # type: ignore[assignment]
-    """WatchModels sends every model, and each one again whenever its state or progress changes."""
+    """WatchModels sends every model, and each one again whenever its state or progress changes; also
+    models that are downloaded, or whose download has failed.
+    """
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadAdapterRequest, _engine_service_pb2.LoadAdapterResponse]  # type: ignore[assignment]
     """LoadAdapter loads a LoRA adapter and replaces one of the same name; running requests finish
     with the old one.
@@ -188,12 +236,61 @@ class EngineServiceServicer:
     ) -> _typing.Union[_engine_service_pb2.UnloadModelResponse, _abc.Awaitable[_engine_service_pb2.UnloadModelResponse]]:
         """UnloadModel unloads a model when nothing uses it any more, or at once with `force`."""
 
+    def ExplainModel(
+        self,
+        request: _engine_service_pb2.ExplainModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.ExplainModelResponse, _abc.Awaitable[_engine_service_pb2.ExplainModelResponse]]:
+        """ExplainModel describes what the server does with a model: its plan of memory, vocabulary,
+        template and formats, and what of it is uncertain. The model does not have to be loaded.
+        Errors include: NOT_FOUND: no model has the name.
+        """
+
+    def AddModel(
+        self,
+        request: _engine_service_pb2.AddModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.AddModelResponse, _abc.Awaitable[_engine_service_pb2.AddModelResponse]]:
+        """AddModel adds a model of a file, of the Hugging Face Hub or of an allowed host. It is downloaded
+        in the background, and is there after restarts. With the name and source of an added model, and
+        no field that differs from it, it returns that model, and continues a download that failed.
+        Errors include: ALREADY_EXISTS: the name is that of a model with other fields; INVALID_ARGUMENT: the source is not
+        allowed or has no such file; UNAVAILABLE: the Hub cannot be reached.
+        """
+
+    def UpdateModel(
+        self,
+        request: _engine_service_pb2.UpdateModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.UpdateModelResponse, _abc.Awaitable[_engine_service_pb2.UpdateModelResponse]]:
+        """UpdateModel changes an added model; one that is pinned is loaded in the background.
+        FAILED_PRECONDITION: the model is in the settings.
+        """
+
+    def AddModelAlias(
+        self,
+        request: _engine_service_pb2.AddModelAliasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.AddModelAliasResponse, _abc.Awaitable[_engine_service_pb2.AddModelAliasResponse]]:
+        """AddModelAlias gives a model another name, also after restarts."""
+
+    def RemoveModel(
+        self,
+        request: _engine_service_pb2.RemoveModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.RemoveModelResponse, _abc.Awaitable[_engine_service_pb2.RemoveModelResponse]]:
+        """RemoveModel removes an added model and its downloaded files when nothing uses it any more, or
+        an added alias. It cancels a download. FAILED_PRECONDITION: the name is in the settings.
+        """
+
     def WatchModels(
         self,
         request: _engine_service_pb2.WatchModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_service_pb2.WatchModelsResponse], _abc.AsyncIterator[_engine_service_pb2.WatchModelsResponse]]:
-        """WatchModels sends every model, and each one again whenever its state or progress changes."""
+        """WatchModels sends every model, and each one again whenever its state or progress changes; also
+        models that are downloaded, or whose download has failed.
+        """
 
     def LoadAdapter(
         self,

@@ -16,7 +16,7 @@ class TokenIds(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "token_ids", "add_special", "parse_special", "options", "infill")
+    __slots__ = ("model", "text", "token_ids", "add_special", "parse_special", "options", "infill", "truncate_prompt_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class GenerateRequest(_message.Message):
     PARSE_SPECIAL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INFILL_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     token_ids: TokenIds
@@ -31,7 +32,8 @@ class GenerateRequest(_message.Message):
     parse_special: bool
     options: _generation_pb2.GenerationOptions
     infill: Infill
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., add_special: _Optional[bool] = ..., parse_special: _Optional[bool] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ..., infill: _Optional[_Union[Infill, _Mapping]] = ...) -> None: ...
+    truncate_prompt_tokens: int
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., add_special: _Optional[bool] = ..., parse_special: _Optional[bool] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ..., infill: _Optional[_Union[Infill, _Mapping]] = ..., truncate_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class Infill(_message.Message):
     __slots__ = ("suffix", "files")
@@ -296,12 +298,14 @@ class RenderChatResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
-    __slots__ = ("page_size", "page_token")
+    __slots__ = ("page_size", "page_token", "pending")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    pending: bool
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., pending: _Optional[bool] = ...) -> None: ...
 
 class ListModelsResponse(_message.Message):
     __slots__ = ("models", "next_page_token")

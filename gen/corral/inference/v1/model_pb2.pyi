@@ -2,6 +2,7 @@ import datetime
 
 from corral.inference.v1 import chat_pb2 as _chat_pb2
 from corral.inference.v1 import sampling_pb2 as _sampling_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -57,7 +58,7 @@ KV_LAYOUT_STREAMS: KvLayout
 KV_LAYOUT_UNIFIED: KvLayout
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token", "thinking")
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token", "thinking", "source", "idle_ttl", "download")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -66,12 +67,16 @@ class Model(_message.Message):
         STATE_READY: _ClassVar[Model.State]
         STATE_FAILED: _ClassVar[Model.State]
         STATE_UNLOADING: _ClassVar[Model.State]
+        STATE_DOWNLOADING: _ClassVar[Model.State]
+        STATE_VERIFYING: _ClassVar[Model.State]
     STATE_UNSPECIFIED: Model.State
     STATE_AVAILABLE: Model.State
     STATE_LOADING: Model.State
     STATE_READY: Model.State
     STATE_FAILED: Model.State
     STATE_UNLOADING: Model.State
+    STATE_DOWNLOADING: Model.State
+    STATE_VERIFYING: Model.State
     class DeviceMemoryBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +119,9 @@ class Model(_message.Message):
     BEGIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     END_TOKEN_FIELD_NUMBER: _ClassVar[int]
     THINKING_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
+    DOWNLOAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     state: Model.State
@@ -149,7 +157,22 @@ class Model(_message.Message):
     begin_token: str
     end_token: str
     thinking: ThinkingSupport
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ..., thinking: _Optional[_Union[ThinkingSupport, _Mapping]] = ...) -> None: ...
+    source: str
+    idle_ttl: _duration_pb2.Duration
+    download: DownloadProgress
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ..., thinking: _Optional[_Union[ThinkingSupport, _Mapping]] = ..., source: _Optional[str] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., download: _Optional[_Union[DownloadProgress, _Mapping]] = ...) -> None: ...
+
+class DownloadProgress(_message.Message):
+    __slots__ = ("file", "sha256", "completed_bytes", "total_bytes")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    sha256: str
+    completed_bytes: int
+    total_bytes: int
+    def __init__(self, file: _Optional[str] = ..., sha256: _Optional[str] = ..., completed_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class ThinkingSupport(_message.Message):
     __slots__ = ("mode", "efforts", "keeps_budget")

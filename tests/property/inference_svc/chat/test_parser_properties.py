@@ -2,17 +2,44 @@
 
 import itertools
 import re
+from collections.abc import Sequence
 
 import pytest
+from corral.inference.v1.inference_service_pb2 import ChatDelta, ChatResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_svc.chat.parsers import pythonic
+from inference_svc.chat.parsers.delimited import DEEPSEEK, KIMI, SOLAR
 from inference_svc.chat.parsers.formats import ReasoningFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.events import (
+    ChosenLogprob,
+    Delta,
+    Finished,
+    FinishReason,
+    Logprob,
+    Timings,
+)
+from inference_svc.rpc.streaming import ChatTurn
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish
+from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, merge_deltas
 
+WITH_MESSAGES = {"functionary", "gemma", "harmony", "muse"}
+"""Families whose turns consist of messages or thoughts, of which not only markers are removed."""
+NO_CALLS = re.compile(
+    "|".join(
+        [rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.MARKERS[::2]]
+        + [
+            rf"{re.escape(begin)}\s*{re.escape(section.end)}"
+            for section in (DEEPSEEK, KIMI, SOLAR)
+            for begin in section.begins
+        ]
+    )
+)
+"""An empty list or section of calls, which is no content."""
 FRAGMENTS = st.sampled_from(
     [
         "<think>", "</think>", "<", "</", "[", "{", "}", "]", "(", ")", '"', "'", "\\", ",", ":",
@@ -20,6 +47,8 @@ FRAGMENTS = st.sampled_from(
         '"a": 1', "\\ud800", "é🙂", "```", "to=functions.f", "f(a=1", "x",
     ]
 )  # fmt: skip
+
+ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in FinishReason]
 
 
 def without_frames(turn: Golden) -> str:
@@ -80,7 +109,7 @@ def test_the_result_does_not_depend_on_how_the_text_is_split(
     assert str(expected).encode()
 
 
-@pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
+@pytest.mark.parametrize("family", sorted(set(GOLDEN) - WITH_MESSAGES))
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataObject) -> None:
@@ -90,16 +119,68 @@ def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataO
     assert turn.parse([turn.text]) == Parsed(without_frames(turn))
 
 
-@pytest.mark.parametrize("family", sorted(set(GOLDEN) - {"harmony"}))
+@pytest.mark.parametrize("family", sorted(set(GOLDEN) - WITH_MESSAGES))
 @settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObject) -> None:
-    """Text that was held back while parsing is returned."""
+    """Text that was held back while parsing is returned, unless a call has begun in it or it is an
+    empty list of calls."""
     turn = with_inline_reasoning(data.draw(random_turns(family)))
-    parsed = turn.parse([turn.text])
+    parser = turn.parser()
+    parsed = merge_deltas([feed(parser, turn.text), finish(parser)])
 
-    if not parsed.calls:
-        assert parsed.content == without_frames(turn)
+    if not parsed.calls and not NO_CALLS.search(turn.text):
+        whole = without_frames(turn)
+        assert parsed.content == whole or (parser.ends_in_call and whole.startswith(parsed.content))
+
+
+@pytest.mark.parametrize("family", GOLDEN)
+@settings(max_examples=examples(30), deadline=None)
+@given(st.data())
+def test_the_texts_of_the_tokens_with_log_probabilities_are_the_content(
+    family: str, data: st.DataObject
+) -> None:
+    """However the bytes are split into tokens. Paragraphs between messages have no token."""
+    turn = data.draw(random_turns(family))
+    text = turn.text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text))), max_size=60)))
+    pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+    deltas = chat_deltas(turn, pieces, data.draw(st.sampled_from(ENDS)))
+    tokens, content = tokens_and_content(deltas)
+
+    if family in WITH_MESSAGES:
+        tokens, content = "".join(tokens.split()), "".join(content.split())
+    assert tokens == content
+    assert sum(len(delta.logprobs) for delta in deltas) <= len(pieces)
+
+
+@pytest.mark.parametrize("cut", ["<", "<|mess", ""])
+def test_the_dropped_beginning_of_a_marker_has_no_log_probability(cut: str) -> None:
+    """A turn that ends at its limit inside the head of a channel, which then is content."""
+    turn = GOLDEN["harmony"][0]._replace(text=f"<|channel|>final{cut}", tools=NO_TOOLS)
+    (at_limit,) = (end for end in ENDS if end.reason is FinishReason.LENGTH)
+
+    for pieces in ([turn.text.encode()], [bytes((byte,)) for byte in turn.text.encode()]):
+        found = tokens_and_content(chat_deltas(turn, pieces, at_limit))
+        assert found == ("<|channel|>final", "<|channel|>final")
+
+
+def chat_deltas(turn: Golden, pieces: Sequence[bytes], end: Finished) -> list[ChatDelta]:
+    """Parse a turn whose tokens have these bytes."""
+    chat, detokenizer = ChatTurn(0, turn.parser(), token_ids=False), Detokenizer()
+    responses: list[ChatResponse | None] = []
+    for piece in pieces:
+        logprob = ChosenLogprob(Logprob(0, piece, -1.0), (), text=piece)
+        delta = Delta(0, (detokenizer.push(piece),), (0,), (logprob,))
+        responses.append(chat.delta(delta))
+    responses.append(chat.finish(end))
+    return [response.delta for response in responses if response is not None]
+
+
+def tokens_and_content(deltas: Sequence[ChatDelta]) -> tuple[str, str]:
+    """The texts of the tokens with log probabilities, and the content."""
+    tokens = b"".join(entry.chosen.token for delta in deltas for entry in delta.logprobs)
+    return tokens.decode(), "".join(delta.content for delta in deltas)
 
 
 @settings(max_examples=examples(100), deadline=None)

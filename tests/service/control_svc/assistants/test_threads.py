@@ -1,6 +1,5 @@
 """Assistants, threads and messages over gRPC, on both databases."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
@@ -34,7 +33,6 @@ from svc_kit.errors import (
     InvalidField,
     MessageNotFound,
     MissingField,
-    RequestIdReused,
     StaleGeneration,
     TooLong,
     UnsupportedField,
@@ -132,31 +130,6 @@ async def test_an_invalid_assistant_is_refused(
 
 
 # ---- idempotency
-
-
-async def test_a_repeated_request_creates_one_object(client: ThreadClient) -> None:
-    """Also if both arrive concurrently; a request with other content is refused."""
-    thread = await client.create_thread()
-    assistants = await asyncio.gather(
-        *(client.create_assistant("one", name="Ada", metadata={"a": "1", "b": "2"}) for _ in "12")
-    )
-    threads = await asyncio.gather(
-        *(client.create_thread(make_new_message("hi"), request_id="one") for _ in "12")
-    )
-    messages = await asyncio.gather(
-        *(client.add_message(thread.id, "hi", request_id="one") for _ in "12")
-    )
-
-    for first, second in (assistants, threads, messages):
-        assert first == second
-    assert len((await client.page(thread.id)).messages) == 1
-    for again in (
-        client.create_assistant("one", name="Bob"),
-        client.create_thread(request_id="one"),
-        client.add_message(thread.id, "other", request_id="one"),
-    ):
-        with pytest.raises(RequestIdReused):
-            await again
 
 
 # ---- threads and messages

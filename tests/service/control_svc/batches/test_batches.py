@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from corral.inference.v1 import inference_service_pb2
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from google.protobuf.duration_pb2 import Duration
 
@@ -29,12 +31,11 @@ from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import DEAD_KEPT_FOR
 from svc_kit.errors import (
     BatchNotCancellable,
-    BatchNotFound,
+    ContextLengthExceeded,
     FileNotFound,
     InternalError,
     InvalidField,
     MissingField,
-    RequestIdReused,
     ResponseNotFound,
     UpstreamUnavailable,
 )
@@ -164,6 +165,72 @@ async def test_completions_and_embeddings_are_endpoints(running: RunningBatches)
     assert embedded.batch.usage.input_tokens == vector["usage"]["prompt_tokens"] > 0
 
 
+HI = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "path", "expected"),
+    [
+        ("/api/chat", {"messages": HI}, "message.content", "Hello world"),
+        ("/api/generate", {"prompt": "Hi"}, "response", "Hello world"),
+        ("/api/generate", {"prompt": "Hi", "stream": False}, "context.0", 1),
+        ("/api/generate", {"prompt": "Hi", "context": [5, 6]}, "context.0", 5),
+        ("/api/generate", {"prompt": "Hi", "raw": True}, "response", "Hello world"),
+        ("/api/embed", {"input": ["a", "bc"]}, "embeddings.1", [2, 0.5]),
+        ("/completion", {"prompt": "Hi", "n_predict": 9}, "content", "Hello world"),
+        ("/completion", {"prompt": ["Hi", "Ho"]}, "1.content", "Hello world"),
+        ("/embedding", {"content": ["a", "bc"]}, "1.embedding.0", [2, 0.5]),
+    ],
+)
+async def test_endpoints_of_ollama_and_llama_server_answer_in_their_form(
+    running: RunningBatches, endpoint: str, body: dict[str, Any], path: str, expected: object
+) -> None:
+    """And errors: of streams, of missing inputs, and of bodies of another API."""
+    lines = [
+        batch_line("ok", endpoint, **body),
+        batch_line("stream", endpoint, **{**body, "stream": "yes"}),
+        batch_line("empty", endpoint, input=None),
+        batch_line("other", endpoint, input_prefix="a", input_suffix="b"),
+    ]
+    outcome = await running.batches.run(lines, endpoint=endpoint)
+    value = outcome.completed["ok"]["response"]["body"]
+    for step in path.split("."):
+        value = value[int(step) if step.isdigit() else step]
+    failed = {name: line["response"] for name, line in outcome.failed.items()}
+
+    assert value == expected
+    assert (outcome.batch.usage.input_tokens > 0) is (endpoint != "/embedding")
+    for response in failed.values():
+        error = response["body"]["error"]
+        assert response["status_code"] == 400
+        assert isinstance(error, str) if endpoint.startswith("/api/") else error["code"] == 400
+    assert "/infill" in str(failed["other"]["body"])
+    request = running.fake.calls.requests[-1]
+    embeds = isinstance(request, inference_service_pb2.EmbedRequest)
+    priority = request.priority if embeds else request.options.scheduling.priority
+    assert priority == PRIORITY_BATCH
+
+
+async def test_a_chat_of_ollama_that_is_too_long_loses_its_oldest_turns(
+    running: RunningBatches,
+) -> None:
+    """As over HTTP, unless the line forbids it."""
+    too_long = ContextLengthExceeded(field="messages", prompt_tokens=5, context_tokens=3)
+    turns = [{"role": "user", "content": text} for text in ("1", "2", "3", "last")]
+    running.fake.plans["last"] = Plan([too_long, too_long])
+    lines = [
+        batch_line("refused", "/api/chat", messages=turns, truncate=False),
+        batch_line("short", "/api/chat", messages=turns),
+    ]
+    refused = await running.batches.run(lines[:1], endpoint="/api/chat")
+    shortened = await running.batches.run(lines[1:], endpoint="/api/chat")
+    messages = running.fake.calls.requests[-1].conversation.messages
+
+    assert "context length" in refused.failed["refused"]["response"]["body"]["error"]
+    assert list(shortened.completed) == ["short"]
+    assert [message.parts[0].text for message in messages] == ["3", "last"]
+
+
 async def test_the_error_of_a_line_names_the_invalid_prompt(running: RunningBatches) -> None:
     """As over HTTP."""
     running.fake.script = Script(refusal=MissingField(field="prompt"))
@@ -252,33 +319,6 @@ async def test_creation_requires_an_existing_batch_file(running: RunningBatches)
 
     assert of_purpose.value.field == not_found.value.field == "input_file_id"
     assert not (await running.batches.page()).batches
-
-
-async def test_other_projects_cannot_access_a_batch(running: RunningBatches) -> None:
-    """Neither the batch nor its files."""
-    mine, other = running.of_project("mine"), running.of_project("other")
-    batch = (await mine.run([chat_line("a")])).batch
-
-    for call in (other.get, other.cancel, other.wait_for_outcome):
-        with pytest.raises(BatchNotFound):
-            await call(batch.id)
-    for file_id in (batch.input_file_id, batch.output_file_id):
-        with pytest.raises(FileNotFound):
-            await other.create_from_file(file_id)
-    assert not (await other.page()).batches
-
-
-async def test_create_is_idempotent(running: RunningBatches) -> None:
-    """A request id with other parameters is rejected."""
-    file = await running.batches.client.create(jsonl([chat_line("a")]), purpose=BATCH)
-    first, again = [
-        await running.batches.create_from_file(file.id, request_id="r") for _ in range(2)
-    ]
-    with pytest.raises(RequestIdReused):
-        await running.batches.create_from_file(file.id, request_id="r", metadata={"k": "v"})
-
-    assert first.id == again.id
-    assert len((await running.batches.page()).batches) == 1
 
 
 async def test_batches_are_listed_newest_first(running: RunningBatches) -> None:

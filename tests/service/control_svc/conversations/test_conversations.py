@@ -23,7 +23,6 @@ from svc_kit.errors import (
     InvalidField,
     ItemNotFound,
     MissingField,
-    RequestIdReused,
     TooLong,
 )
 from tests.support.archives import NO_ARCHIVE
@@ -174,27 +173,6 @@ async def test_image_urls_are_returned_only_if_included(
     assert item.message.parts[1].image.url == ""
     assert with_urls.message.parts[1].image.url == picture
     assert await conversations.item(created.id, item.id, include=[IMAGE_URLS]) == with_urls
-
-
-async def test_a_repeated_request_id_is_idempotent(
-    conversations: ConversationClient,
-) -> None:
-    """The same request returns the first result; another one with the id is refused."""
-    created = await conversations.create(make_message("x"), request_id="r")
-    assert await conversations.create(make_message("x"), request_id="r") == created
-
-    added = await conversations.add(
-        created.id, make_message("y"), make_message("z"), request_id="r"
-    )
-    await conversations.add(created.id, make_message("later"))
-    repeated = await conversations.add(
-        created.id, make_message("y"), make_message("z"), request_id="r"
-    )
-
-    assert repeated == added
-    assert len(await conversations.items(created.id)) == 4
-    with pytest.raises(RequestIdReused):
-        await conversations.add(created.id, make_message("other"), request_id="r")
 
 
 async def test_items_cannot_change_during_a_response(

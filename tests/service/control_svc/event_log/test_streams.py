@@ -34,7 +34,7 @@ from tests.support.streams import (
     read_stored_events,
 )
 
-MANY = 200
+MANY = 100
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ async def test_tokens_and_events_of_a_turn_are_read(jobs: Jobs) -> None:
 async def test_many_streams_share_commits_and_reads(
     here: StreamProcess, elsewhere: StreamProcess, jobs: Jobs
 ) -> None:
-    """A round of events on 200 streams is one transaction; followers in the writer's process read
+    """A round of events on 100 streams is one transaction; followers in the writer's process read
     nothing from the database, and those in another process share their reads."""
     names = [f"run_{number}" for number in range(MANY)]
     for name in names:

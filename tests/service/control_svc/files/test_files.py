@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from datetime import UTC, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from corral.control.v1 import file_pb2, listing_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from svc_kit import errors
-from tests.support.control import BATCH, USER_DATA, Client, RunningControl
+from tests.support.control import BATCH, USER_DATA, Client, RunningControl, run_control
 
 HOUR_S = 3600
 OLDEST_FIRST = listing_pb2.LIST_ORDER_OLDEST_FIRST
@@ -140,6 +141,16 @@ async def test_expired_files_are_hidden_and_then_swept(running: RunningControl) 
     with pytest.raises(errors.FileNotFound):
         await running.client.read(batch.id)
     assert len(running.stored()) == 1
+
+
+async def test_the_service_sweeps_by_itself(tmp_path: Path) -> None:
+    """At its interval, also what expires after the first round."""
+    async with run_control(tmp_path, sweep_interval_s=0.05) as running:
+        for _ in range(2):
+            await running.client.create(ttl=Duration(seconds=HOUR_S))
+            running.clock.advance(hours=1)
+            while running.stored():
+                await running.client.page()  # a round trip
 
 
 async def test_an_upload_above_the_size_limit_of_its_purpose_is_refused(

@@ -218,15 +218,6 @@ async def test_an_upload_stays_completed_after_its_file_is_deleted(running: Runn
     assert not upload.HasField("file")
 
 
-async def test_a_repeated_request_id_returns_the_first_upload(running: RunningControl) -> None:
-    """The same request id with another size is refused."""
-    first = await running.client.create_upload(5, request_id="one")
-
-    assert await running.client.create_upload(5, request_id="one") == first
-    with pytest.raises(errors.RequestIdReused):
-        await running.client.create_upload(6, request_id="one")
-
-
 BAD_UPLOADS: list[tuple[dict[str, Any], type[errors.DomainError], str | None]] = [
     ({"size_bytes": 0}, errors.OutOfRange, "size_bytes"),
     ({"size_bytes": -5}, errors.OutOfRange, "size_bytes"),

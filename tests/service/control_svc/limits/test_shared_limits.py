@@ -25,7 +25,9 @@ from tests.support.operators import Operator
 log = logging.getLogger(__name__)
 KEY = UsageKey("red", "key_1", "demo")
 NUM_HOLDERS = 3
-SECONDS = 30
+SECONDS = 15
+PATIENCE_S = 60.0
+"""A holder that gives up uses its part of what control has left, which is not tested here."""
 MEAN_OUTPUT = 30
 
 
@@ -90,7 +92,7 @@ async def drill(running: RunningControl, tmp_path: Path) -> AsyncIterator[Drill]
     async with channels[0] as one, channels[1] as two, channels[2] as three:
         drill.holders = [
             Limiter(
-                make_lease(channel),
+                make_lease(channel, PATIENCE_S),
                 LimitsFile(tmp_path / f"limits-{number}"),
                 metrics,
                 grace_s=60,

@@ -205,6 +205,22 @@ async def test_an_answer_that_reaches_the_token_limit_is_incomplete(client: Resp
     assert last.incomplete_reason == last.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS
 
 
+async def test_a_call_that_is_cut_off_is_incomplete(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """Its arguments are the text as far as it came. It cannot be answered."""
+    model.script = call_script("weather", '{"city":"Rome"}')
+    events = await collect_events(client, "Weather?", tools=[WEATHER], max_output_tokens=2)
+    last = events[-1].incomplete
+    (item,) = last.output
+
+    assert (item.status, item.function_call.arguments_json) == (
+        item_pb2.Item.STATUS_INCOMPLETE,
+        '{"cit',
+    )
+    assert last.incomplete_reason == last.INCOMPLETE_REASON_MAX_OUTPUT_TOKENS
+
+
 async def test_a_context_length_error_is_raised_or_fails_a_background_response(
     client: ResponseClient, model: ScriptedModel
 ) -> None:

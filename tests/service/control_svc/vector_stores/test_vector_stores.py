@@ -16,7 +16,6 @@ from svc_kit.errors import (
     InvalidField,
     MissingField,
     OutOfRange,
-    RequestIdReused,
     TooLong,
     VectorStoreExpired,
     VectorStoreFileBatchNotFound,
@@ -280,18 +279,6 @@ async def test_stores_and_files_are_listed_in_pages(
     assert await files(after=ids[2]) == [1, 0]
     await running.control.control.sweeper.sweep()
     assert await files(after=ids[2]) == [1, 0]
-
-
-async def test_create_is_idempotent(client: VectorClient) -> None:
-    """A request id with other parameters is rejected."""
-    file = await client.client.create(b"the red fox")
-    fields: dict[str, Any] = {"request_id": "r", "file_ids": [file.id], "metadata": {"a": "b"}}
-    first, second = await client.create(**fields), await client.create(**fields)
-
-    assert first.id == second.id
-    assert first.file_counts.total == 1
-    with pytest.raises(RequestIdReused):
-        await client.create(request_id="r", name="other")
 
 
 async def test_files_and_searches_require_an_embedding_model(

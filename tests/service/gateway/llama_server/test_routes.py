@@ -1,5 +1,6 @@
 """llama-server's and vLLM's helper routes in front of a fake service."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from svc_kit.errors import ContextLengthExceeded, DecodeFailed, ModelCannot
 from svc_kit.settings.groups import KeySettings
 from tests.support.fake_inference import FakeInference, Script
 from tests.support.loopback_gateway import run_gateway
+from tests.support.raw_http import RawConnection
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -115,6 +117,18 @@ async def test_several_prompts_have_a_list(client: AsyncClient) -> None:
     assert [(each["index"], each["prompt"]) for each in answers] == [(0, "a"), (1, "b")]
 
 
+@pytest.mark.parametrize(
+    ("prompt", "tokens"), [(["h", 7, "i"], [1, 104, 7, 105]), ([7, "h", 8], [7, 104, 8])]
+)
+async def test_a_prompt_mixes_texts_and_tokens(
+    prompt: list[str | int], tokens: list[int], fake: FakeInference, client: AsyncClient
+) -> None:
+    """A text at its beginning gets a begin token; the answer repeats the tokens."""
+    answer = (await client.post("/completion", json={"prompt": prompt})).json()
+
+    assert list(fake.calls.requests[-1].token_ids.ids) == answer["prompt"] == tokens
+
+
 async def test_infill_sends_both_sides(fake: FakeInference, client: AsyncClient) -> None:
     """And other files; a model without tokens for it answers with llama-server's type."""
     body = {
@@ -167,14 +181,40 @@ async def test_documents_are_ranked_in_both_forms(path: str, client: AsyncClient
 
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 async def test_pairs_are_scored_in_their_order(path: str, client: AsyncClient) -> None:
-    """One text with many, or many with as many."""
+    """One text with many, or many with as many; with the headers of limits."""
     one = await client.post(path, json={"text_1": "q", "text_2": ["a", "long"]})
     many = await client.post(path, json={"queries": ["q", "p", "q"], "documents": ["a", "b", "c"]})
     wrong = await client.post(path, json={"text_1": ["a", "b"], "text_2": "c"})
 
     assert [each["index"] for each in one.json()["data"]] == [0, 1]
     assert [each["score"] for each in many.json()["data"]] == [0.5] * 3
+    assert many.headers["x-ratelimit-remaining-requests"] == "8"
     assert wrong.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"content": ["a", "b"]}),
+        ("/tokenize", {"prompt": "a"}),
+        ("/tokenize", CHAT),
+        ("/apply-template", CHAT),
+        ("/score", {"text_1": ["q", "p"], "text_2": ["a", "b"]}),
+        ("/rerank", {"query": "q", "documents": ["a"]}),
+        ("/embedding", {"content": "a"}),
+    ],
+)
+async def test_a_client_that_leaves_cancels_the_call(
+    path: str, body: dict[str, Any], fake: FakeInference, connection: RawConnection
+) -> None:
+    """Also the first of several."""
+    fake.script = Script(gate=asyncio.Event(), gate_at=0)
+    await connection.post(path, body)
+    await fake.calls.arrived.wait()
+    connection.leave()
+    await fake.calls.ended.wait()
+
+    assert fake.calls.num_cancelled == len(fake.calls.requests) == 1
 
 
 async def test_errors_have_llama_servers_envelope(fake: FakeInference, client: AsyncClient) -> None:

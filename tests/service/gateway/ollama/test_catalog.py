@@ -1,5 +1,6 @@
 """Ollama's routes for models and embeddings in front of a fake service."""
 
+import json
 from typing import Any
 
 import pytest
@@ -82,21 +83,30 @@ async def test_the_server_says_that_it_is_there(client: AsyncClient) -> None:
     assert all(part.isdigit() for part in version.split("."))
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_pull_of_what_is_there_succeeds(stream: bool, client: AsyncClient) -> None:
-    """With one object. Nothing is downloaded."""
-    there = await client.post("/api/pull", json={"model": "fake", "stream": stream})
-    absent = await client.post("/api/pull", json={"name": "other", "stream": stream})
+async def test_a_pull_of_what_is_there_succeeds(client: AsyncClient) -> None:
+    """In lines, or with one object. Names of Ollama's registry, and very long ones, are refused."""
+    there = await client.post("/api/pull", json={"model": "fake:latest"})
+    whole = await client.post("/api/pull", json={"model": "fake", "stream": False})
+    refused = [
+        await client.post("/api/pull", json={"name": name})
+        for name in ("llama3.2", "owner/model:7b", "hf.co/owner", "registry.ollama.ai/library/a")
+    ]
 
-    assert there.json() == {"status": "success"}
-    assert (absent.status_code, "settings" in absent.json()["error"]) == (501, True)
+    long = await client.post("/api/pull", json={"model": "https://" + "http://" * 40})
+
+    assert long.status_code == 400
+    assert "Invalid 'model': at most 256 characters" in long.json()["error"]
+    lines = ["pulling manifest", "success"]
+    assert [json.loads(line)["status"] for line in there.iter_lines()] == lines
+    assert there.headers["content-type"] == "application/x-ndjson"
+    assert whole.json() == {"status": "success"}
+    assert [answer.status_code for answer in refused] == [400] * 4
+    assert all("write hf.co/OWNER/REPO" in answer.json()["error"] for answer in refused)
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("DELETE", "/api/delete"),
-        ("POST", "/api/copy"),
         ("POST", "/api/create"),
         ("POST", "/api/push"),
         ("POST", "/api/blobs/sha256:0"),

@@ -121,7 +121,7 @@ async def test_options_are_mapped_with_the_defaults_of_ollama(
 async def test_calls_of_tools_are_whole_and_have_objects(
     fake: FakeInference, client: AsyncClient
 ) -> None:
-    """A call is sent when the next begins. Arguments that are no object become text."""
+    """A call is sent when the next begins. Other arguments are kept as text."""
     parts = [(0, "a", '{"x":'), (0, "", "1}"), (1, "b", ""), (2, "c", '{"x"')]
     fake.script = Script(
         pieces=(),
@@ -138,9 +138,14 @@ async def test_calls_of_tools_are_whole_and_have_objects(
     assert [each["message"].get("tool_calls") for each in deltas] == [
         [{"id": "call_0", "function": {"index": 0, "name": "a", "arguments": {"x": 1}}}],
         [{"id": "call_1", "function": {"index": 1, "name": "b", "arguments": {}}}],
-        None,
+        [
+            {
+                "id": "call_2",
+                "function": {"index": 2, "name": "c", "arguments": {"INVALID_JSON": '{"x"'}},
+            }
+        ],
     ]
-    assert deltas[-1]["message"]["content"] == '{"x"'
+    assert deltas[-1]["message"]["content"] == ""
     assert last["done_reason"] == "stop"
 
 

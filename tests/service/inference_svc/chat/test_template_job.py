@@ -16,6 +16,7 @@ from tests.support.conversations import assistant, conversation, user
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+GROWS = "{% for m in messages if messages.append(m) is none %}{% endfor %}"
 ONE_OPERATION = "{{ (9 ** 9) ** (9 ** 9) }}"
 CONVERSATION = conversation(user("Hello there"), assistant("Hello!"), user("How are you?"))
 
@@ -45,8 +46,7 @@ async def test_endless_templates_are_stopped_after_two_seconds_and_delay_no_othe
     ordinary = make_template(FALLBACK_TEMPLATE)
     await templates.render(ordinary, CONVERSATION)
     hostile = [
-        asyncio.create_task(refusal(templates, source))
-        for source in (LOOPS, ONE_OPERATION, LOOPS + "{# again #}")
+        asyncio.create_task(refusal(templates, source)) for source in (LOOPS, ONE_OPERATION, GROWS)
     ]
     for _ in range(10):
         await templates.render(ordinary, CONVERSATION)

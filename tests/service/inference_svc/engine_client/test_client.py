@@ -5,18 +5,15 @@ import os
 import re
 import shutil
 import signal
-import sys
-import textwrap
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from inference_svc.engine.events import Cancelled, Delta, Event, Preempted, Resumed, Started
+from inference_svc.engine.events import Delta, Event, Preempted, Resumed, Started
 from inference_svc.engine.request import (
     DropCachedPrefixes,
     RestoreSnapshot,
@@ -199,27 +196,6 @@ async def test_weights_and_kv_cache_use_huge_pages() -> None:
     assert huge_page_bytes > BUNDLED_PATH.stat().st_size
 
 
-async def test_a_killed_engine_fails_streams_and_serves_again() -> None:
-    """UNAVAILABLE with a retry delay; requests are served again after the reload."""
-    async with start_engine() as (engine, _, states):
-        stream = _submit(engine, _endless())
-        await _first_delta(stream)
-        pid = engine.pid
-        os.kill(pid, signal.SIGKILL)
-        with pytest.raises(EngineRestarting) as failure:
-            await _text(stream)
-        with pytest.raises(EngineRestarting) as refusal:
-            _submit(engine)
-        await _wait_for_state(states, EngineState.RESTARTING)
-        await _wait_for_state(states, EngineState.SERVING)
-        answer = await _text(_submit(engine))
-
-        assert failure.value.retry_after is not None
-        assert (failure.value.phase, refusal.value.phase) == ("running", None)
-        assert answer == "The capital of France is Paris."
-        assert (engine.restarts, engine.pid == pid) == (1, False)
-
-
 async def test_an_engine_does_not_restart_with_another_file(tmp_path: Path) -> None:
     """It would serve it under the digest of the described file. It serves again once that file is
     back."""
@@ -319,66 +295,6 @@ async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -
         assert [*output, *tail] == tokens
 
 
-async def test_killing_the_frontend_ends_the_engine(tmp_path: Path) -> None:
-    """No engine process is left behind."""
-    script = tmp_path / "frontend.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import asyncio
-            from tests.service.inference_svc.engine_client.test_client import start_engine
-
-            async def main():
-                async with start_engine() as (engine, _, _):
-                    print(engine.pid, flush=True)
-                    await asyncio.Event().wait()
-
-            asyncio.run(main())
-            """
-        )
-    )
-    frontend = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(script),
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-    )
-    assert frontend.stdout is not None
-    pid = int(await frontend.stdout.readline())
-    watch = os.pidfd_open(pid)
-    frontend.kill()
-    await frontend.wait()
-
-    closed = asyncio.Event()
-    asyncio.get_running_loop().add_reader(watch, closed.set)
-    await asyncio.wait_for(closed.wait(), 5)
-    asyncio.get_running_loop().remove_reader(watch)
-    os.close(watch)
-
-
-async def test_closing_a_stream_frees_its_slot_at_the_next_step() -> None:
-    """The engine reports the steps of the cancellation and of the release."""
-    async with start_engine() as (engine, events, _):
-        stream = _submit(engine, _endless())
-        await _first_delta(stream)
-        stream.close()
-        await engine.wait_idle()
-
-        (cancelled,) = [event for event in events if isinstance(event, Cancelled)]
-        assert cancelled.phase == "decode"
-        assert cancelled.freed_step - cancelled.cancel_step <= 1
-
-
-async def test_two_streams_are_batched_in_the_same_steps() -> None:
-    """Their tokens alternate."""
-    async with start_engine() as (engine, events, _):
-        await asyncio.gather(_text(_submit(engine, _endless())), _text(_submit(engine, _endless())))
-
-        order = [event.sequence_id for event in events if isinstance(event, Delta)]
-        switches = sum(a != b for a, b in pairwise(order))
-        assert switches > 300
-
-
 async def test_slots_share_their_cells_in_the_unified_layout() -> None:
     """Two of three requests run at once."""
     async with start_engine(make_config(shared_cells=512)) as (engine, _, _):
@@ -390,19 +306,6 @@ async def test_slots_share_their_cells_in_the_unified_layout() -> None:
         assert (engine.ready.slot_tokens, engine.ready.num_cells) == (512, 512)
         assert engine.report is not None
         assert 0 < engine.report.num_used_cells <= 512
-
-
-async def test_the_queue_is_limited_in_requests() -> None:
-    """The error has the depth, the limit and a retry delay."""
-    async with start_engine(queue=QueueLimits(1, 10_000)) as (engine, _, _):
-        streams = [_submit(engine, _endless()) for _ in range(3)]
-        with pytest.raises(QueueFull) as failure:
-            _submit(engine)
-
-        assert failure.value.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
-        assert failure.value.retry_after is not None
-        for stream in streams:
-            stream.close()
 
 
 async def test_the_queue_is_limited_in_tokens() -> None:

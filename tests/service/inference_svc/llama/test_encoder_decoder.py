@@ -108,6 +108,7 @@ def test_the_output_is_that_of_llama_cpp_and_depends_on_the_source(
 
 
 @pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.batch_invariant
 def test_sequences_join_while_others_run(
     backend: LlamaBackend, expected: list[list[int]], steps: int
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_preempted_sequence_goes_on(backend: LlamaBackend, expected: list[list
     assert [output_tokens(events, i) for i in range(SLOTS)] == expected
 
 
+@pytest.mark.batch_invariant
 def test_a_resumed_sequence_goes_on(backend: LlamaBackend, expected: list[list[int]]) -> None:
     """After the tokens of an earlier attempt."""
     resumed = array("i", expected[1][:5])

@@ -154,6 +154,7 @@ RESUMABLE = {
 
 @pytest.mark.parametrize("name", RESUMABLE)
 @pytest.mark.parametrize("cut", [1, 9])
+@pytest.mark.batch_invariant
 def test_resume_continues_token_for_token(backend: LlamaBackend, name: str, cut: int) -> None:
     """Samplers are restored by accepting the earlier tokens."""
     request = _request(

@@ -179,6 +179,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("cells", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.batch_invariant
 def test_output_equals_that_of_llama_cpp_alone(scene: Scene, cells: int | None) -> None:
     """Three prompts at once, with chunks computed in pieces or whole, equal llama.cpp with each
     part in a batch of its own; repeated prompts reuse all but the last token."""
@@ -196,6 +197,7 @@ def test_output_equals_that_of_llama_cpp_alone(scene: Scene, cells: int | None) 
     assert {each.cached_tokens for each in select_events(repeated, Started)} == {139}
 
 
+@pytest.mark.batch_invariant
 def test_a_sequence_preempted_in_a_chunk_goes_on(scene: Scene) -> None:
     """Batch work that is preempted while its chunk is computed resumes with the same output."""
     parts = scene.parts(1)

@@ -198,6 +198,7 @@ def test_a_prefix_of_a_running_sequence_changes_no_output(
     assert [output_text(events, i) for i in range(2)] == alone
 
 
+@pytest.mark.batch_invariant
 def test_a_shared_prompt_is_computed_once_even_if_its_leader_is_cancelled(
     backend: LlamaBackend,
 ) -> None:

@@ -61,6 +61,7 @@ def _output(events: list[Event], sequence_id: int) -> tuple[list[int], list[floa
 
 @pytest.mark.parametrize("costs", [BY_STREAM, BY_STATE], ids=["stream", "state"])
 @pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.batch_invariant
 def test_a_move_does_not_change_a_sequence_that_runs_alone(
     backend: LlamaBackend, costs: CopyCosts, *, deterministic: bool
 ) -> None:

@@ -91,6 +91,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.batch_invariant
 def test_every_sampler_gives_the_same_tokens_with_drafts(backend: LlamaBackend, name: str) -> None:
     """Each position has its own seed, and samplers only accept verified tokens."""
     sampling = _four_words(backend, **SAMPLINGS[name])
@@ -112,6 +113,7 @@ def test_random_sampling_rejects_some_drafts(backend: LlamaBackend) -> None:
     assert finished.num_accepted < finished.num_drafted
 
 
+@pytest.mark.batch_invariant
 def test_four_choices_have_the_same_outputs_with_drafts(backend: LlamaBackend) -> None:
     """A step has drafts of several sequences, some accepted and some rejected."""
     sampling = _four_words(backend, temperature=0.7)
@@ -130,6 +132,7 @@ def test_four_choices_have_the_same_outputs_with_drafts(backend: LlamaBackend) -
     assert sum(drafted.finished(i).num_accepted for i in range(SLOTS)) > 0
 
 
+@pytest.mark.batch_invariant
 def test_log_probabilities_are_those_of_each_position(backend: LlamaBackend) -> None:
     """One for each token, from the row of logits that it was sampled from."""
     changes: dict[str, Any] = {"sampling": _four_words(backend), "top_logprobs": 2}
@@ -177,6 +180,7 @@ def test_a_grammar_is_enforced_with_drafts(backend: LlamaBackend, top_logprobs: 
         assert drafted.num_steps < plain.num_steps
 
 
+@pytest.mark.batch_invariant
 def test_a_resumed_sequence_uses_its_earlier_output_for_drafts(backend: LlamaBackend) -> None:
     """And has the same tokens as an uninterrupted one."""
     sampling = _four_words(backend)
@@ -186,6 +190,7 @@ def test_a_resumed_sequence_uses_its_earlier_output_for_drafts(backend: LlamaBac
     assert Run(backend, request).tokens() == whole[20:]
 
 
+@pytest.mark.batch_invariant
 def test_the_slot_of_a_cancelled_draft_is_reused(backend: LlamaBackend) -> None:
     """The next sequence has the output that it has alone."""
     sampling = _four_words(backend, temperature=0.0)

@@ -197,19 +197,68 @@ async def test_a_full_queue_refuses(media_pair: Pairs, tmp_path: Path) -> None:
         assert len(await asyncio.gather(*waiting[:2])) == 2
 
 
-async def test_it_tells_when_it_needs_the_cores(media_pair: Pairs, tmp_path: Path) -> None:
-    """While a picture is encoded, and no longer if the process dies meanwhile."""
-    told: list[bool] = []
+class Engine:
+    """An engine in the middle of a step: it shares its cores once `step_ended` is set."""
+
+    def __init__(self) -> None:
+        self.step_ended = asyncio.Event()
+        self.reclaimed = asyncio.Event()
+        self.calls: list[str] = []
+
+    async def share_cores(self) -> None:
+        self.calls.append("share")
+        await self.step_ended.wait()
+
+    def reclaim_cores(self) -> None:
+        self.calls.append("reclaim")
+        self.reclaimed.set()
+
+
+async def test_nothing_is_encoded_before_the_engine_shares_its_cores(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """A step in which encoding starts would take several times as long."""
     async with started(media_pair("janus_pro")) as encoder:
-        encoder.on_busy = told.append
+        encoder.engine = engine = Engine()
+        waiting = tasks(encoder, tmp_path, "a", "a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert (engine.calls, encoder.num_waiting) == (["share"], 2)
+        engine.step_ended.set()
+        await asyncio.gather(*waiting)
+
+    assert engine.calls == ["share", "reclaim"] * 2
+
+
+async def test_the_engine_gets_its_cores_back_if_the_caller_left(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """Before anything was sent to the process."""
+    async with started(media_pair("janus_pro")) as encoder:
+        encoder.engine = engine = Engine()
+        (left,) = tasks(encoder, tmp_path, "a")
+        await asyncio.sleep(0)
+        left.cancel()
+        engine.step_ended.set()
+        await engine.reclaimed.wait()
+
+    assert engine.calls == ["share", "reclaim"]
+
+
+async def test_the_engine_gets_its_cores_back_if_the_process_dies(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """It is asked again once the process has started again."""
+    async with started(media_pair("janus_pro")) as encoder:
+        encoder.engine = engine = Engine()
+        engine.step_ended.set()
         with stopped(encoder):
             (encoding,) = tasks(encoder, tmp_path, "a")
             await asyncio.sleep(0)
-            assert told == [True]
             os.kill(encoder.pid, signal.SIGKILL)
         await encoding
 
-    assert told == [True, False, True, False]
+    assert engine.calls == ["share", "reclaim"] * 2
 
 
 async def test_the_file_of_a_caller_who_left_is_deleted(media_pair: Pairs, tmp_path: Path) -> None:

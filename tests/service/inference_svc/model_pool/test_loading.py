@@ -12,7 +12,7 @@ from tests.support.gguf_files import gguf_bytes, model_metadata
 
 @pytest.mark.parametrize(
     ("architecture", "reason"),
-    [("clip", "mmproj"), ("llada", "diffusion")],
+    [("clip", "mmproj"), ("llada", "diffusion"), ("cogvlm", "logits")],
 )
 async def test_a_model_of_an_unsupported_kind_fails_the_start(
     tmp_path: Path, architecture: str, reason: str

@@ -145,6 +145,7 @@ def test_a_preempted_sequence_resumes_with_the_same_output(backend: LlamaBackend
         assert output_tokens(events, i) == _tokens_alone(backend, prompt)
 
 
+@pytest.mark.batch_invariant
 def test_drafts_are_used_only_if_the_memory_can_be_trimmed(backend: LlamaBackend) -> None:
     """The output is the same; a recurrent state could not drop rejected tokens."""
     sampling = Sampling(temperature=1.0, allowed_token_ids=(70, 71, 72))

@@ -10,7 +10,11 @@ import pytest
 import pytest_asyncio
 
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
-from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.structured_output.compiler import (
+    CompiledGrammar,
+    GrammarCompiler,
+    GrammarVocabulary,
+)
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
 from svc_kit.errors import GrammarInvalid, SchemaInvalid
 from svc_kit.sandbox.pool import SandboxPool
@@ -75,7 +79,7 @@ async def test_a_valid_schema_compiles_beside_expensive_ones(pool: SandboxPool) 
     tasks = [asyncio.create_task(compiler.compile(spec, VOCABULARY)) for spec in specs]
     valid = make_spec(OutputFormatKind.JSON_SCHEMA, '{"type": "integer", "minimum": 7}')
 
-    assert '"minimum": 7' in await compiler.compile(valid, VOCABULARY)
+    assert '"minimum": 7' in (await compiler.compile(valid, VOCABULARY)).text
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results[0], SchemaInvalid)
-    assert isinstance(results[1], GrammarInvalid | str)
+    assert isinstance(results[1], GrammarInvalid | CompiledGrammar)

@@ -70,6 +70,18 @@ def test_an_unsupported_grammar_is_refused(
     assert refused.value.field == f"tools[0].format.{field}"
 
 
+@pytest.mark.parametrize("kind", [FunctionTool, CustomTool])
+def test_descriptions_are_as_long_as_agents_write_them(
+    kind: type[FunctionTool | CustomTool],
+) -> None:
+    """Codex has one of 6,000 characters; the limit is 65,536."""
+    check_tools((kind(name="spawn_agent", description="x" * 65_536),))
+    with pytest.raises(TooLong) as error:
+        check_tools((kind(name="spawn_agent", description="x" * 65_537),))
+
+    assert error.value.field.endswith(".description")
+
+
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(allowed_names=("other",))])
 def test_a_choice_of_a_missing_tool_is_refused(choice: ToolChoice) -> None:
     """A choice that requires a call, or names a tool, needs that tool."""

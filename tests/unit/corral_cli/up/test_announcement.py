@@ -9,6 +9,7 @@ from corral.inference.v1 import model_pb2
 
 from corral_cli.up.announcement import Announcement, describe
 from svc_kit.network import Address
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 
 MODEL = model_pb2.Model(
     name="demo-chat",
@@ -30,6 +31,13 @@ ANNOUNCEMENT = Announcement(
 )
 
 
+def make_tls(folder: Path) -> TlsSettings:
+    """Files of a certificate."""
+    for name in ("tls.crt", "tls.key"):
+        (folder / name).touch()
+    return TlsSettings(certificate_file=folder / "tls.crt", key_file=folder / "tls.key")
+
+
 def test_addresses_model_and_sizes_are_printed() -> None:
     """And the startup time."""
     text = ANNOUNCEMENT.text()
@@ -48,9 +56,9 @@ def test_the_curl_command_is_valid_shell_syntax() -> None:
     assert json.loads(arguments[-1])["model"] == "demo-chat"
 
 
-def test_addresses_of_a_gateway_with_tls_are_https() -> None:
+def test_addresses_of_a_gateway_with_tls_are_https(tmp_path: Path) -> None:
     """Those of the API, the page and the sample request; metrics have no TLS."""
-    text = replace(ANNOUNCEMENT, has_tls=True).text()
+    text = replace(ANNOUNCEMENT, tls=make_tls(tmp_path)).text()
 
     assert text.count("https://127.0.0.1:8080/") == 4
     assert "http://127.0.0.1:8080" not in text
@@ -86,8 +94,33 @@ def test_the_chat_command_has_a_target_unless_it_is_the_default() -> None:
     """The default is that of `corral chat`."""
     moved = replace(ANNOUNCEMENT, inference=Address("127.0.0.1", 50151))
 
-    assert ANNOUNCEMENT.target_flag() == ""
-    assert moved.target_flag() == " --target 127.0.0.1:50151"
+    assert ANNOUNCEMENT.chat_command().endswith("corral chat")
+    assert moved.chat_command().endswith("corral chat --target 127.0.0.1:50151")
+
+
+def test_commands_for_services_with_tls_have_its_options(tmp_path: Path) -> None:
+    """Authorities, those of the system if none are set, a client certificate, and the name in the
+    server's."""
+    tls = make_tls(tmp_path)
+    files = {"certificate_file": tls.certificate_file, "key_file": tls.key_file}
+    announced = replace(
+        ANNOUNCEMENT,
+        tls=tls.model_copy(update={"client_ca_file": tls.certificate_file}),
+        inference_tls=UpstreamTlsSettings(),
+        control_tls=UpstreamTlsSettings(ca_file=tls.certificate_file, server_name="c", **files),
+        token_file=tmp_path / "the token",
+    )
+
+    assert shlex.split(announced.curl_command())[1:7] == [
+        *("--cacert", f"{tmp_path}/tls.crt", "--cert", "CLIENT.crt", "--key", "CLIENT.key")
+    ]
+    _, flag, _, *chat = shlex.split(announced.chat_command())
+    assert (flag, chat) == ("--ca-file", ["chat"])
+    assert shlex.split(announced.create_key_command())[1:] == [
+        *("--ca-file", f"{tmp_path}/tls.crt", "--certificate-file", f"{tmp_path}/tls.crt"),
+        *("--key-file", f"{tmp_path}/tls.key", "keys", "create", "--target", "c:50052"),
+        *("--service-token-file", f"{tmp_path}/the token"),
+    ]
 
 
 def test_a_failed_model_is_listed_with_its_problem() -> None:

@@ -109,16 +109,6 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
         Plan.make(flags)
 
 
-def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
-    """Before a service is started."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        used = f"127.0.0.1:{server.getsockname()[1]}"
-        plan = Plan.make(UpFlags(data_dir=tmp_path, listen=used, inference_listen="127.0.0.1:0"))
-
-        with pytest.raises(StartupError, match=f"{used} is in use: stop the process"):
-            plan.check_ports()
-
-
 def test_one_address_for_two_listeners_is_refused(tmp_path: Path) -> None:
     """The check of the ports alone would not find it."""
     address = str(parse_address("127.0.0.1:28080"))

@@ -380,7 +380,9 @@ def test_exit_codes_are_described(code: int, description: str) -> None:
 
 
 def test_delays_double_up_to_a_limit() -> None:
-    """Also for very many failures."""
-    policy = RestartPolicy(first_delay_s=0.5, longest_delay_s=3)
+    """Also for very many failures. The default allows five within half a minute each."""
+    policy = RestartPolicy()
+    delays = [policy.delay_s(failures) for failures in (1, 2, 3, 4, 5, 6, 5000)]
 
-    assert [policy.delay_s(failures) for failures in (1, 2, 3, 4, 5000)] == [0.5, 1, 2, 3, 3]
+    assert delays == [0.5, 1, 2, 4, 8, 15, 15]
+    assert (policy.failures_allowed, policy.stable_after_s) == (5, 30)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 import gateway
 from gateway.http.page import page_router, security_headers
+from tests.architecture.test_house_rules import ROOT
 
 PAGE = Path(gateway.__file__).parent / "page"
 VENDOR = PAGE / "vendor"
@@ -34,12 +35,14 @@ def test_a_vendored_file_is_what_was_published(file: dict[str, str]) -> None:
 
 
 def test_the_manifest_lists_every_vendored_file() -> None:
-    """With a licence, whose text lies beside it."""
+    """With a licence, whose text lies beside it, and a name in NOTICE."""
+    notice = (ROOT / "NOTICE").read_text().replace("\n", " ")
     names = {path.relative_to(VENDOR).as_posix() for path in VENDOR.rglob("*") if path.is_file()}
 
     assert names == {"manifest.json", *(file["path"] for file in FILES)}
     for package in MANIFEST:
         assert package["licence"]
+        assert f" {package['name']}" in notice
         assert any(file["path"].startswith("licences/") for file in package["files"])
 
 

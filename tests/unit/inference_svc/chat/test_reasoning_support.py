@@ -25,6 +25,7 @@ MAGISTRAL = (
     "{% set effort = reasoning_effort or 'none' %}{% if effort not in ['none', 'high'] %}"
     "{{ raise_exception('unknown effort') }}{% endif %}{{ effort }}{# [/THINK] #}"
 )
+SOLAR = "{{ 'q' if reasoning_effort != 'low' else '</think>' }}"  # others mean the default
 PLAIN = "{{ messages[0].content }}"
 Effort, Mode = ReasoningEffort, ThinkingMode
 FREE = (Effort.LOW, Effort.MEDIUM, Effort.HIGH)
@@ -48,6 +49,7 @@ def ask(**options: object) -> Conversation:
         (R1, ThinkingSupport(Mode.ALWAYS, (), True)),
         (GPT_OSS, ThinkingSupport(Mode.ALWAYS, FREE, True)),
         (MAGISTRAL, ThinkingSupport(Mode.SWITCHABLE, (Effort.NONE, Effort.HIGH), True)),
+        (SOLAR, ThinkingSupport(Mode.ALWAYS, FREE, True)),
         (PLAIN, ThinkingSupport()),
     ],
 )

@@ -4,6 +4,7 @@ Templates are rendered in this process; `tests/service` has those that only the 
 process can stop.
 """
 
+import json
 from datetime import datetime
 from typing import Any
 
@@ -193,10 +194,16 @@ async def test_no_generation_prompt_is_added_to_a_continued_turn(templates: Chat
 async def test_open_reasoning_is_continued_as_reasoning(
     templates: ChatTemplates, demo: ModelTemplate
 ) -> None:
-    """If the final assistant turn opens it, the output begins inside."""
+    """If the final assistant turn opens it, or has a thought and no content, the output begins
+    inside. An empty thought that the template adds is replaced."""
     for text, opens_in_reasoning in (("<think>\nSo", True), ("<think></think>A", False)):
         prompt = await templates.render(demo, conversation(user("q"), assistant(text)))
         assert prompt.opens_in_reasoning is opens_in_reasoning
+    for opening in ("", "<think>\n", "<think>\n\n</think>\n\n"):
+        source = f"{{{{ messages[0].content }}}} {{{{ '{opening}' if add_generation_prompt }}}}"
+        turns = conversation(user("q"), assistant(reasoning="So"))
+        prompt = await templates.render(make_template(source + "{# <think>\n</think> #}"), turns)
+        assert (prompt.text, prompt.opens_in_reasoning) == ("q <think>\nSo", True)
 
 
 async def test_the_tool_choice_selects_the_rendered_tools(
@@ -289,6 +296,9 @@ async def test_control_texts_in_arguments_and_continued_turns_are_not_trusted(
         ("{{ {'b': '<&>', 'a': 'é'} | tojson }}", '{"b": "<&>", "a": "é"}'),
         ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
         ("{{ strftime_now('%d %b %Y') }}", "20 Nov 2026"),
+        ("{{ date_string }}|{{ datetime }}", "20 Nov 2026|Nov 20 2026"),
+        ("{{ messages | map(attribute='role') | tojson }}", '["user"]'),
+        ("{% set q = [] %}{% set _ = q.append('<') %}{{ q[0] | safe + '\"' }}", '<"'),
         ("{% generation %}{{ messages[0].content }}{% endgeneration %}", "hi"),
         ("{{ bos_token }}|{{ eos_token }}|{{ add_generation_prompt }}", "<s>|</s>|True"),
         ("{{ tools is none }}{{ enable_thinking is defined }}", "TrueFalse"),
@@ -299,7 +309,7 @@ async def test_control_texts_in_arguments_and_continued_turns_are_not_trusted(
 async def test_templates_have_the_environment_of_transformers(
     templates: ChatTemplates, source: str, expected: str
 ) -> None:
-    """With its tags, filters and functions."""
+    """With its tags, filters and functions, and what llama.cpp adds."""
     assert await render(templates, source) == expected
 
 
@@ -485,8 +495,13 @@ async def test_results_become_user_turns_if_tool_turns_are_unsupported(
         ("{{ c.function.arguments | tojson }}", '{"city": "Paris"}'),
         ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "city=Paris"),
         ("{{ c.function.arguments }}", '{"city": "Paris"}'),
+        (
+            "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+            "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{% endif %}",
+            "city=Paris",
+        ),
     ],
-    ids=["as an object", "as items", "as text"],
+    ids=["as an object", "as items", "as text", "as items rather than text"],
 )
 async def test_arguments_have_the_type_that_the_template_expects(
     templates: ChatTemplates, arguments: str, expected: str
@@ -509,6 +524,75 @@ async def test_content_is_a_list_if_the_template_expects_parts(templates: ChatTe
     assert await render(templates, source, conversation(system("s"), user("q"))) == "s;q;"
 
 
+@pytest.mark.parametrize(
+    ("source", "turns", "expected"),
+    [
+        (
+            "{% for p in messages[0].content if p is mapping %}<{{ p.text }}>{% else %}"
+            "{{ messages[0].content }}{% endfor %}",
+            conversation(user("a", "b")),
+            "<a><b>",
+        ),
+        ("{{ messages[0].content }}", conversation(user("a", "b")), "a\nb"),
+        (
+            "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+            "{% for p in m.content %}<{{ p.thinking or p.text }}>{% endfor %}{% endif %}"
+            "{% endfor %}",
+            conversation(user("q"), assistant("A", reasoning="hm"), user("r")),
+            "q<hm><A>r",
+        ),
+        ("{{ messages[0].content }}{% for t in tools %}{{ t }}{% endfor %}", GREETING, "hi"),
+        ("{{ messages[0].content + functions }}", GREETING, "hi"),
+        (
+            "{% for m in messages if m.role != 'developer' %}[{{ m.role }}]{{ m.content }}"
+            "{% endfor %}",
+            conversation(Message(Role.DEVELOPER, (TextPart("x"),)), user("q")),
+            "[system]x[user]q",
+        ),
+    ],
+    ids=["parts", "no parts", "thinking parts", "list of tools", "functions", "developer"],
+)
+async def test_messages_and_tools_are_given_as_the_template_shows_them(
+    templates: ChatTemplates, source: str, turns: Conversation, expected: str
+) -> None:
+    """It is found out by probes."""
+    assert await render(templates, source, turns) == expected
+
+
+async def test_results_are_given_with_the_calls_if_the_template_expects_them_there(
+    templates: ChatTemplates,
+) -> None:
+    """As in Gemma 4's first template; an answer after them belongs to the same turn."""
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{% for c in m.tool_calls %}{{ c.function.arguments }}"
+        "{% endfor %}{% for r in m.tool_responses %}<{{ r.name }}:{{ r.response.t or r.response }}>"
+        "{% endfor %}{{ m.content }}{% endfor %}"
+    )
+    calls = assistant("", call("1"), call("2"))
+    turns = (
+        user("q"),
+        calls,
+        result('{"t": 1}', "1"),
+        result("rain", "2"),
+        assistant("A"),
+        user("r"),
+    )
+
+    assert (await render(templates, source, conversation(*turns))).partition("}<")[2] == (
+        "get_weather:1><get_weather:rain>A[user]r"
+    )
+
+
+async def test_tools_are_a_json_text_if_the_template_has_functions(
+    templates: ChatTemplates,
+) -> None:
+    """As in FireFunction's template: without the type around each function."""
+    turns = conversation(user("q"), tools=(GET_WEATHER,))
+
+    text = await render(templates, "{{ messages[0].content + functions }}", turns)
+    assert json.loads(text.removeprefix("q"))[0]["name"] == "get_weather"
+
+
 async def test_a_result_has_the_name_of_its_tool(templates: ChatTemplates) -> None:
     """Some templates render it, and clients do not send it."""
     source = "{% for m in messages %}{{ m.content }}{{ m.name }}{{ m.tool_calls }}{% endfor %}"
@@ -529,7 +613,6 @@ async def test_a_result_has_the_name_of_its_tool(templates: ChatTemplates) -> No
         ("{{ cycler.__init__.__globals__.os.popen('id') }}", "is unsafe"),
         ("{{ lipsum.__globals__['os'] }}", "is unsafe"),
         ("{{ '{0.__class__.__mro__}'.format(1) }}", "is unsafe"),
-        ("{{ messages.append(1) }}", "is unsafe"),
         ("{% include '/etc/passwd' %}", "no loader"),
         ("{{ nothing.at.all }}", "'nothing' is undefined"),
         ("{% for i in range(9999) %}{{ 'x' * 9999 }}{% endfor %}", "output is over"),

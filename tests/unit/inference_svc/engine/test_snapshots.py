@@ -8,6 +8,7 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Preempted, Started
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
@@ -304,3 +305,24 @@ def test_an_incompatible_snapshot_fails_only_its_own_sequence(
 
     assert {i: type(failed.error) for i, failed in other.failures().items()} == {3: error}
     assert other.tokens(4) == _whole()
+
+
+THOUGHT = ReasoningSpec("<think>", ("</think>",), True, False, 6, (tuple(b"</think>"),))
+
+
+@pytest.mark.parametrize("steps", [6, 11, 18], ids=["thinking", "closing", "answering"])
+def test_a_thought_keeps_its_budget(steps: int) -> None:
+    """A sequence that is preempted or restored has the tokens and the count of a whole one."""
+    bench = _bench(1)
+    bench.submit(_ask(priority=1, reasoning=THOUGHT))
+    _stepped(bench, steps).submit(_ask(1, priority=3, cache_key=b"other"))
+    bench.run()
+    prefix, other = _snapshot(steps, reasoning=THOUGHT), _bench()
+    assert other.engine.restore(prefix)
+    _resume(other, prefix, reasoning=THOUGHT)
+    whole = _whole(reasoning=THOUGHT)
+
+    assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
+    assert bench.tokens(0) == [*saved_output(prefix), *other.tokens(7)] == whole
+    assert bytes(whole[6:14]) == b"</think>"
+    assert bench.finished(0).num_reasoning_tokens == other.finished(7).num_reasoning_tokens == 6

@@ -139,6 +139,17 @@ async def test_limits_apply_to_what_they_name(tmp_path: Path) -> None:
     assert asked == [[("a", ""), ("d", "key_1")], [("a", ""), ("d", "key_2")]]
 
 
+async def test_a_limit_that_was_deleted_meanwhile_refuses_nothing(tmp_path: Path) -> None:
+    """Control has no share of it any more, which the limiter learns when it asks for one."""
+    harness = Harness(tmp_path, *(make_limit(n, "REQUESTS", 9) for n in ("kept", "gone")))
+    await harness.limiter.renew()
+    harness.control.limits = harness.control.limits[:1]
+    harness.control.free = 1
+    admission = await harness.limiter.admit(KEY, 1)
+
+    assert [status.name for status in admission.statuses()] == ["kept"]
+
+
 async def test_a_refusal_names_the_limit_and_returns_what_was_reserved(tmp_path: Path) -> None:
     """The request has then used nothing, also of limits that had enough."""
     daily = make_limit("daily", "TOKENS", 50, "DAY")

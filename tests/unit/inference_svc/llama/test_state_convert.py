@@ -12,6 +12,7 @@ from inference_svc.llama.state_convert import (
     StateMismatch,
     cache_lengths,
     convert_state,
+    window_length,
     write_lengths,
 )
 
@@ -58,6 +59,18 @@ def test_cache_lengths_are_derived_from_llama_cpps_sizes() -> None:
     assert cache_lengths(108, 48, recurrent=False, hybrid=False) == (60, 40)
     assert cache_lengths(108, 108, recurrent=True, hybrid=False) == (0, 0)
     assert cache_lengths(108, 48, recurrent=False, hybrid=True) == (60, 0)
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_length_of_a_cache_before_a_recurrent_part_is_read(is_transposed: bool) -> None:
+    """With values in rows, or transposed."""
+    keys = struct.pack("<iQ", 1, 4) + bytes(3 * 4)
+    head = struct.pack("<iII", 1, 2, 3) if is_transposed else struct.pack("<iQ", 1, 6)
+    layers = struct.pack("<II", is_transposed, 1) + keys + head + bytes(3 * 6)
+    cells = bytes(3 * 12) + layers
+    cache = _cache(cells, 1, 4)
+
+    assert window_length(bytearray(HEAD + cache + TAIL), len(HEAD)) == len(cache)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from inference_svc.config import SamplingSettings
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
-from inference_svc.model_pool.default_sampling import default_sampling
+from inference_svc.model_pool.loader import default_sampling
 from svc_kit.lifecycle import StartupError
 
 

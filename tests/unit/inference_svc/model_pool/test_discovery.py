@@ -1,6 +1,7 @@
 """Tests of building the catalog and the engine configurations from settings."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from inference_svc.config import (
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
+from inference_svc.model_pool.eviction import ModelState
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLimits
@@ -193,3 +195,22 @@ def test_a_picture_that_is_computed_at_once_fits_into_a_compute_batch(
     else:
         config = builder.build(entry.file, entry.requested, limits, joint_tokens=1120)
         assert config.backend.ubatch_tokens == expected
+
+
+def test_a_model_that_cannot_be_used_is_failed_and_not_the_default(tmp_path: Path) -> None:
+    """Whether its own file is damaged or that of its projector."""
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(b"GGUF")
+    models = [str(damaged), "blind=bundled", "good=bundled"]
+    per_model = {"blind": ModelSettings(projector=str(damaged))}
+    catalog = find_models(InferenceSettings(models=models, per_model=per_model))
+    states = {entry.name: entry.resident.state for entry in catalog}
+
+    assert catalog.find_model("").name == "good"
+    assert states == {
+        "damaged": ModelState.FAILED,
+        "blind": ModelState.FAILED,
+        "good": ModelState.AVAILABLE,
+    }
+    assert "truncated" in catalog.find_model("damaged").resident.problem
+    assert catalog.find_model("blind").resident.problem.startswith(f"projector {damaged}")

@@ -1,5 +1,7 @@
 """Tests of the rules for loading and evicting models."""
 
+from typing import Any
+
 import pytest
 
 from inference_svc.model_pool.eviction import (
@@ -158,3 +160,24 @@ def test_a_model_cannot_skip_a_state() -> None:
     model.finish_unloading()
 
     assert (model.state, model.memory.total, model.used_at) == (ModelState.AVAILABLE, 0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"used_at": 41.0}, False),
+        ({"idle_ttl_s": None}, False),
+        ({"is_pinned": True}, False),
+        ({"num_uses": 1}, False),
+        ({"num_waiting": 1}, False),
+        ({"state": ModelState.LOADING}, False),
+    ],
+)
+def test_a_model_expires_when_nobody_used_it_for_its_time(
+    changes: dict[str, Any], expected: bool
+) -> None:
+    """Unless it is pinned, in use or wanted."""
+    fields = {"state": ModelState.READY, "used_at": 40.0, "idle_ttl_s": 60.0, **changes}
+
+    assert Resident("a", **fields).is_expired(100.0) is expected

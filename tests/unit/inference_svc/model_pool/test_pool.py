@@ -7,7 +7,7 @@ import pytest
 
 from inference_svc.engine_client.client import EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
-from inference_svc.model_pool.catalog import Catalog
+from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits
@@ -476,19 +476,25 @@ async def test_a_restarting_engine_shows_its_progress() -> None:
 async def test_a_watch_yields_every_model_and_then_its_changes() -> None:
     """Including the progress and the end of loads."""
     harness = await PoolHarness("a", "b").start(loads_immediately=False)
-    watch = harness.pool.watch(list(harness.catalog))
-    first = [(await anext(watch)).name for _ in range(2)]
+    watch = harness.pool.watch()
+
+    async def change() -> ModelEntry:
+        entry = await anext(watch)
+        assert isinstance(entry, ModelEntry)
+        return entry
+
+    first = [(await change()).name for _ in range(2)]
     load = asyncio.create_task(harness.pool.load(harness["b"], wait=True))
     changes = []
     for fraction in (0.0, 0.25, 0.5):
         await settle()
         if fraction:
             harness.loader.report_progress("b", fraction)
-        entry = await anext(watch)
+        entry = await change()
         changes.append((entry.name, entry.state.value, entry.progress and entry.progress.fraction))
     harness.loader.engines[0].finish_load()
     await load
-    last = await anext(watch)
+    last = await change()
 
     assert first == ["a", "b"]
     assert changes == [("b", "loading", fraction) for fraction in (0.0, 0.25, 0.5)]

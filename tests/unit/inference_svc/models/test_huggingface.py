@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -25,32 +26,18 @@ from inference_svc.models.sources import RemoteFile
 from svc_kit.lifecycle import StartupError
 
 
-class FakeHub:
-    """A fake of `hf_hub_download` that returns a path or raises an error."""
-
-    def __init__(self, result: Exception | str) -> None:
-        self.result = result
-        self.call: tuple[object, ...] = ()
-
-    def __call__(self, repo_id: str, filename: str, **options: object) -> str:
-        self.call = (repo_id, filename, options)
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
-
-
 def response(status: int) -> httpx2.Response:
     return httpx2.Response(status, request=httpx2.Request("GET", "https://hub.test/x"))
 
 
 def test_a_file_is_downloaded_to_the_folder(tmp_path: Path) -> None:
     """To a cache in the data folder, in the revision that was asked for."""
-    hub = FakeHub(str(tmp_path / "downloaded.gguf"))
+    hub = Mock(return_value=str(tmp_path / "downloaded.gguf"))
 
     path = HuggingFaceDownloads(tmp_path, hub)(RemoteFile("o/r", "f.gguf", "v1"))
 
     assert path == tmp_path / "downloaded.gguf"
-    assert hub.call == ("o/r", "f.gguf", {"revision": "v1", "cache_dir": tmp_path})
+    hub.assert_called_once_with("o/r", "f.gguf", revision="v1", cache_dir=tmp_path)
 
 
 class GatedHub(BaseHTTPRequestHandler):
@@ -107,9 +94,42 @@ def test_a_failed_download_is_a_startup_error(
     tmp_path: Path, error: Exception, expected: str
 ) -> None:
     """With the model reference and what to do."""
-    download = HuggingFaceDownloads(tmp_path, FakeHub(error))
+    download = HuggingFaceDownloads(tmp_path, Mock(side_effect=error))
     with pytest.raises(StartupError) as raised:
         download(RemoteFile("owner/repo", "model.gguf", None))
 
     assert expected in str(raised.value)
     assert str(raised.value).startswith("model hf:owner/repo/model.gguf: ")
+
+
+FIND = """if True:
+    import json, os, sys
+    from tests.support.model_hub import REPOSITORY, run_model_hub
+    with run_model_hub({}) as hub:
+        os.environ.update(hub.variables)
+        from inference_svc.models.huggingface import find_files
+        for source, *sizes in map(str.split, sys.argv[1:]):
+            hub.files = {name: bytes(int(size)) for name, size in zip(sizes[::2], sizes[1::2])}
+            beside, source = source != "/mmproj.gguf", f"hf:{REPOSITORY}{source}".rstrip("-")
+            files = find_files(source, with_projector=beside, with_adapter=beside)
+            print(*[file.name for file in files])
+"""
+
+
+def test_the_files_of_a_model_are_found() -> None:
+    """The model by its quantization, if possible as a word; an adapter by its name and size. Files
+    whose names are all those of adapters are models."""
+    cases = {
+        "- x-LoRA-Q4_K_M.gguf 90 x-LoRA-Q8_0.gguf 90": "x-LoRA-Q4_K_M.gguf",
+        "- x-Q4_K_M.gguf 90 x-lora-Q8_0.gguf 90": "x-Q4_K_M.gguf",
+        "- x.gguf 90 lora/a.gguf 30 mmproj.gguf 90": "x.gguf mmproj.gguf a.gguf",
+        "- Flora.gguf 90 x-lorablated.gguf 30": "Flora.gguf",
+        ":F16 BF16.gguf 90 F16.gguf 90": "F16.gguf",
+        ":f16 a_BF16.gguf 90 a_F16.gguf 90": "a_F16.gguf",
+        ":Q4_K x-Q4_K_M.gguf 90 x.Q4_K.gguf 90": "x.Q4_K.gguf",
+        ":Q4_K x-Q4_K_M.gguf 90 x-Q4_K_S.gguf 90": "x-Q4_K_M.gguf",
+        "/mmproj.gguf mmproj.gguf 90 x.gguf 90 x-lora.gguf 30": "mmproj.gguf",
+    }
+    found = subprocess.check_output([sys.executable, "-c", FIND, *cases], text=True)
+
+    assert found.splitlines() == list(cases.values())

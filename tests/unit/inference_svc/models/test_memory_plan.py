@@ -77,6 +77,14 @@ def test_requested_limits_are_used() -> None:
     assert plan(64 * GIB, RequestedLimits(3, 5000)) == (3, 5000)
 
 
+@pytest.mark.parametrize("layout", [Layout.STREAMS, Layout.UNIFIED])
+def test_a_model_that_computes_one_sequence_at_once_has_one_slot(layout: Layout) -> None:
+    """Also if more are requested."""
+    requested = RequestedLimits(slots=4, layout=layout)
+
+    assert plan(64 * GIB, requested, architecture="plamo2")[0] == 1
+
+
 def test_a_requested_context_may_exceed_the_trained_one() -> None:
     """With a warning in the log."""
     (limits,) = plan_limits(

@@ -87,7 +87,6 @@ def test_only_a_folder_with_one_model_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("missing.gguf", "there is no such file; give a path, a folder, hf:"),
         ("", "a model reference is empty"),
         ("hf:owner/repo", "write hf:owner/repository/file.gguf"),
         ("hf:owner/repo/model.bin", "write hf:owner/repository/file.gguf"),
@@ -104,15 +103,31 @@ def test_an_invalid_reference_is_a_startup_error(text: str, expected: str) -> No
     assert "\n" not in str(raised.value)
 
 
-def test_a_truncated_file_is_a_startup_error(tmp_path: Path) -> None:
-    """With the file and the problem, also if it is in a folder."""
-    path = tmp_path / "broken.gguf"
+def test_a_file_that_cannot_be_used_does_not_hide_the_others(tmp_path: Path) -> None:
+    """Whether it is named or in a folder; it has the problem and what to do."""
+    good, path = write_model(tmp_path / "a.gguf"), tmp_path / "broken.gguf"
     path.write_bytes(BUNDLED_PATH.read_bytes()[:100_000])
+    named = resolve_models([str(path), str(good)], refuse_download)
+    found = resolve_models([str(tmp_path)], refuse_download)
 
-    with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated.*Download the"):
-        resolve_names(str(path))
-    with pytest.raises(StartupError, match=r"broken\.gguf: the file is truncated"):
-        resolve_names(str(tmp_path))
+    assert {model.name: bool(model.problem) for model in found} == {"a": False, "broken": True}
+    assert [named[0].problem, named[1]] == [found[1].problem, found[0]]
+    assert "broken.gguf: the file is truncated" in named[0].problem
+    assert "Download the file again" in named[0].problem
+
+
+def test_a_file_that_is_not_there_does_not_hide_the_others(tmp_path: Path) -> None:
+    """Nor does a download that fails."""
+
+    def fail(remote: RemoteFile) -> Path:
+        raise StartupError(f"{remote} cannot be downloaded")
+
+    good = write_model(tmp_path / "a.gguf")
+    models = resolve_models([str(good), "x=missing.gguf", "hf:o/r/m.gguf"], fail)
+
+    assert [model.name for model in models] == ["a", "x", "m"]
+    assert "there is no such file; give a path, a folder, hf:" in models[1].problem
+    assert models[2].problem == "hf:o/r/m.gguf cannot be downloaded"
 
 
 def test_an_empty_folder_and_an_empty_list_are_refused(tmp_path: Path) -> None:

@@ -6,12 +6,22 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 
 from inference_svc.chat.control_tokens import PromptSpan
-from inference_svc.chat.conversation import Conversation, ToolChoice, ToolMode, ToolSpec
-from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.conversation import (
+    Conversation,
+    TemplateOptions,
+    ToolChoice,
+    ToolMode,
+    ToolSpec,
+)
+from inference_svc.chat.parsers.formats import (
+    FAMILIES,
+    ReasoningFormat,
+    ToolCallFormat,
+    TurnFormat,
+)
+from inference_svc.chat.reasoning_support import ThinkingMode, ThinkingSupport
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.rpc.output_constraints import (
-    TOOL_CALL_SYNTAXES,
-    TRIGGERS,
     chat_output_spec,
     constrained_format,
     text_output_spec,
@@ -86,9 +96,10 @@ def test_each_constraint_is_converted_to_an_output_format(
     "constraint", [pb.Constraint(), pb.Constraint(json_object=False)], ids=["unset", "false"]
 )
 def test_free_text_has_no_output_spec(constraint: pb.Constraint) -> None:
-    """Also with optional tools in Llama's format, whose calls have no marker."""
+    """Also with optional tools in a format without grammars."""
+    prompt = make_prompt(TurnFormat(tool_calls=ToolCallFormat.MUSE))
     assert text_output_spec(constraint) is None
-    assert convert_turn(make_conversation(ToolMode.AUTO), constraint) is None
+    assert convert_turn(make_conversation(ToolMode.AUTO), constraint, prompt) is None
     assert convert_turn(make_conversation(ToolMode.NONE), constraint) is None
 
 
@@ -109,7 +120,7 @@ def test_required_tool_calls_replace_the_output_format() -> None:
     calls = require_calls(spec)
 
     assert spec == OutputSpec(None, calls, None)
-    assert calls.ways == TOOL_CALL_SYNTAXES[ToolCallFormat.LLAMA]
+    assert calls.ways == FAMILIES[ToolCallFormat.LLAMA].syntaxes
     assert (calls.required, calls.several) == (True, True)
     assert [(tool.name, tool.strict, tool.field) for tool in calls.tools] == [
         ("get_weather", False, "tools[0].parameters_json"),
@@ -141,23 +152,31 @@ def test_an_output_format_and_optional_tools_are_both_allowed() -> None:
 
 
 @pytest.mark.parametrize("notation", list(ToolCallFormat))
-def test_strict_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
-    """In formats whose calls begin with a marker, after the reasoning."""
+def test_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
+    """In formats whose calls can be told from text, after the reasoning."""
     prompt = make_prompt(TurnFormat(ReasoningFormat.THINK, notation), opens_in_reasoning=True)
     spec = convert_turn(make_conversation(ToolMode.AUTO), prompt=prompt)
-    trigger = TRIGGERS.get(notation, "")
+    family = prompt.turn_format.family
+    triggers = family.triggers
 
-    assert (spec is None) is (not trigger)
+    assert (spec is None) is (not triggers and not family.begin)
     if spec is not None:
         calls = require_calls(spec)
-        assert spec == OutputSpec(None, calls, REASONING)
-        assert (calls.trigger, calls.required, calls.several) == (trigger, False, True)
-        assert all((syntax.before or syntax.head).startswith(trigger) for syntax in calls.ways)
+        barred = prompt.turn_format.interrupts(offers_tools=True)
+        markers = prompt.turn_format.reasoning_markers
+        assert markers is not None
+        reasoning = Reasoning(*markers, is_open=True, barred=barred)
+        assert spec == OutputSpec(None, calls, reasoning)
+        assert (calls.triggers, calls.required, calls.several) == (triggers, False, True)
+        assert (calls.begin, calls.heads) == (family.begin, family.heads)
+        assert calls.barred == family.barred
+        beginnings = [syntax.begin for syntax in calls.ways]
+        if notation not in (ToolCallFormat.LLAMA, ToolCallFormat.HARMONY):
+            assert all(text.startswith(triggers) for text in beginnings)
         assert constrained_format(prompt.turn_format, spec) == prompt.turn_format
         unopened = replace(prompt, opens_in_reasoning=False)
         optional = convert_turn(make_conversation(ToolMode.AUTO), prompt=unopened)
-        assert optional == replace(spec, thought=replace(REASONING, is_open=False))
-    assert convert_turn(make_conversation(ToolMode.AUTO, "get_weather"), prompt=prompt) is None
+        assert optional == replace(spec, thought=replace(reasoning, is_open=False))
 
 
 REASONING = Reasoning("<think>", "</think>", is_open=True)
@@ -174,7 +193,6 @@ HARMONY = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
         (make_prompt(), None, None),
         (make_prompt(), False, None),
         (make_prompt(TurnFormat()), True, None),
-        (make_prompt(HARMONY), True, None),
     ],
 )
 def test_an_output_format_applies_after_the_reasoning(
@@ -186,6 +204,30 @@ def test_an_output_format_applies_after_the_reasoning(
     assert spec == OutputSpec(OUTPUT_FORMAT, None, reasoning)
 
 
+@pytest.mark.parametrize(
+    ("mode", "enable", "thinks"),
+    [
+        (ThinkingMode.SWITCHABLE, None, False),
+        (ThinkingMode.SWITCHABLE, True, True),
+        (ThinkingMode.ALWAYS, None, True),
+        (ThinkingMode.SWITCHABLE, False, False),
+        (ThinkingMode.NONE, None, False),
+        (ThinkingMode.NONE, True, True),
+    ],
+)
+def test_a_model_that_thinks_may_do_so_before_a_required_call(
+    mode: ThinkingMode, enable: bool | None, thinks: bool
+) -> None:
+    """If the request enables it or its template cannot switch it off; others are forced to call."""
+    asked = replace(
+        make_conversation(ToolMode.REQUIRED), options=TemplateOptions(enable_thinking=enable)
+    )
+    spec = convert_turn(asked, prompt=replace(make_prompt(), thinking=ThinkingSupport(mode)))
+
+    assert spec is not None
+    assert (spec.thought is not None) is thinks
+
+
 def test_a_continued_message_has_no_reasoning() -> None:
     """Although the request enables thinking."""
     spec = convert_turn(conversation(user("q"), assistant("so"), enable_thinking=True), REGEX)
@@ -194,7 +236,7 @@ def test_a_continued_message_has_no_reasoning() -> None:
 
 
 def test_a_constrained_turn_is_parsed_in_the_format_of_its_grammar() -> None:
-    """The model's own format or Hermes for calls; Harmony channels are not parsed."""
+    """The model's own format, or Hermes for calls."""
     calls_spec = convert_turn(make_conversation(ToolMode.REQUIRED))
     both_spec = convert_turn(make_conversation(ToolMode.AUTO), REGEX)
     text_spec = text_output_spec(REGEX)
@@ -206,7 +248,31 @@ def test_a_constrained_turn_is_parsed_in_the_format_of_its_grammar() -> None:
     assert constrained_format(THINKING, both_spec) == THINKING._replace(
         tool_calls=ToolCallFormat.HERMES
     )
-    assert require_calls(both_spec).ways == TOOL_CALL_SYNTAXES[ToolCallFormat.HERMES]
+    assert require_calls(both_spec).ways == FAMILIES[ToolCallFormat.HERMES].syntaxes
     assert constrained_format(THINKING, text_spec) == THINKING
-    assert constrained_format(HARMONY, calls_spec) == TurnFormat(tool_calls=ToolCallFormat.HERMES)
-    assert constrained_format(HARMONY, text_spec) == TurnFormat()
+    assert constrained_format(HARMONY, calls_spec) == HARMONY
+    assert constrained_format(HARMONY, text_spec) == HARMONY
+
+
+def test_an_output_format_in_channels_begins_the_final_one() -> None:
+    """After an analysis, if the request enables it."""
+    family = HARMONY.family
+    asked = conversation(user("q"), enable_thinking=True)
+    spec = convert_turn(asked, REGEX, make_prompt(HARMONY))
+
+    assert spec is not None
+    assert spec.opening == family.opening != ""
+    assert spec.thought is not None
+    assert spec.thought.after == family.after_reasoning != ""
+
+
+@pytest.mark.parametrize("mode", [ToolMode.NONE, ToolMode.AUTO, ToolMode.REQUIRED])
+def test_a_continued_answer_in_channels_begins_none(mode: ToolMode) -> None:
+    """A call is the next message."""
+    asked = conversation(user("q"), assistant("so"), tools=TOOLS, choice=ToolChoice(mode))
+    spec = convert_turn(asked, REGEX, make_prompt(HARMONY))
+
+    assert spec is not None
+    assert (spec.opening, spec.thought) == ("", None)
+    for way in spec.calls.ways if spec.calls is not None else ():
+        assert way.begin.startswith("<|end|><|start|>assistant")

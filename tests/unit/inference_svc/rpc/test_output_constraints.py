@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
-from inference_svc.rpc.output_constraints import TOOL_CALL_SYNTAXES, enforced_tool_call_format
+from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat, TurnFormat
+from inference_svc.rpc.output_constraints import enforced_tool_call_format
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar
 from inference_svc.structured_output.matcher import build_matcher
 from inference_svc.structured_output.spec import (
+    ID,
     NUMBER,
+    SPACE,
     CallableTool,
     OutputSpec,
     ToolCallSpec,
@@ -34,8 +36,9 @@ CONTROL_TOKENS = {
 END_TOKEN = 310
 SYNTAXES = [
     pytest.param(notation, syntax, id=f"{notation}-{number}")
-    for notation, syntaxes in TOOL_CALL_SYNTAXES.items()
-    for number, syntax in enumerate(syntaxes)
+    for notation, family in FAMILIES.items()
+    for number, syntax in enumerate(family.syntaxes)
+    if not syntax.arguments and not syntax.ends_turn and notation is not ToolCallFormat.PYTHONIC
 ]
 
 
@@ -45,7 +48,8 @@ def format_calls(syntax: ToolCallSyntax, calls: tuple[tuple[str, str], ...]) -> 
         f"{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}".replace(NUMBER, str(number))
         for number, (name, arguments) in enumerate(calls)
     )
-    return syntax.before + syntax.between.join(texts) + syntax.after
+    text = syntax.before + syntax.between.join(texts) + syntax.after
+    return text.replace(SPACE, "\n").replace(ID, "abcdef123")
 
 
 def tokenize(text: str, control: dict[str, int]) -> Iterator[int]:
@@ -74,10 +78,10 @@ def test_calls_are_enforced_and_parsed_in_every_syntax(
 ) -> None:
     """One call, or several if that is allowed, and no other text."""
     spec = OutputSpec(
-        None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=True), None
+        None, ToolCallSpec(FAMILIES[notation].syntaxes, (WEATHER, TIME), True, several=True), None
     )
     single_call_spec = OutputSpec(
-        None, ToolCallSpec(TOOL_CALL_SYNTAXES[notation], (WEATHER, TIME), True, several=False), None
+        None, ToolCallSpec(FAMILIES[notation].syntaxes, (WEATHER, TIME), True, several=False), None
     )
     one, two = format_calls(syntax, CALLS[:1]), format_calls(syntax, CALLS)
 
@@ -93,7 +97,7 @@ def test_calls_are_enforced_and_parsed_in_every_syntax(
 
 
 def test_calls_are_enforced_in_hermes_format_if_the_model_format_is_unsuitable() -> None:
-    """Formats not based on JSON, and beside an output format those without a marker."""
+    """Formats without a grammar, and beside an output format those without a marker."""
     assert (
         enforced_tool_call_format(ToolCallFormat.MISTRAL, beside_form=True)
         is ToolCallFormat.MISTRAL
@@ -104,22 +108,16 @@ def test_calls_are_enforced_in_hermes_format_if_the_model_format_is_unsuitable()
     assert (
         enforced_tool_call_format(ToolCallFormat.LLAMA, beside_form=True) is ToolCallFormat.HERMES
     )
-    for notation in set(ToolCallFormat) - set(TOOL_CALL_SYNTAXES):
+    for notation in (ToolCallFormat.OFF, ToolCallFormat.MUSE):
         assert enforced_tool_call_format(notation, beside_form=False) is ToolCallFormat.HERMES
 
 
 def test_the_model_chooses_the_numbers_of_calls() -> None:
     """Any number is accepted, but no other text and no empty one."""
-    (syntax,) = TOOL_CALL_SYNTAXES[ToolCallFormat.KIMI]
+    (syntax,) = FAMILIES[ToolCallFormat.KIMI].syntaxes
     spec = OutputSpec(None, ToolCallSpec((syntax,), (TIME,), True, several=False), None)
     call = format_calls(syntax, (("get_time", "{}"),))
 
     assert is_accepted(spec, call.replace(":0<", ":27<"), CONTROL_TOKENS)
     assert not is_accepted(spec, call.replace(":0<", ":x<"), CONTROL_TOKENS)
     assert not is_accepted(spec, call.replace(":0<", ":<"), CONTROL_TOKENS)
-
-
-def test_every_syntax_has_text_before_and_after_the_name() -> None:
-    """Otherwise the grammar could not enforce a call."""
-    for syntaxes in TOOL_CALL_SYNTAXES.values():
-        assert all(syntax.head and syntax.middle for syntax in syntaxes)

@@ -11,6 +11,7 @@ from corral.inference.v1 import inference_service_pb2 as service_pb
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
+from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.limits.limiter import Admission
 from inference_svc.rpc.generation_span import GenerationSpan
@@ -65,12 +66,25 @@ class FakeGeneration:
         """Deliver a token with this text."""
         self.stream.deliver(events.Delta(choice, (text,), (7,), ()))
 
+    def deliver_tokens(self, *pieces: bytes) -> None:
+        """Deliver tokens with these bytes and their log probabilities."""
+        detokenizer = Detokenizer()
+        for number, piece in enumerate(pieces):
+            chosen = events.ChosenLogprob(
+                events.Logprob(number, piece or b"<eos>", -number), (), text=piece
+            )
+            text = detokenizer.push(piece)
+            self.stream.deliver(events.Delta(0, (text,), (number,), (chosen,)))
+
     def finish(
-        self, choice: int = 0, reason: events.FinishReason = events.FinishReason.STOP
+        self,
+        choice: int = 0,
+        reason: events.FinishReason = events.FinishReason.STOP,
+        stop_text: str | None = None,
     ) -> None:
         """Finish a choice with three output tokens, two of them reasoning."""
         timings = events.Timings(0.5, 0.25, 2.0)
-        self.stream.deliver(events.Finished(choice, reason, None, 2, 3, timings, 0, 0, 2))
+        self.stream.deliver(events.Finished(choice, reason, stop_text, 2, 3, timings, 0, 0, 2))
 
 
 def text_turns(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
@@ -264,6 +278,41 @@ async def test_reasoning_is_parsed_in_joined_deltas() -> None:
     assert done.usage.reasoning_tokens == 2
 
 
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([b"Hi", b" all", b""], [(0, b"Hi"), (1, b" all")]),
+        ([b"<think>", b"hm", b"</think>", b"\n\n", b" Yes", b"."], [(4, b"Yes"), (5, b".")]),
+        ([b"One.\n\n", CALL.encode()], [(0, b"One.")]),
+        ([b"a", b".\n", b"b"], [(0, b"a"), (1, b".\n"), (2, b"b")]),
+        ([b"a <", b" b"], [(0, b"a <"), (1, b" b")]),
+        ([b"a<tool", b"_call>" + CALL.encode()[11:]], [(0, b"a")]),
+        ([b" \xf0\x9f", b"\x98\x80", b"!"], [(0, b" \xf0\x9f"), (1, b"\x98\x80"), (2, b"!")]),
+        (
+            [b"<think>x</think>", b" \xf0\x9f", b"\x98", b"\x80"],
+            [(1, b"\xf0\x9f"), (2, b"\x98"), (3, b"\x80")],
+        ),
+    ],
+)
+async def test_log_probabilities_are_those_of_the_content(
+    pieces: list[bytes], expected: list[tuple[int, bytes]]
+) -> None:
+    """Tokens of reasoning, calls and markers have none, nor has the token that ends the turn. Of a
+    token that is content in part only that part is its text."""
+    generation = FakeGeneration()
+    generation.deliver_tokens(*pieces)
+    generation.finish()
+
+    deltas, _, _ = await collect_chat(generation)
+    chosen = [entry.chosen for delta in deltas for entry in delta.logprobs]
+
+    assert [(token.token_id, token.token) for token in chosen] == expected
+    assert [token.logprob for token in chosen] == [-number for number, _ in expected]
+    assert "".join(delta.content for delta in deltas).encode() == b"".join(
+        token for _, token in expected
+    )
+
+
 async def test_pending_pieces_of_a_tool_call_are_joined() -> None:
     """The delta has one tool call with the complete arguments."""
     generation = FakeGeneration()
@@ -276,15 +325,29 @@ async def test_pending_pieces_of_a_tool_call_are_joined() -> None:
     assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
 
 
-async def test_the_finish_reason_stays_length_with_tool_calls() -> None:
-    """A truncated call must not look complete."""
+@pytest.mark.parametrize(
+    ("size", "reason", "stop_text", "arguments"),
+    [
+        (len(CALL), events.FinishReason.LENGTH, None, ['{"a": 1}']),
+        (-15, events.FinishReason.LENGTH, None, ['{"a": ']),
+        (-15, events.FinishReason.STOP, " ", ['{"a": ']),
+        (-15, events.FinishReason.STOP, None, ['{"a": ']),
+        (22, events.FinishReason.STOP, None, []),
+    ],
+)
+async def test_the_finish_reason_of_a_call_that_is_cut_off_is_length(
+    size: int, reason: events.FinishReason, stop_text: str | None, arguments: list[str]
+) -> None:
+    """Whether the limit, a stop text or the model itself cut it: it must not look complete."""
     generation = FakeGeneration()
-    generation.deliver_text(CALL)
-    generation.finish(reason=events.FinishReason.LENGTH)
+    generation.deliver_text(CALL[:size])
+    generation.finish(reason=reason, stop_text=stop_text)
 
-    _, finished, _ = await collect_chat(generation)
+    deltas, finished, _ = await collect_chat(generation)
 
     assert finished.reason == pb.FINISH_REASON_LENGTH
+    assert [call.arguments_json for delta in deltas for call in delta.tool_calls] == arguments
+    assert "".join(delta.content for delta in deltas) == ""
 
 
 async def test_tool_calls_beyond_the_maximum_are_dropped() -> None:

@@ -10,6 +10,7 @@ from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVoc
 from inference_svc.structured_output.spec import (
     MAX_OUTPUT_FORMAT_BYTES,
     MAX_TOOL_SCHEMAS_BYTES,
+    ArgumentSyntax,
     CallableTool,
     OutputFormat,
     OutputFormatKind,
@@ -50,7 +51,7 @@ class CountingJobs(InlineJobs):
 
 
 async def compile_spec(spec: OutputSpec, jobs: InlineJobs | None = None) -> str:
-    return await GrammarCompiler(jobs or InlineJobs()).compile(spec, VOCABULARY)
+    return (await GrammarCompiler(jobs or InlineJobs()).compile(spec, VOCABULARY)).text
 
 
 async def compile_error(spec: OutputSpec, jobs: InlineJobs | None = None) -> DomainError:
@@ -152,7 +153,7 @@ async def test_an_invalid_grammar_is_refused_with_the_reason(
 
 
 async def test_an_invalid_tool_schema_is_an_error_of_that_tool() -> None:
-    """An unsupported keyword is an error only if the tool is strict."""
+    """The pointer tells where in its schema."""
     schema = '{"properties": {"a": {"not": {}}}}'
     unsupported = replace(TOOL, schema=schema, field="tools[1].parameters_json")
     calls = ToolCallSpec((SYNTAX,), (TOOL, unsupported), required=True, several=True)
@@ -161,8 +162,57 @@ async def test_an_invalid_tool_schema_is_an_error_of_that_tool() -> None:
     assert isinstance(error, SchemaInvalid)
     assert error.metadata["field"] == "tools[1].parameters_json"
     assert error.metadata["pointer"] == "#/properties/a"
-    lenient = replace(calls, tools=(replace(unsupported, strict=False),))
-    await compile_spec(OutputSpec(None, lenient, None))
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_refused", "is_free"),
+    [
+        ('{"properties": {"a": {"type": "integer"}}}', False, False),
+        ('{"properties": {"a": {"uniqueItems": true}, "b": {"type": "integer"}}}', True, False),
+        ('{"properties": {"a": {"type": "wat"}}}', True, True),
+        ('{"type": "string"}', True, True),
+        ("[]", True, True),
+        ("{", True, True),
+        (f'{{"description": "{"x" * MAX_TOOL_SCHEMAS_BYTES}"}}', True, True),
+    ],
+    ids=["valid", "keyword", "type", "no object", "an array", "no JSON", "too long"],
+)
+async def test_a_schema_that_cannot_be_enforced_is_an_error_only_of_a_strict_tool(
+    schema: str, is_refused: bool, is_free: bool
+) -> None:
+    """Otherwise it is named: what can be enforced of it is, and failing that, any object is."""
+    tool = replace(TOOL, name="g", schema=schema, strict=False, field="tools[1].parameters_json")
+    calls = ToolCallSpec((SYNTAX,), (TOOL, tool), required=True, several=True)
+    spec = OutputSpec(None, calls, None)
+    compiled = await GrammarCompiler(InlineJobs()).compile(spec, VOCABULARY)
+    _, *grammars = json.loads(compiled.text)["grammars"]
+    types = [grammar["json_schema"].get("type") for grammar in grammars]
+
+    assert compiled.ignored == (("tools[1].parameters_json",) if is_refused else ())
+    assert "integer" in types
+    assert ("object" in types) is is_free
+    if is_refused:
+        strict = replace(calls, tools=(TOOL, replace(tool, strict=True)))
+        error = await compile_error(OutputSpec(None, strict, None))
+        assert error.metadata["field"] in ("tools[1].parameters_json", "tools")
+
+
+async def test_a_schema_that_fails_its_job_is_ignored_unless_its_tool_is_strict() -> None:
+    """The tools are then offered with any object as arguments."""
+
+    class FailingJobs(CountingJobs):
+        async def run(self, job: Job, payload: Any, *, key: str = "") -> Any:
+            if any("heavy" in tool["schema"] for tool in payload["asked"]["calls"]["tools"]):
+                raise JobFailed(FailureKind.MEMORY, "it needed too much memory")
+            return await super().run(job, payload, key=key)
+
+    tool = replace(TOOL, schema='{"title": "heavy"}', strict=False)
+    calls = ToolCallSpec((SYNTAX,), (tool,), required=True, several=True)
+    compiled = await GrammarCompiler(FailingJobs()).compile(
+        OutputSpec(None, calls, None), VOCABULARY
+    )
+
+    assert (compiled.ignored, "heavy" in compiled.text) == (("tools[0]",), False)
 
 
 async def test_markers_that_are_control_tokens_are_matched_by_id() -> None:
@@ -172,7 +222,7 @@ async def test_markers_that_are_control_tokens_are_matched_by_id() -> None:
     grammar = json.loads(await compile_spec(OutputSpec(DIGITS.form, calls, reasoning)))
     rules = grammar["grammars"][0]["lark_grammar"]
 
-    assert 'call_0: <[301]> "f:" @arguments_0' in rules
+    assert 'call_0: <[301]> "f:" "{" argument' in rules
     assert 'begun: "a" <[301]> "b" thinking' in rules
     assert "thinking: /(?s:.*)/ <[300]>" in rules
 
@@ -230,3 +280,28 @@ async def test_a_format_that_fails_its_job_is_invalid(kind: FailureKind) -> None
     assert isinstance(schema_error, SchemaInvalid)
     assert isinstance(grammar_error, GrammarInvalid)
     assert "longer than 1.5 s" in schema_error.metadata["problem"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ('{"patternProperties": {"^a": {"type": "integer"}}}', "patternProperties"),
+        ('{"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"type": "object"}]}}}', "anyOf"),
+    ],
+)
+async def test_a_keyword_that_tags_cannot_enforce_is_ignored_unless_its_tool_is_strict(
+    schema: str, keyword: str
+) -> None:
+    """What concerns single arguments is enforced."""
+    way = ToolCallSyntax("[CALLS]", ":", "!", arguments=ArgumentSyntax("<", ">", "."))
+    tool = replace(TOOL, schema=schema, strict=False)
+    calls = ToolCallSpec((way,), (tool,), required=True, several=False)
+    compiled = await GrammarCompiler(InlineJobs()).compile(
+        OutputSpec(None, calls, None), VOCABULARY
+    )
+    strict = replace(calls, tools=(replace(tool, strict=True),))
+    error = await compile_error(OutputSpec(None, strict, None))
+
+    assert compiled.ignored == ("tools[0]",)
+    assert isinstance(error, SchemaInvalid)
+    assert (error.field, keyword in error.problem) == ("tools[0]", True)

@@ -4,11 +4,11 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from inference_svc.chat.parsers import delimited
-from inference_svc.chat.parsers.formats import ToolCallFormat
-from inference_svc.rpc.output_constraints import OTHER_TRIGGERS, TOOL_CALL_SYNTAXES, TRIGGERS
+from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar
 from inference_svc.structured_output.spec import (
+    ID,
     NUMBER,
     CallableTool,
     OutputSpec,
@@ -23,6 +23,12 @@ TOOL = CallableTool(
     "f", '{"properties": {"a": {"type": "integer"}}, "required": ["a"]}', True, "tools[0]"
 )
 OTHER = CallableTool("g", "", True, "tools[1]")
+TRIGGERS = {
+    name: family.triggers[0]
+    for name, family in FAMILIES.items()
+    if family.triggers and not any(way.arguments or way.ends_turn for way in family.syntaxes)
+}
+BARRED = {name: FAMILIES[name].barred for name in TRIGGERS if FAMILIES[name].barred}
 every_format = pytest.mark.parametrize("call_format", TRIGGERS, ids=lambda each: each.value)
 every_trigger = pytest.mark.parametrize("is_control_token", [False, True])
 """Whether the vocabulary has the trigger as a control token or only as text."""
@@ -31,7 +37,7 @@ every_trigger = pytest.mark.parametrize("is_control_token", [False, True])
 def write_call(syntax: ToolCallSyntax, arguments: str = ARGUMENTS, name: str = "f") -> str:
     """A single call in a syntax."""
     call = f"{syntax.before}{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}"
-    return f"{call}{syntax.after}".replace(NUMBER, "0")
+    return f"{call}{syntax.after}".replace(NUMBER, "0").replace(ID, "a1")
 
 
 class Turn:
@@ -51,12 +57,12 @@ class Turn:
         self._control = {"<end>": END, **{text: 300 + i for i, text in enumerate(texts)}}
         self._tokenizer: LLTokenizer = byte_tokenizer(VOCABULARY_SIZE, self._control, [END])
         calls = ToolCallSpec(
-            TOOL_CALL_SYNTAXES[call_format],
+            FAMILIES[call_format].syntaxes,
             (TOOL, OTHER),
             False,
             several,
-            trigger=trigger,
-            barred=OTHER_TRIGGERS.get(call_format, ()),
+            triggers=FAMILIES[call_format].triggers,
+            barred=FAMILIES[call_format].barred,
         )
         self._grammar = whole_grammar(OutputSpec(None, calls, reasoning), self._control)
 
@@ -82,7 +88,7 @@ def test_text_is_free_and_calls_match_their_schemas(
 ) -> None:
     """Text around calls may have reasoning and incomplete markers."""
     turn, trigger = Turn(call_format, is_control_token), TRIGGERS[call_format]
-    for syntax in TOOL_CALL_SYNTAXES[call_format]:
+    for syntax in FAMILIES[call_format].syntaxes:
         valid = write_call(syntax)
         assert turn.matches(valid)
         assert turn.matches(f"<think>Hm.{valid}")
@@ -106,19 +112,19 @@ def test_a_second_call_is_refused_unless_several_are_allowed(
 ) -> None:
     """Free text may follow the first call."""
     turn = Turn(call_format, is_control_token, several=False)
-    for syntax in TOOL_CALL_SYNTAXES[call_format]:
+    for syntax in FAMILIES[call_format].syntaxes:
         valid = write_call(syntax)
         assert turn.matches(f"One. {valid} Done.")
         assert not turn.matches(f"{valid}{valid}")
 
 
 @every_trigger
-@pytest.mark.parametrize("call_format", OTHER_TRIGGERS)
+@pytest.mark.parametrize("call_format", BARRED)
 def test_a_call_cannot_begin_with_another_trigger(
     call_format: ToolCallFormat, is_control_token: bool
 ) -> None:
     """Parsers accept other triggers, as text or control tokens, but no schema would apply."""
-    others, syntax = OTHER_TRIGGERS[call_format], TOOL_CALL_SYNTAXES[call_format][0]
+    others, syntax = BARRED[call_format], FAMILIES[call_format].syntaxes[0]
     for control_texts in ((), others):
         turn = Turn(call_format, is_control_token, control_texts=control_texts)
         for other in others:
@@ -128,14 +134,13 @@ def test_a_call_cannot_begin_with_another_trigger(
 
 
 def test_every_text_that_begins_a_call_is_a_trigger() -> None:
-    """In every format with JSON after a marker."""
-    assert set(TRIGGERS) == set(TOOL_CALL_SYNTAXES) - {ToolCallFormat.LLAMA}
+    """Also the variants that parsers accept."""
     for call_format, markers in (
         (ToolCallFormat.DEEPSEEK, delimited.DEEPSEEK),
         (ToolCallFormat.KIMI, delimited.KIMI),
     ):
-        triggers = {TRIGGERS[call_format], *OTHER_TRIGGERS[call_format]}
-        assert triggers == {*markers.begins, markers.call}
+        triggers = {*FAMILIES[call_format].triggers, *BARRED[call_format]}
+        assert triggers == set(markers.call_begins)
 
 
 @pytest.mark.parametrize("control_texts", [(), ("</think>",), ("<think>", "</think>")])
@@ -145,7 +150,7 @@ def test_reasoning_may_have_triggers(
     call_format: ToolCallFormat, is_control_token: bool, control_texts: tuple[str, ...]
 ) -> None:
     """Calls are only parsed, and only constrained, after the reasoning."""
-    trigger, syntax = TRIGGERS[call_format], TOOL_CALL_SYNTAXES[call_format][0]
+    trigger, syntax = TRIGGERS[call_format], FAMILIES[call_format].syntaxes[0]
     valid, invalid = write_call(syntax), write_call(syntax, '{"a": "x"}')
     for is_open in (True, False):
         turn = Turn(
@@ -164,3 +169,17 @@ def test_reasoning_may_have_triggers(
         for text in ("", "Hello.", " \n<th", "a < b, [c]", valid):
             assert turn.matches(text)
         assert turn.matches(invalid) is is_open
+
+
+@every_trigger
+@every_format
+def test_reasoning_that_a_call_would_end_has_no_triggers(
+    call_format: ToolCallFormat, is_control_token: bool
+) -> None:
+    """So that no call escapes its schema."""
+    trigger = TRIGGERS[call_format]
+    reasoning = Reasoning("<think>", "</think>", is_open=True, barred=(trigger,))
+    turn = Turn(call_format, is_control_token, several=False, reasoning=reasoning)
+
+    assert turn.matches("Hm.</think>Yes.")
+    assert not turn.matches(f"Hm. {trigger}")

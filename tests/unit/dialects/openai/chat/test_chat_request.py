@@ -6,6 +6,7 @@ import pytest
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from corral.inference.v1.generation_pb2 import TextChoices
 
+from dialects.anthropic.message_request import message_request, parse_message
 from dialects.openai.chat.chat_request import body_reasoning, chat_request, parse_chat
 from dialects.openai.errors import error_body
 from svc_kit.errors import DomainError
@@ -129,7 +130,13 @@ def test_null_means_not_given() -> None:
         ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
         ({"prediction": {"type": "content", "content": 5}}, "prediction.content", "invalid_type"),
         ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
-        ({"n_probs": 5}, "n_probs", "unsupported_parameter"),
+        ({"n_probs": 21}, "n_probs", "integer_above_max_value"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "unsupported_parameter"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "x" * 129}}]},
+            "tools[0].function.name",
+            "string_above_max_length",
+        ),
         ({"modalities": ["text", "audio"]}, "modalities", "unsupported_value"),
         ({"stream": "yes"}, "stream", "invalid_type"),
         (
@@ -256,33 +263,21 @@ def test_neutral_values_of_unsupported_fields_are_accepted() -> None:
     assert make_request(**neutral) == make_request()
 
 
-def test_an_answer_can_be_sent_back() -> None:
-    """The assistant message of a response is a valid request message."""
-    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    turn = {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-        "annotations": [],
-        "audio": None,
-        "function_call": None,
-        "reasoning_content": "hm",
-        "tool_calls": [call | {"index": 0}],
-    }
-    answer = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "42"}]}
+def test_n_probs_is_another_name_for_log_probabilities() -> None:
+    """llama-server's. With it and without it the response has OpenAI's form."""
+    assert make_request(n_probs=3) == make_request(logprobs=True, top_logprobs=3)
+    assert make_request(n_probs=3, logprobs=True) == make_request(logprobs=True)
 
-    messages = make_request(messages=[USER, turn, answer]).conversation.messages
 
-    assert messages[1] == chat_pb2.ChatMessage(
-        role=chat_pb2.ROLE_ASSISTANT,
-        reasoning="hm",
-        tool_calls=[chat_pb2.ToolCall(id="c1", name="look", arguments_json="{}")],
-    )
-    assert messages[2] == chat_pb2.ChatMessage(
-        role=chat_pb2.ROLE_TOOL,
-        tool_call_id="c1",
-        parts=[chat_pb2.ContentPart(text="42")],
-    )
+def test_names_of_tools_have_up_to_128_characters() -> None:
+    """In Anthropic's form too."""
+    name = "mcp__server.of-many__" + "x" * 107
+    chat = make_request(tools=[{"type": "function", "function": {"name": name}}])
+    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hi"}]}
+    tools = [{"name": name, "input_schema": {}}]
+    message = message_request(parse_message(body | {"tools": tools})).proto
+
+    assert chat.conversation.tools[0].name == message.conversation.tools[0].name == name
 
 
 @pytest.mark.parametrize(

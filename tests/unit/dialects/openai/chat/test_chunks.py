@@ -268,6 +268,17 @@ def test_choices_of_several_prompts_are_numbered() -> None:
     assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (7, 7)
 
 
+def test_choices_follow_the_prompt() -> None:
+    """What a choice has before the prompt is complete is held back."""
+    chunks = ChatChunks(make_envelope(), chat_body(n=2, stream=True, prompt_logprobs=0))
+    prompt = ChatEvent(prompt_tokens={"tokens": [{"token": b"a", "logprob": -0.5}]})
+    events = [chat_accepted(), chat_delta("b", index=1), prompt, chat_delta("a")]
+    decoded = decode(frame for event in events for frame in chunks.frames(event))
+
+    assert ["prompt_logprobs" in chunk for chunk in decoded] == [False, False, True, False, False]
+    assert [chunk["choices"][0]["index"] for chunk in decoded[3:]] == [1, 0]
+
+
 def test_echo_sends_the_prompt_first() -> None:
     """Each choice starts with its prompt."""
     chunks = text_chunks(

@@ -58,6 +58,11 @@ def test_prompts_have_four_forms(prompt: Any, sent: list[Any]) -> None:
         ({"prompt": "a", "logprobs": 21}, "logprobs", "integer_above_max_value"),
         ({"prompt": "a", "prompt_logprobs": 21}, "prompt_logprobs", "integer_above_max_value"),
         ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", "integer_below_min_value"),
+        (
+            {"prompt": "a", "truncate_prompt_tokens": 2, "echo": True},
+            "truncate_prompt_tokens",
+            "invalid_value",
+        ),
         ({"prompt": "a", "n": 2, "best_of": 1}, "best_of", "invalid_value"),
         ({"prompt": "a", "best_of": 21}, "best_of", "integer_above_max_value"),
         ({"prompt": "a", "best_of": 2, "stream": True}, "best_of", "invalid_value"),

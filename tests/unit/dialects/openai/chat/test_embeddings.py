@@ -43,6 +43,24 @@ def test_unset_fields_stay_unset() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "truncates"),
+    [
+        ({}, False),
+        ({"truncate": False}, False),
+        ({"truncate": "NONE"}, False),
+        ({"truncate": True}, True),
+        ({"truncate": "END"}, True),
+        ({"truncate_prompt_tokens": -1}, True),
+    ],
+)
+def test_texts_that_are_too_long_are_cut_on_request(
+    fields: dict[str, Any], truncates: bool
+) -> None:
+    """In the forms of Ollama, TEI and vLLM."""
+    assert make_request(input="a", **fields).truncate is truncates
+
+
+@pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
         ({}, "input", "missing_required_parameter"),
@@ -57,7 +75,12 @@ def test_unset_fields_stay_unset() -> None:
         ({"input": "a", "dimensions": 0}, "dimensions", "integer_below_min_value"),
         ({"input": "a", "dimensions": "8"}, "dimensions", "invalid_type"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
-        ({"input": "a", "truncate": True}, "truncate", "unsupported_parameter"),
+        ({"input": "a", "truncate": "left"}, "truncate", "invalid_value"),
+        (
+            {"input": "a", "truncate_prompt_tokens": 5},
+            "truncate_prompt_tokens",
+            "integer_above_max_value",
+        ),
         ({"input": "a", "nonsense": 1}, "nonsense", "unknown_parameter"),
         ({"input": "a", "stream": True}, "stream", "unknown_parameter"),
     ],

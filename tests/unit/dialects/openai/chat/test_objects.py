@@ -245,7 +245,8 @@ def test_a_model_object() -> None:
         "created": 1700000000,
         "owned_by": "corral",
     }
-    assert shown["state"] == "ready"
+    assert (shown["state"], shown["problem"]) == ("ready", None)
+    assert model_object(model_pb2.Model(problem="not a GGUF file"))["problem"] == "not a GGUF file"
     assert (shown["shutdown_date"], shown["max_model_len"], shown["aliases"]) == (None, 4096, ["n"])
     assert shown["input_modalities"] == ["text"]
     assert model_list([model]) == {"object": "list", "data": [shown]}

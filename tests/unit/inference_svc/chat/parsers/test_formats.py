@@ -3,7 +3,7 @@
 import pytest
 
 from inference_svc.chat.parsers.formats import (
-    READERS,
+    FAMILIES,
     REASONING_MARKERS,
     FormatOverride,
     ReasoningFormat,
@@ -44,7 +44,7 @@ TEMPLATES = {
     "{{ '<|END_THINKING|>' }}": ("json", "cohere"),
     "<|tool_calls_section_begin|>{% for call in calls %}<|tool_call_begin|>{{ call.id }}"
     "<|tool_call_argument_begin|>{% endfor %}<think></think>": ("kimi", "think"),
-    "{{ '<|im_system|>tool_declare<|im_middle|>' }}{{ tools }}": ("kimi", "off"),
+    "{{ '<|im_system|>tool_declare<|im_middle|>' }}{{ tools }}": ("kimi", "think"),
     "<|START_THINKING|>{{ plan }}<|END_THINKING|><|START_ACTION|>[\n"
     '    {"tool_call_id": "{{ i }}", "tool_name": "{{ name }}"}]<|END_ACTION|>': (
         "cohere",
@@ -91,18 +91,9 @@ def test_hermes_calls_are_used_if_a_template_does_not_support_tools() -> None:
     assert detected == TurnFormat(ReasoningFormat.MISTRAL, ToolCallFormat.HERMES)
 
 
-def test_only_cohere_has_frame_texts() -> None:
-    """The parser removes these texts around content."""
-    with_frames = {name for name in ToolCallFormat if TurnFormat(tool_calls=name).frame_texts}
-    cohere = TurnFormat(tool_calls=ToolCallFormat.COHERE)
-
-    assert with_frames == {ToolCallFormat.COHERE}
-    assert set(cohere.frame_texts) < set(cohere.marker_texts)
-
-
-def test_every_format_has_a_reader_and_markers() -> None:
+def test_every_format_has_markers() -> None:
     """All values of both enums are implemented."""
-    assert {*READERS, ToolCallFormat.OFF, ToolCallFormat.HARMONY} == set(ToolCallFormat)
+    assert {*FAMILIES, ToolCallFormat.OFF} == set(ToolCallFormat)
     assert {*REASONING_MARKERS, ReasoningFormat.OFF} == set(ReasoningFormat)
     for calls in ToolCallFormat:
         assert bool(TurnFormat(tool_calls=calls).marker_texts) == (calls != "off")

@@ -1,18 +1,27 @@
-"""Parsing of the outputs of each model family, whole and in pieces."""
+"""Parsing of the outputs of each model family, whole, in pieces and cut off."""
 
 import json
+import re
+from typing import Any
 
 import pytest
 
 from inference_svc.chat.parsers.formats import ToolCallFormat
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import Golden, decode_pieces, feed
+from tests.support.turns import Golden, decode_pieces, feed, merge_deltas
 
 CASES = [
     pytest.param(golden, id=f"{family}: {golden.label}")
     for family, goldens in GOLDEN.items()
     for golden in goldens
 ]
+
+
+def _is_broken(case: Any) -> bool:
+    """Whether its calls are invalid, too deep or none."""
+    return not case.values[0].expected.calls or any(
+        word in case.id for word in ("break", "deep", "malformed")
+    )
 
 
 @pytest.mark.parametrize("golden", CASES)
@@ -29,6 +38,25 @@ def test_a_turn_may_be_split_at_any_byte(golden: Golden) -> None:
     splits.append([data[place : place + 1] for place in range(len(data))])
 
     assert [s for s in splits if golden.parse(decode_pieces(s)) != golden.expected] == []
+
+
+@pytest.mark.parametrize("golden", [golden for golden in CASES if not _is_broken(golden)])
+def test_a_call_that_is_cut_off_is_neither_content_nor_complete(golden: Golden) -> None:
+    """At the limit, after any character: markers are never content, arguments are as far as they
+    came, and the turn tells that it ended in a call. A Markdown fence alone is no call."""
+    for end in range(len(golden.text)):
+        parser = golden.parser()
+        deltas = [feed(parser, golden.text[:end])]
+        parser.finish(cut_before="")
+        content, _, calls = merge_deltas([*deltas, parser.pop_delta()])
+        whole = golden.expected.calls[: len(calls)]
+
+        assert golden.expected.content.startswith(re.sub(r"\s*(```\w*)?$", "", content)), end
+        assert [name for name, _ in calls] == [name for name, _ in whole]
+        assert calls[:-1] == whole[:-1]
+        if calls != whole:
+            assert whole[-1][1].startswith(calls[-1][1])
+            assert parser.ends_in_call
 
 
 def test_every_format_has_golden_turns() -> None:
@@ -51,8 +79,9 @@ def test_arguments_of_complete_calls_are_json(family: str) -> None:
 
 @pytest.mark.parametrize(
     "family",
-    ["hermes", "llama", "mistral", "deepseek", "kimi", "cohere", "apertus", "qwen-coder", "gemma"],
-)
+    ["hermes", "llama", "mistral", "deepseek", "kimi", "cohere", "apertus", "qwen-coder", "gemma",
+     "pythonic"],
+)  # fmt: skip
 def test_long_texts_in_arguments_stream(family: str) -> None:
     """They are not buffered until their end."""
     golden = next(g for g in GOLDEN[family] if "Paris" in g.text and len(g.expected.calls) > 0)

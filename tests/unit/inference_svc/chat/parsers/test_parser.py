@@ -27,7 +27,7 @@ def test_text_of_a_format_without_markers_is_not_buffered() -> None:
     """Or trimmed."""
     parser = make_parser(PLAIN)
 
-    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n")
+    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=((0, 10),))
     assert finish(parser) == TurnDelta()
     assert not parser.has_tool_calls
 
@@ -152,7 +152,6 @@ def test_variants_of_a_call_are_accepted(text: str, arguments: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "<tool_call>",
         "<tool_call>hello</tool_call>",
         "a\n<tool_call>\n{broken}\n</tool_call>\nb",
         '<tool_call>{"name": 5, "arguments": {}}</tool_call>',
@@ -162,7 +161,6 @@ def test_variants_of_a_call_are_accepted(text: str, arguments: str) -> None:
         '<tool_call>{"name": "f", "arguments": "not json"}</tool_call>',
         '<tool_call>[{"name": "f"}, 5]</tool_call>',
         "<tool_call>[]</tool_call>",
-        '<tool_call>{"name": "f"',
         "text <tool_ca",
         "1 < 2 <tool_response>",
     ],
@@ -170,6 +168,57 @@ def test_variants_of_a_call_are_accepted(text: str, arguments: str) -> None:
 def test_an_invalid_call_is_content(text: str) -> None:
     """Including its markers."""
     assert parse(text, make_parser()) == (text, "", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "cut_before", "content"),
+    [
+        ("Hm. <tool_call>", None, "Hm. "),
+        ('Hm. <tool_call>\n{"name": "f"', None, "Hm. "),
+        ('Hm. <tool_call>\n{"name": "f"', "\n", "Hm. "),
+        ("Hm. <tool_ca", "", "Hm. "),
+        ("Hm. <", "\n", "Hm. <"),
+        ("<thi", "", ""),
+    ],
+)
+def test_a_call_that_ends_before_its_arguments_is_not_content(
+    text: str, cut_before: str | None, content: str
+) -> None:
+    """Whether the model, a stop text or the limit ended it. At the limit, half a marker is not
+    content either."""
+    parser = make_parser()
+    parser.feed(text)
+    parser.finish(cut_before)
+
+    assert parser.pop_delta().content == content
+    assert parser.ends_in_call == ("<tool_call>" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cut_before", "is_call"),
+    [
+        ('{"name": "get_wea', None, True),
+        ('[{"name": "get_time", "argu', None, True),
+        ('{"function": {"na', None, True),
+        ("[get_wea", None, True),
+        ("[get_wea", "", True),
+        ("[", None, False),
+        ("[", "", True),
+        ('{"name": "Bob", "age": 5', "", False),
+        ('{"id": 1, "age": 5', "", False),
+        ("Use\n```", "", False),
+        (" functools", None, False),
+    ],
+)
+def test_a_call_without_a_marker_is_known_by_its_keys_or_the_name_of_a_tool(
+    text: str, cut_before: str | None, is_call: bool
+) -> None:
+    """Other text is content. At the limit, what may become a call is none."""
+    parser = TurnParser(TurnFormat(tool_calls=ToolCallFormat.JSON), tools=TOOLS)
+    parser.feed(text)
+    parser.finish(cut_before)
+
+    assert (parser.ends_in_call, parser.pop_delta().content) == (is_call, "" if is_call else text)
 
 
 def test_a_call_after_an_invalid_one_is_parsed() -> None:

@@ -1,0 +1,112 @@
+"""Finds the files that the source of an added model means, before anything is downloaded."""
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from inference_svc.media.fetcher import MediaFetcher
+from inference_svc.model_pool.added_models_file import AddedModel
+from inference_svc.models.metadata import default_name, split_paths
+from inference_svc.models.sources import DownloadFile
+from model_files.gguf import ModelFileInvalid
+from svc_kit.errors import InvalidField, MissingField
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import AllowedFolders
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+_FILE_NAME: Final = re.compile(r"[\w. ()+=@,-]{1,200}\.gguf", re.ASCII)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class AddedModelSources:
+    """Files in allowed folders, on allowed hosts and on the Hugging Face Hub."""
+
+    def __init__(self, fetcher: MediaFetcher, folders: AllowedFolders) -> None:
+        self._fetcher = fetcher
+        self._folders = folders
+
+    async def find_files(self, wanted: AddedModel) -> AddedModel:
+        """Fill in the files of a model, its projector, and its name if it has none.
+
+        Raises:
+            InvalidField, MissingField: the source has no such file, or is not allowed.
+            DownloadFailed: the Hub cannot be reached.
+        """
+        if not wanted.source:
+            raise MissingField(field="source")
+        if wanted.sha256 and not _SHA256.fullmatch(wanted.sha256):
+            raise InvalidField(field="sha256", problem="a SHA-256 has 64 hexadecimal digits")
+        files = await self._remote_files("source", wanted.source, not wanted.projector)
+        source, projector = wanted.source, wanted.projector or "auto"
+        if not files:
+            source = str(self._folders.find("source", source))
+        elif not source.startswith("hf:"):
+            source = files[0].source  # as httpx writes it
+        name = wanted.name or default_name(Path(files[0].name if files else source))
+        if _NAME.fullmatch(name) is None:
+            problem = f"{name!r} is not 1 to 128 of A-Z, a-z, 0-9 and '._:/-'"
+            raise InvalidField(field="name", problem=problem)
+        if wanted.sha256:
+            files = _with_digest(files, source, wanted.sha256)
+        if projector not in ("auto", "none"):
+            if added := await self._remote_files("projector", projector, with_projector=False):
+                files, projector = (*files, *added), added[0].name
+            else:
+                projector = str(self._folders.find("projector", projector))
+        if len({file.name for file in files}) < len(files):
+            problem = "its file has the same name as one of the model"
+            raise InvalidField(field="projector", problem=problem)
+        return replace(wanted, name=name, source=source, projector=projector, files=files)
+
+    async def _remote_files(
+        self, field: str, source: str, with_projector: bool
+    ) -> tuple[DownloadFile, ...]:
+        """The files of a source that are downloaded; none if it is a path."""
+        if source.startswith("hf:"):
+            # Imported here because huggingface_hub is slow to import and seldom needed.
+            from inference_svc.models.huggingface import find_files
+
+            try:
+                return await asyncio.to_thread(
+                    find_files,
+                    source,
+                    with_projector=with_projector,
+                    with_adapter=field == "source",
+                )
+            except StartupError as error:
+                raise InvalidField(field=field, problem=str(error)) from error
+        if "://" not in source:
+            return ()
+        url, _ = self._fetcher.check(field, source)
+        folder, _, name = url.path.rpartition("/")
+        if not _FILE_NAME.fullmatch(name):
+            problem = "the URL must end with the name of a file, *.gguf"
+            raise InvalidField(field=field, problem=problem)
+        return tuple(
+            DownloadFile(source=str(url.copy_with(path=f"{folder}/{each}")), name=each)
+            for each in _part_names(field, name)
+        )
+
+
+def _part_names(field: str, first: str) -> list[str]:
+    """The names of all parts of a split model, else of the file. Raises `InvalidField`."""
+    try:
+        return [part.name for part in split_paths(Path(first))]
+    except ModelFileInvalid as error:
+        raise InvalidField(field=field, problem=error.problem) from None
+
+
+def _with_digest(
+    files: tuple[DownloadFile, ...], source: str, digest: str
+) -> tuple[DownloadFile, ...]:
+    """Set the digest of the only file of a model."""
+    if len(_part_names("source", files[0].name if files else source)) > 1:
+        raise InvalidField(field="sha256", problem="the model is split into several files")
+    if not files:
+        return files
+    if files[0].sha256 not in ("", digest):
+        problem = f"the Hub names another, {files[0].sha256}"
+        raise InvalidField(field="sha256", problem=problem)
+    return (replace(files[0], sha256=digest), *files[1:])

@@ -1,0 +1,89 @@
+"""The file of the models that operators add while the service runs, and of their aliases."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from inference_svc.models.sources import DownloadFile
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import atomic_file
+from svc_kit.logs import hide_queries
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedModel:
+    """A model that an operator added. `files` are to be downloaded: those of the model, then its
+    projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
+    it."""
+
+    name: str
+    source: str
+    sha256: str = ""
+    projector: str = ""
+    files: tuple[DownloadFile, ...] = ()
+    pinned: bool = False
+    idle_ttl_s: float | None = None
+
+    def has_fields_of(self, wanted: "AddedModel") -> bool:
+        """Whether it has the source of another, and each other field that is set there."""
+        return self.source == wanted.source and all(
+            getattr(wanted, name) in ("", "auto", False, None, getattr(self, name))
+            for name in ("sha256", "projector", "pinned", "idle_ttl_s")
+        )
+
+    @property
+    def shown_source(self) -> str:
+        """Its source for clients and logs."""
+        return hide_queries(self.source)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its downloads, the same for the same files and digests."""
+        sources = [f"{file.source} {file.sha256}" for file in self.files] or [self.source]
+        return sha256("\n".join(sources).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class AddedModels:
+    """All added models and aliases, by name."""
+
+    models: dict[str, AddedModel]
+    aliases: dict[str, str]
+
+
+def read_added_models(path: Path) -> AddedModels:
+    """Read the file of added models; nothing if there is none.
+
+    Raises:
+        StartupError: the file cannot be read, or is of a later release.
+    """
+    try:
+        stored = json.loads(path.read_text())
+        if stored["version"] != _VERSION:
+            raise ValueError(f"its version is {stored['version']}")
+        models = [
+            AddedModel(**{**each, "files": tuple(DownloadFile(**file) for file in each["files"])})
+            for each in stored["models"]
+        ]
+        return AddedModels({each.name: each for each in models}, dict(stored["aliases"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return AddedModels({}, {})
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        remedy = "restore it from a backup, or remove it to start without added models"
+        raise StartupError(f"{path} cannot be read ({error}): {remedy}") from error
+
+
+def write_added_models(path: Path, added: AddedModels) -> None:
+    """Replace the file of added models, durably. Raises `OSError`."""
+    models = [asdict(each) for each in added.models.values()]
+    stored = {"version": _VERSION, "models": models, "aliases": added.aliases}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(json.dumps(stored, indent=1).encode())
+        file.flush()
+        os.fsync(file.fileno())

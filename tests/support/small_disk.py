@@ -1,0 +1,38 @@
+"""A small file system, and files that fill it."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MIB = 1024 * 1024
+
+
+@contextmanager
+def mount_disk(folder: Path, size_mib: int) -> Iterator[Path]:
+    """Mount a file system of this size; skips the test where that is not allowed."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a file system; a simulated full disk is tested elsewhere")
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this machine does not allow mounts")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Fill a disk, except for `leave` bytes, with a file that can be deleted again."""
+    ballast = disk / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        system = os.statvfs(disk)
+        num_bytes = system.f_bavail * system.f_frsize - leave
+        while num_bytes > 0:
+            num_bytes -= file.write(bytes(min(num_bytes, MIB)))
+    return ballast

@@ -1,0 +1,109 @@
+"""Added models before and while the service starts, over a pool with fake engines."""
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+from inference_svc.config import InferenceSettings
+from inference_svc.model_pool.added_models import AddedModelsService
+from inference_svc.model_pool.added_models_file import AddedModel
+from inference_svc.model_pool.catalog import ModelEntry
+from svc_kit.errors import ModelExists, ModelLoadFailed, ModelLoading, ModelNotFound
+from tests.support.gguf_files import write_model
+from tests.support.pooled import PoolHarness
+
+STORED = Path(__file__).resolve().parents[3] / "golden" / "added_models.json"
+ALIAS = "hf.co/o/r:Q4_K_M"
+
+
+@pytest.fixture
+def harness() -> PoolHarness:
+    """A pool with a model of the settings."""
+    return PoolHarness("a")
+
+
+@pytest.fixture
+def added(tmp_path: Path, harness: PoolHarness) -> AddedModelsService:
+    """Two models that were added earlier: "m" is on a host that is not allowed any more, and the
+    file of "own" is missing. In the folder of downloads is one that no model uses."""
+    stored = STORED.read_text().replace("hf:o/r/m.gguf@c0ffee", "https://other.test/m.gguf")
+    (tmp_path / "added_models.json").write_text(stored)
+    (tmp_path / "models" / "added" / "unused").mkdir(parents=True)
+
+    async def load_adapter(model: ModelEntry, path: Path) -> None:
+        raise AssertionError(f"{model.name} has no adapter {path}")
+
+    return AddedModelsService(InferenceSettings(data_dir=tmp_path), harness.pool, load_adapter)
+
+
+@pytest.mark.parametrize("name", ["m", "own", ALIAS])
+async def test_added_models_are_known_before_the_service_has_started(
+    added: AddedModelsService, harness: PoolHarness, name: str
+) -> None:
+    """A client waits instead of hearing that there is none, and the name stays taken."""
+    with pytest.raises(ModelLoading):
+        harness[name]
+    with pytest.raises(ModelExists):
+        harness.catalog.check_free(name)
+
+    assert added.find(name).name in ("m", "own")
+
+
+async def test_models_that_cannot_be_used_any_more_are_failed_until_they_are_removed(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path
+) -> None:
+    """With their aliases, while the service has started. Folders that no model uses are deleted."""
+    await added.start()
+    await harness.pool.changes.wait_for(
+        lambda: all(each.problem for each in harness.catalog.pending.values())
+    )
+    for name in ("m", "own", ALIAS):
+        with pytest.raises(ModelLoadFailed):
+            harness[name]
+    for name in (ALIAS, "m", "own"):
+        await added.remove(name, force=False)
+        with pytest.raises(ModelNotFound):
+            harness[name]
+    await added.close()
+
+    assert not (tmp_path / "models" / "added" / "unused").exists()
+
+
+async def test_names_are_given_once(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path
+) -> None:
+    """An alias that is repeated, or the name itself, is no other name; removing frees each."""
+    source = str(write_model(tmp_path / "models" / "tiny.gguf"))
+    for aliases in (["tiny", "t", "t"], ["t", "u"]):
+        await added.add(AddedModel(name="tiny", source=source), aliases)
+    await harness.pool.changes.wait_for(lambda: harness.catalog.has_model("tiny"))
+    aliases_of = {name: harness[name].aliases for name in ("tiny", "t", "u")}
+    await added.remove("tiny", force=False)
+    await added.close()
+
+    assert aliases_of == dict.fromkeys(("tiny", "t", "u"), ("t", "u"))
+    for name in ("tiny", "t", "u"):
+        harness.catalog.check_free(name)
+
+
+async def test_a_model_is_removed_at_any_moment(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path
+) -> None:
+    """While its file is examined too: it is never there afterwards, and its name is free. Its task
+    ends without an error."""
+    problems: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    source = str(write_model(tmp_path / "models" / "tiny.gguf"))
+    for number in range(40):
+        await added.add(AddedModel(name="tiny", source=source), ["t"])
+        for _ in range(number % 20):
+            await asyncio.sleep(0)
+        await added.remove("tiny", force=False)
+        for name in ("tiny", "t"):
+            harness.catalog.check_free(name)
+    await added.close()
+    gc.collect()
+
+    assert problems == []
