@@ -99,9 +99,8 @@ class EngineRuns:
 
         async def compile_grammar() -> str:
             async with SandboxPool(SandboxSettings(min_children=0, max_children=1)) as pool:
-                return await GrammarCompiler(pool).compile(
-                    OutputSpec(form, None, None), self._vocabulary
-                )
+                spec = OutputSpec(form, None, None)
+                return (await GrammarCompiler(pool).compile(spec, self._vocabulary)).text
 
         return Constraint(asyncio.run(compile_grammar()), form.field)
 

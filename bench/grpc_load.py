@@ -2,18 +2,13 @@
 
 Compared with `llama-batched-bench` it shows the cost of the engine and its frontend; compared with
 `loadgen`, the cost of the gateway. Messages are parsed after the measurement.
-
-    python -m bench.grpc_load --target 127.0.0.1:50051 --requests 32 --concurrency 8
 """
 
-import argparse
 import asyncio
-import json
 import time
 from contextlib import nullcontext
 
 import grpc.aio
-import uvloop
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1.inference_service_pb2 import (
     GenerateRequest,
@@ -21,8 +16,8 @@ from corral.inference.v1.inference_service_pb2 import (
     TokenIds,
 )
 
-from bench.streams import Arrival, LoadError, LoadFigures, Stream, check_streams, decode_rate
-from bench.workload import SAMPLINGS, Workload
+from bench.streams import Arrival, LoadError, Stream, check_streams
+from bench.workload import Workload
 
 METHOD = "/corral.inference.v1.InferenceService/Generate"
 TIMEOUT_S = 600.0
@@ -86,29 +81,3 @@ def read_stream(sent: float, reads: list[tuple[float, bytes]]) -> Stream:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
     )
-
-
-def main() -> None:
-    """Load one server and print the figures as a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--target", default="127.0.0.1:50051")
-    parser.add_argument("--model", default="", help="default: the first model of the server")
-    parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=32)
-    parser.add_argument("--shared-prefix-tokens", type=int, default=0)
-    parser.add_argument("--output-tokens", type=int, default=128)
-    parser.add_argument("--sampling", choices=sorted(SAMPLINGS), default="greedy")
-    parser.add_argument("--seed", type=int, default=0)
-    options = vars(parser.parse_args())
-    target, model = options.pop("target"), options.pop("model")
-    workload = Workload(**options | {"sampling": SAMPLINGS[options["sampling"]]})
-    streams = uvloop.run(run_load(target, workload, model))
-    figures = LoadFigures.from_streams(streams).to_json()
-    if workload.requests == workload.concurrency:
-        figures["decode_tokens_per_s"] = round(decode_rate(streams), 3)
-    print(json.dumps(figures))
-
-
-if __name__ == "__main__":
-    main()

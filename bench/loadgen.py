@@ -2,11 +2,8 @@
 
 The client shares the machine with the server, so during the measurement it only records the bytes
 and the time of each read. It parses them afterwards.
-
-    python -m bench.loadgen --url http://127.0.0.1:8080 --requests 32 --concurrency 8
 """
 
-import argparse
 import asyncio
 import json
 import time
@@ -14,10 +11,8 @@ from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import uvloop
-
-from bench.streams import Arrival, LoadError, LoadFigures, Stream, check_streams
-from bench.workload import SAMPLINGS, Workload
+from bench.streams import Arrival, LoadError, Stream, check_streams
+from bench.workload import Workload
 
 TIMEOUT_S = 600.0
 
@@ -184,27 +179,3 @@ def _carries_text(chunk: dict[str, Any]) -> bool:
         choice.get("text") or (choice.get("delta") or {}).get("content")
         for choice in chunk.get("choices", ())
     )
-
-
-def main() -> None:
-    """Load one server and print the figures as a line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--model", default="bench")
-    parser.add_argument("--chat", action="store_true", help="/v1/chat/completions")
-    parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--concurrency", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--shared-prefix-tokens", type=int, default=0)
-    parser.add_argument("--output-tokens", type=int, default=64)
-    parser.add_argument("--sampling", choices=sorted(SAMPLINGS), default="greedy")
-    parser.add_argument("--seed", type=int, default=0)
-    options = vars(parser.parse_args())
-    url, model, chat = options.pop("url"), options.pop("model"), options.pop("chat")
-    workload = Workload(**options | {"sampling": SAMPLINGS[options["sampling"]]})
-    streams = uvloop.run(run_load(url, workload, model, chat=chat))
-    print(json.dumps(LoadFigures.from_streams(streams).to_json()))
-
-
-if __name__ == "__main__":
-    main()

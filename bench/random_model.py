@@ -1,9 +1,10 @@
 """Generates a model with random weights and a real vocabulary.
 
-It is as fast as a trained model of the same shape and needs no download; its output is noise. The
-vocabulary and `llama-quantize` (Q4_0) come from the llama.cpp source that `bench/peers.sh` fetches.
+It is as fast as a trained model of the same shape and needs no download; its output is noise. All
+layers have the same weights, which makes large models in a minute, too. The vocabulary and
+`llama-quantize` (Q4_0) come from the llama.cpp source that `bench/peers.sh` fetches.
 
-    python -m bench.random_model [--shape tiny|small|half] [--folder FOLDER] [--peers FOLDER]
+    python -m bench.random_model [--shape tiny|small|half|seven] [--folder FOLDER] [--peers FOLDER]
 """
 
 import argparse
@@ -42,6 +43,7 @@ SHAPES = {
     "tiny": Shape(192, 4, 6, 2, 512),
     "small": Shape(512, 8, 8, 2, 1536),
     "half": Shape(896, 24, 14, 2, 4864),  # a model of 0.5 billion parameters
+    "seven": Shape(3584, 28, 28, 4, 18944),  # 7.6 billion parameters, for GPUs
 }
 
 
@@ -104,26 +106,29 @@ def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
 def _add_weights(writer: gguf.GGUFWriter, shape: Shape, num_tokens: int) -> None:
     rng = np.random.default_rng(0)
 
-    def weights(name: str, rows: int, columns: int) -> None:
+    def weights(rows: int, columns: int) -> np.ndarray:
         drawn = rng.standard_normal((rows, columns), dtype=np.float32) * 0.02
-        writer.add_tensor(f"{name}.weight", drawn.astype(np.float16))
+        return drawn.astype(np.float16)
 
-    def constant(name: str, size: int, value: float) -> None:
-        writer.add_tensor(name, np.full(size, value, dtype=np.float32))
+    def constant(size: int, value: float) -> np.ndarray:
+        return np.full(size, value, dtype=np.float32)
 
-    weights("token_embd", num_tokens, shape.width)
-    constant("output_norm.weight", shape.width, 1)
-    for layer in range(shape.layers):
-        block = f"blk.{layer}."
-        constant(f"{block}attn_norm.weight", shape.width, 1)
-        constant(f"{block}ffn_norm.weight", shape.width, 1)
-        for name, rows in (("q", shape.width), ("k", shape.kv_width), ("v", shape.kv_width)):
-            weights(f"{block}attn_{name}", rows, shape.width)
-            constant(f"{block}attn_{name}.bias", rows, 0)
-        weights(f"{block}attn_output", shape.width, shape.width)
-        weights(f"{block}ffn_gate", shape.ffn_width, shape.width)
-        weights(f"{block}ffn_up", shape.ffn_width, shape.width)
-        weights(f"{block}ffn_down", shape.width, shape.ffn_width)
+    writer.add_tensor("token_embd.weight", weights(num_tokens, shape.width))
+    writer.add_tensor("output_norm.weight", constant(shape.width, 1))
+    layer = {
+        "attn_norm.weight": constant(shape.width, 1),
+        "attn_output.weight": weights(shape.width, shape.width),
+        "ffn_norm.weight": constant(shape.width, 1),
+        "ffn_gate.weight": weights(shape.ffn_width, shape.width),
+        "ffn_up.weight": weights(shape.ffn_width, shape.width),
+        "ffn_down.weight": weights(shape.width, shape.ffn_width),
+    }
+    for name, rows in (("q", shape.width), ("k", shape.kv_width), ("v", shape.kv_width)):
+        layer[f"attn_{name}.weight"] = weights(rows, shape.width)
+        layer[f"attn_{name}.bias"] = constant(rows, 0)
+    for number in range(shape.layers):
+        for name, tensor in layer.items():
+            writer.add_tensor(f"blk.{number}.{name}", tensor)
 
 
 def main() -> None:

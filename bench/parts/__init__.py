@@ -2,8 +2,10 @@
 
 from bench.parts import (
     batches,
+    calls,
     constrained,
     decode,
+    dialects,
     documents,
     files,
     interactive,
@@ -26,6 +28,7 @@ PARTS = (
     unique.PART,
     shared.PART,
     constrained.PART,
+    calls.PART,
     interactive.PART,
     memory.PART,
     files.PART,
@@ -35,6 +38,7 @@ PARTS = (
     queue.PART,
     search.PART,
     tokens.PART,
+    dialects.PART,
     documents.PART,
     pictures.PART,
 )

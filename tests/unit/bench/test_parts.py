@@ -9,6 +9,7 @@ from bench.parts import (
     batches,
     constrained,
     decode,
+    dialects,
     files,
     interactive,
     memory,
@@ -176,6 +177,21 @@ def test_the_allowed_cost_of_a_token_depends_on_the_streams() -> None:
     measurements = [Measurement(f"{n} at once", 0, "corral", 500.0) for n in (1, 4, 16)]
 
     assert [result.is_met for result in tokens.conclude(measurements)] == [True, True, False]
+
+
+def test_a_token_of_each_api_is_compared_with_a_chat_of_the_same_round() -> None:
+    """A tenth more is allowed."""
+    costs = {dialects.CHAT: 100.0, "/v1/messages": 110.0, "/api/chat": 111.0}
+    measurements = [
+        Measurement(path, number, "corral", value * (number + 1))
+        for path, value in costs.items()
+        for number in range(2)
+    ]
+    results = {result.load: result for result in dialects.conclude(measurements)}
+
+    assert results["/v1/messages"].ratios == (1.1, 1.1)
+    assert [results[path].is_met for path in [*costs][1:]] == [True, False]
+    assert results["/completion"].is_met is None
 
 
 def test_runs_are_compared_with_their_limits() -> None:
