@@ -19,6 +19,8 @@ from inference_svc.engine.media import MediaKind, Vectors
 from inference_svc.llama import devices, library
 from inference_svc.models.projector_file import ProjectorFile
 
+_PIXTRAL = "pixtral"
+_M_PERTURB = -6  # glibc's malloc.h
 _LARGEST_SIDE = 8192  # no projector uses more pixels of a picture without tiles
 _SIDES = range(64, _LARGEST_SIDE + 1)  # of pictures that may be worth scaling down
 _KINDS = {
@@ -72,6 +74,8 @@ class Projector:
     def __init__(self, settings: ProjectorSettings) -> None:
         """Load it. Raises `ProjectorMismatch`."""
         library.start()
+        if _PIXTRAL in settings.file.kinds:
+            _clear_new_memory()
         mtmd.mtmd_log_set(_log_line, ctypes.c_void_p(0))
         self.file = settings.file
         self._model = _open_text_model(settings.model_path)
@@ -247,6 +251,16 @@ def _grid(chunk: Any, num_tokens: int) -> tuple[int, int] | None:
     if num_tokens == 1 or last.t:
         return None  # with plain positions, each token is one later than the token before
     return last.x + 1, last.y + 1
+
+
+def _clear_new_memory() -> None:
+    """Have glibc fill the memory that it allocates with zeros, from now on.
+
+    libmtmd's graph of Pixtral clears the rows for [IMG_BREAK] by multiplying new memory by 0; where
+    that memory held a NaN, the vectors are NaN. Other C libraries cannot be told.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_M_PERTURB, 0xFF)  # allocated bytes become the complement of this one
 
 
 def _open_text_model(path: Path) -> Any:

@@ -329,6 +329,7 @@ async def test_log_probabilities_cover_the_text(aclient: openai.AsyncOpenAI) -> 
         model=MODEL,
         input=CAPITAL,
         reasoning={"effort": "low"},
+        temperature=0,
         include=["message.output_text.logprobs"],
         top_logprobs=1,
         stream=True,

@@ -39,6 +39,7 @@ function readStored() {
   }
 }
 
+/** Read the list of models; a failure is in `modelsError`. */
 export async function loadModels() {
   modelsError.value = null;
   try {
@@ -91,6 +92,7 @@ export async function generate() {
   let state = "done";
   let error = null;
   try {
+    if (!models.value) await loadModels(); // a message sent at once must name a model too
     const body = buildRequest(before);
     for await (const { data } of streamEvents("POST", "v1/chat/completions", { body, signal: controller.signal })) {
       answer = addChunk(answer, data);

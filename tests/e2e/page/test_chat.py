@@ -1,10 +1,11 @@
 """The chat of the page, in Chromium with the demo model."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Locator, Route, expect
 
 from tests.support.browser import Tab, needs_chromium
 from tests.support.rpc import CAPITAL
@@ -63,6 +64,26 @@ async def test_an_answer_streams_in(tab: Tab) -> None:
     await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "true")
     await tab.page.get_by_role("button", name="Stop").click()
     await expect(answers(tab).last).to_contain_text("stopped")
+
+
+async def test_a_message_may_be_sent_before_the_models_are_listed(tab: Tab) -> None:
+    """The request waits for the list, since it must name a model."""
+
+    async def answer_late(route: Route) -> None:
+        await sent.wait()
+        await route.continue_()
+
+    sent = asyncio.Event()
+    await tab.page.route("**/v1/models", answer_late)
+    await tab.go("chat")
+    async with tab.sends("**/v1/chat/completions") as body:
+        await ask(tab, CAPITAL)
+        await expect(answers(tab)).to_have_count(1)
+        sent.set()
+
+    assert body["model"]
+    await expect(answers(tab).last.get_by_role("button", name="Regenerate")).to_be_visible()
+    await expect(answers(tab).last).to_contain_text("Paris")
 
 
 async def test_stopping_ends_the_request_and_leaves_the_text(tab: Tab) -> None:

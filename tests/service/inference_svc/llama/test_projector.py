@@ -95,6 +95,28 @@ def test_vectors_and_chunks_equal_those_of_libmtmd(kind: str, media_pair: Pairs)
     assert all(map(np.array_equal, vectors, expected))
 
 
+def leave_nans_in_freed_memory() -> None:
+    """Blocks of many sizes, which later allocations get."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    sizes = [2**power for power in range(12, 25)] * 3
+    blocks = [libc.malloc(size) for size in sizes]
+    for block, size in zip(blocks, sizes, strict=True):
+        ctypes.memset(block, 0xFF, size)
+        libc.free(block)
+
+
+def test_pixtral_does_not_depend_on_what_memory_held(media_pair: Pairs) -> None:
+    """libmtmd multiplies the rows of [IMG_BREAK] by 0 before it sets them."""
+    leave_nans_in_freed_memory()
+    with (
+        opened(media_pair("pixtral")) as projector,
+        projector.split_image(200, 90, picture(200, 90).rgb) as split,
+    ):
+        assert [split.encode(i).shape for i, each in enumerate(split.chunks) if each.kind]
+
+
 IMAGE = MediaKind.IMAGE
 PICTURES = {
     "janus_pro": (ProjectedChunk(36, 36, IMAGE), []),
