@@ -18,7 +18,7 @@ class Row(NamedTuple):
 
     If `output`, there are logits for the last token. The last `drafted` tokens are a draft: there
     are logits for each of them, and for the token before. If `scored`, there are logits for all
-    tokens. With a `span` the tokens stand for vectors of this chunk.
+    tokens. With `spans` it is a row of vectors: those of these chunks, and of the text between.
     """
 
     slot: int
@@ -26,7 +26,7 @@ class Row(NamedTuple):
     tokens: Sequence[int]
     output: bool
     drafted: int = 0
-    span: MediaSpan | None = None
+    spans: tuple[MediaSpan, ...] = ()
     scored: bool = False
 
     @property
@@ -61,6 +61,8 @@ class NativeLimits:
     """Tokens that the encoder reads at once, for all sequences; None for a decoder."""
     vector_width: int = 0
     """Values of a vector that takes the place of a token."""
+    mixes_vectors: bool = False
+    """Whether a row of vectors may contain text, which gets the vectors of its tokens."""
 
     @property
     def pass_tokens(self) -> int:
@@ -73,7 +75,7 @@ class TokenBatch:
     """Parallel arrays of shape (tokens,): ids, positions, slots, and whether to output logits.
 
     A position is the index of a cell. In a batch of `vectors`, of shape (tokens, width), the tokens
-    are negative; `vector_rows` are its rows.
+    of chunks are negative; the vectors of others are not set. `vector_rows` are its rows.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -85,7 +87,7 @@ class TokenBatch:
 
     @classmethod
     def of(cls, rows: Sequence[Row], vectors: Sequence[Vectors] = ()) -> "TokenBatch":
-        """Concatenate rows of tokens, or rows of chunks with their vectors, in the given order."""
+        """Concatenate rows of tokens, or rows of vectors with the vectors, in the given order."""
         if vectors:
             joined = np.concatenate(vectors) if len(vectors) > 1 else vectors[0]
             return replace(cls._of_rows(rows), vectors=joined, vector_rows=tuple(rows))
@@ -96,7 +98,7 @@ class TokenBatch:
     @property
     def is_causal(self) -> bool:
         """Whether a token attends only to those before it."""
-        return all(row.span is None or row.span.is_causal for row in self.vector_rows)
+        return all(span.is_causal for row in self.vector_rows for span in row.spans)
 
     @classmethod
     def _of_rows(cls, rows: Sequence[Row]) -> "TokenBatch":
@@ -150,12 +152,17 @@ def _check_vectors(batch: TokenBatch, vectors: Vectors, limits: NativeLimits) ->
     is_float = vectors.dtype == np.float32 and vectors.flags.c_contiguous
     if vectors.shape != shape or not is_float:
         raise BatchLimitExceeded(f"vectors of {vectors.dtype} {vectors.shape}, not of {shape}")
-    if batch.outputs.any():
-        raise BatchLimitExceeded("a vector has an output")
+    is_text = batch.tokens >= 0
+    if batch.outputs[~is_text].any():
+        raise BatchLimitExceeded("a vector of a chunk has an output")
+    if is_text.any():
+        if not limits.mixes_vectors:
+            raise BatchLimitExceeded("a row of vectors has text")
+        _check_range("token", batch.tokens[is_text], limits.vocabulary_size)
     if batch.is_causal:
         return
-    (row, *others), span = batch.vector_rows, batch.vector_rows[0].span
-    if others or span is None or len(row.tokens) != span.num_tokens:
+    (row, *others), (span, *_) = batch.vector_rows, batch.vector_rows[0].spans
+    if others or len(row.tokens) != span.num_tokens:
         raise BatchLimitExceeded("a non-causal chunk is not whole and alone")
     if span.num_tokens > limits.pass_tokens:
         raise BatchLimitExceeded(

@@ -13,7 +13,7 @@ from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideError, single_token_mask
 from inference_svc.engine.events import FinishReason
 from inference_svc.engine.kv_cache.copies import CacheCopier
-from inference_svc.engine.media import Vectors, VectorsUnreadable, read_vectors
+from inference_svc.engine.media import Vectors, VectorsUnreadable, read_row
 from inference_svc.engine.output_processor import OutputProcessor
 from inference_svc.engine.prompt_scorer import PromptScorer
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
@@ -57,7 +57,7 @@ class Executor:
         self, work: SequenceOf[Work], rows: SequenceOf[Row], fillers: SequenceOf[Slot]
     ) -> bool:
         vectors: list[Vectors] = []
-        if rows[0].span is not None:
+        if rows[0].spans:
             work, vectors = self._read_vectors(work)
             rows = [item.row for item in work]
             if not rows:
@@ -97,12 +97,9 @@ class Executor:
         readable: list[Work] = []
         vectors: list[Vectors] = []
         for item in work:
-            row, span = item.row, item.row.span
-            if span is None:
-                continue
-            first, width = row.start - span.start, self._limits.vector_width
+            row, width = item.row, self._limits.vector_width
             try:
-                vectors.append(read_vectors(span, first, len(row.tokens), width))
+                vectors.append(read_row(row.spans, row.start, len(row.tokens), width))
                 readable.append(item)
             except VectorsUnreadable as problem:
                 log.error("the vectors of a picture or sound cannot be read: %s", problem)

@@ -88,15 +88,42 @@ def whole_prefix(spans: Iterable[MediaSpan], count: int) -> int:
     return count
 
 
-def part_at(spans: Iterable[MediaSpan], index: int) -> tuple[MediaSpan | None, int | None]:
-    """The chunk that has the token with an index, None in text, and the index of the token after
-    this chunk or text; None if the text has no end."""
+def part_at(
+    spans: Iterable[MediaSpan], index: int, *, length: int, max_text: int = 0
+) -> tuple[tuple[MediaSpan, ...], int]:
+    """The chunks of the row that starts at a token, none if it is text, and the index of the token
+    after the row. `length` is the number of all tokens.
+
+    A row of vectors has causal chunks, and texts of up to `max_text` tokens beside them. A chunk
+    that is not causal is a row of its own.
+    """
+    joined: list[MediaSpan] = []
+    end = index
     for span in spans:
-        if index < span.start:
-            return None, span.start
-        if index < span.end:
-            return span, span.end
-    return None, None
+        if span.end <= index:
+            continue
+        num_text = max(span.start - end, 0)
+        if num_text > max_text or not span.is_causal:
+            if not joined and not num_text:
+                return (span,), span.end
+            return tuple(joined), span.start if num_text <= max_text or not joined else end
+        joined.append(span)
+        end = span.end
+    return tuple(joined), length if length - end <= max_text or not joined else end
+
+
+def read_row(spans: Iterable[MediaSpan], start: int, count: int, width: int) -> Vectors:
+    """Read the vectors of chunks among `count` tokens from `start` on: shape (count, width). Those
+    of text are not set.
+
+    Raises `VectorsUnreadable`.
+    """
+    vectors = np.empty((count, width), np.float32)
+    for span in spans:
+        first, end = max(start, span.start), min(start + count, span.end)
+        chunk = read_vectors(span, first - span.start, end - first, width)
+        vectors[first - start : end - start] = chunk
+    return vectors
 
 
 def read_vectors(span: MediaSpan, first: int, count: int, width: int) -> Vectors:

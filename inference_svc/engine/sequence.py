@@ -101,17 +101,21 @@ class Sequence:
             return 0
         return max(len(self.request.prompt) - self.num_computed, 1)
 
-    @property
-    def next_part(self) -> tuple[MediaSpan | None, int]:
-        """The chunk to which the next token to compute belongs, None in text, and how many tokens
-        of this chunk or text a step may compute now: a row never has tokens and vectors."""
+    def next_part(self, max_text: int) -> tuple[tuple[MediaSpan, ...], int]:
+        """The chunks of the next row, none if it is text, and how many tokens of it a step may
+        compute now. Texts of up to `max_text` tokens are computed with the chunks beside them,
+        unless their logits are wanted or an adapter may change their vectors."""
         count, computed = self.num_computable, self.num_computed
-        span, end = None, None
+        spans: tuple[MediaSpan, ...] = ()
         if computed < self.media_end:
-            span, end = part_at(self.request.media, computed)
-        if span is None and not self.is_scored:
+            if not self.is_scored or self.request.adapters:
+                max_text = 0
+            length = len(self.tokens)
+            spans, end = part_at(self.request.media, computed, length=length, max_text=max_text)
+            count = min(count, end - computed)
+        if not spans and not self.is_scored:
             count = min(count, self._num_before_scored)
-        return span, count if end is None else min(count, end - computed)
+        return spans, count
 
     @property
     def is_scored(self) -> bool:
@@ -210,7 +214,7 @@ class Plan:
     @property
     def has_vectors(self) -> bool:
         """Whether its rows are vectors of pictures or sounds."""
-        return self.rows[0].span is not None
+        return bool(self.rows[0].spans)
 
     @property
     def has_holes(self) -> bool:

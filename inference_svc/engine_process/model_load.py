@@ -16,7 +16,7 @@ from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.embeddings import EmbeddingSettings, LlamaEmbedding
 from inference_svc.llama.engine_memory import EngineMemory
-from inference_svc.llama.warmup import WarmUp, decode_full_batch, warm_up
+from inference_svc.llama.warmup import WarmUp, decode_full_batch, try_token_vectors, warm_up
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.file_identity import FileStamp, verify_files
 from inference_svc.snapshots.snapshot import Fingerprint
@@ -80,6 +80,8 @@ def _load_decoder(
     if memory.uses_gpus:
         decode_full_batch(backend)
     backend.set_threads(measured.threads)
+    if config.takes_media:
+        try_token_vectors(backend, config.backend.path)
     backend.prepare_guides()
     engine = Engine(
         config.name,

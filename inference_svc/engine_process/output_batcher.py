@@ -6,7 +6,7 @@ tokens of an interval are sent together.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -113,8 +113,9 @@ class OutputBatcher:
     def get(self) -> list[Output]:
         """Return pending outputs in order, with adjacent lists of events joined.
 
-        Blocks until there is an output and the interval since the last full batch has passed. If a
-        sequence has an urgent event, returns at once with everything but the tokens of others.
+        Blocks until there is an output and the interval since the last full batch of tokens has
+        passed. If a sequence has an urgent event, returns at once with everything but the tokens of
+        others.
         """
         while True:
             if (remaining_s := self.remaining_s) > 0:
@@ -149,7 +150,8 @@ class OutputBatcher:
         outputs, self._pending = self._pending, []
         self._urgent.clear()
         self._flush_all = False
-        self._last_sent_at = self._clock()
+        if any(isinstance(event, Delta) for event in _events(outputs)):
+            self._last_sent_at = self._clock()
         return outputs
 
     def _pop_urgent(self) -> list[Output]:
@@ -157,13 +159,15 @@ class OutputBatcher:
         preserved within a sequence."""
         batch: list[Event] = []
         delayed: list[Event] = []
-        for output in self._pending:
-            for event in output if isinstance(output, list) else ():
-                waits = (
-                    isinstance(event, Delta | PromptTokens)
-                    and event.sequence_id not in self._urgent
-                )
-                (delayed if waits else batch).append(event)
+        for event in _events(self._pending):
+            waits = (
+                isinstance(event, Delta | PromptTokens) and event.sequence_id not in self._urgent
+            )
+            (delayed if waits else batch).append(event)
         self._pending = [delayed] if delayed else []
         self._urgent.clear()
         return [batch]
+
+
+def _events(outputs: Iterable[Output]) -> Iterator[Event]:
+    return (event for output in outputs if isinstance(output, list) for event in output)

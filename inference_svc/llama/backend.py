@@ -50,6 +50,7 @@ from inference_svc.llama.state_convert import (
     window_length,
     write_lengths,
 )
+from inference_svc.llama.token_vectors import TokenVectors
 from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
 from inference_svc.llama.weights import ModelLoadError, load_model
 from inference_svc.models.placement import Attention, Placement
@@ -102,6 +103,7 @@ class LlamaBackend:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._logit_scale = settings.logit_scale
         self._adapters = LlamaAdapters(self._model, self._context)
+        self._token_vectors: TokenVectors | None = None
         self._vocab = llama_cpp.llama_model_get_vocab(self._model)
         self.vocabulary = Vocabulary.from_model(self._model)
         has_grids = llama_cpp.llama_model_rope_type(self._model) in _GRID_ROPE_TYPES
@@ -180,6 +182,11 @@ class LlamaBackend:
         llama_cpp.llama_free(self._context)
         llama_cpp.llama_model_free(self._model)
 
+    def use_token_vectors(self, vectors: TokenVectors | None) -> None:
+        """Allow texts in rows of vectors, which get these vectors of their tokens; None forbids."""
+        self._token_vectors = vectors
+        self.limits = replace(self.limits, mixes_vectors=vectors is not None)
+
     def set_threads(self, threads: int) -> None:
         """Set the number of threads from the next decode on."""
         llama_cpp.llama_set_n_threads(self._context, threads, threads)
@@ -217,7 +224,9 @@ class LlamaBackend:
         llama_cpp.llama_synchronize(self._context)
 
     def _decode_vectors(self, batch: TokenBatch, vectors: Vectors) -> None:
-        self._output_rows = []
+        self._output_rows = np.flatnonzero(batch.outputs).tolist()
+        if self._token_vectors is not None and (is_text := batch.tokens >= 0).any():
+            vectors[is_text] = self._token_vectors.of(batch.tokens[is_text])
         positions = batch.positions if self._grids is None else self._grids.of_vectors(batch)
         native = self._batch.fill_vectors(batch, vectors, positions)
         llama_cpp.llama_set_causal_attn(self._context, batch.is_causal)
@@ -235,10 +244,11 @@ class LlamaBackend:
         """After a failed decode, remove the cells of its pictures: since they all have one
         position, those of this batch cannot be distinguished from earlier ones."""
         for row in batch.vector_rows:
-            if self._grids is not None and row.span is not None and row.span.grid is not None:
-                position = self._grids.position(row.slot, row.span.start)
+            if self._grids is not None and any(span.grid is not None for span in row.spans):
+                first = min(row.start, row.spans[0].start)
+                position = self._grids.position(row.slot, first)
                 llama_cpp.llama_memory_seq_rm(self._memory, row.slot, position or -1, -1)
-                self._cut(row.slot, row.span.start)
+                self._cut(row.slot, first)
 
     def encode(self, sources: Sequence[Source]) -> None:
         """Compute sources in one call. Raises `DecodeError`.
@@ -259,16 +269,17 @@ class LlamaBackend:
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """Sample a token for each task."""
         # Rows are fetched before other threads start: llama.cpp reorders rows on each access.
-        return self._row_sampler.sample(tasks, [self._row(task.row) for task in tasks])
+        return self._row_sampler.sample(tasks, [self.logits(task.row) for task in tasks])
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[ChosenLogprob]:
         """Compute the log probabilities for each task."""
-        rows = [self._row(task.row) for task in tasks]
+        rows = [self.logits(task.row) for task in tasks]
         return self._row_sampler.score(
             tasks, rows, lambda token: self.vocabulary.piece(token, special=True)
         )
 
-    def _row(self, output: int) -> Logits:
+    def logits(self, output: int) -> Logits:
+        """The logits of an output of the last decode, in its order. Valid until the next one."""
         pointer = llama_cpp.llama_get_logits_ith(self._context, self._output_rows[output])
         # Ten times as fast as np.ctypeslib.as_array.
         buffer = self._row_type.from_address(ctypes.addressof(pointer.contents))

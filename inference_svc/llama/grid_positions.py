@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inference_svc.engine.batch import Row, TokenBatch
+from inference_svc.engine.media import MediaSpan
 
 SECTIONS = 4
 """Positions of a vector: time, row and column of the picture, and 0."""
@@ -76,31 +77,42 @@ class GridPositions:
         return np.concatenate([self._of_row(row) for row in batch.vector_rows], axis=1)
 
     def _of_row(self, row: Row) -> npt.NDArray[np.int32]:
+        end = row.start + len(row.tokens)
         positions = np.zeros((SECTIONS, len(row.tokens)), np.int32)
         positions[:3] = self.position(row.slot, row.start)
-        if row.span is None or row.span.grid is None:
-            positions[:3] += np.arange(len(row.tokens), dtype=np.int32)
-            return positions
-        width, _ = row.span.grid
-        first = row.start - row.span.start
-        places = np.arange(first, first + len(row.tokens), dtype=np.int32)
-        if first:
-            positions[:3] = self._chunks[row.slot][-1].position
-        positions[1] += places // width
-        positions[2] += places % width
+        positions[:3] += np.arange(len(row.tokens), dtype=np.int32)
+        for span in row.spans:
+            if span.grid is None:
+                continue
+            width, _ = span.grid
+            first, last = max(row.start, span.start), min(end, span.end)
+            if first > span.start:
+                position = self._chunks[row.slot][-1].position
+            else:
+                position = positions[0, first - row.start]
+            places = np.arange(first - span.start, last - span.start, dtype=np.int32)
+            cells = positions[:3, first - row.start : last - row.start]
+            cells[:] = position
+            cells[1] += places // width
+            cells[2] += places % width
+            following = np.arange(end - last, dtype=np.int32)
+            positions[:3, last - row.start :] = position + span.num_positions + following
         return positions
 
     def add(self, batch: TokenBatch) -> None:
         """Record the pictures of a batch that was computed."""
-        for slot, start, tokens, _, _, span, _ in batch.vector_rows:
-            if span is None or span.grid is None:
-                continue
-            chunks, position = self._chunks[slot], self.position(slot, span.start)
-            cells = start + len(tokens) - span.start
-            taken = span.num_positions if cells == span.num_tokens else 1
-            if start > span.start:
-                chunks = chunks[:-1]
-            self.put(slot, (*chunks, GridChunk(span.start, cells, position, taken)))
+        for row in batch.vector_rows:
+            for span in row.spans:
+                if span.grid is not None:
+                    self._add_span(row, span)
+
+    def _add_span(self, row: Row, span: MediaSpan) -> None:
+        chunks, position = self._chunks[row.slot], self.position(row.slot, span.start)
+        cells = min(row.start + len(row.tokens), span.end) - span.start
+        taken = span.num_positions if cells == span.num_tokens else 1
+        if row.start > span.start:
+            chunks = chunks[:-1]
+        self.put(row.slot, (*chunks, GridChunk(span.start, cells, position, taken)))
 
     def cut(self, slot: int, length: int) -> None:
         """Truncate a slot to `length` cells."""

@@ -4,13 +4,18 @@ and the costs of copies.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.cost_model.step_time import BLOCK
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.llama.backend import LlamaBackend
+from inference_svc.llama.sampling.candidates import Logits
+from inference_svc.llama.token_vectors import TokenVectors
 
 # The engine takes the last core from the frontends only if steps become clearly faster, and only if
 # they are long: short steps take no longer than the frontends' work per step, and compute threads
@@ -20,6 +25,8 @@ LONG_STEP_S = 0.02
 _REPETITIONS = 3
 _COPIED_TOKENS = 128
 _MAX_MEASURED_ROWS = 32
+_COMPARED_TOKENS = 8
+_MAX_DIFFERENCE = 1e-3  # between logits, relative to the largest one
 # Share of the budget. Every step uses row times to size prompt chunks and fillers; token times are
 # only used for drafts.
 _ROWS_SHARE = 2 / 3
@@ -67,6 +74,33 @@ def decode_full_batch(backend: LlamaBackend) -> None:
     tokens = min(backend.limits.pass_tokens, backend.limits.slot_tokens)
     _fill(backend, tokens)
     backend.trim(0, 0)
+
+
+def try_token_vectors(backend: LlamaBackend, path: Path) -> None:
+    """Let the backend compute texts in rows of vectors if the model at `path` computes the vectors
+    of tokens as it computes the tokens: some models scale what they look up, or look up more. Slots
+    are empty afterwards."""
+    limits = backend.limits
+    vectors = TokenVectors.of_model(path, limits.vector_width)
+    if vectors is None:
+        return
+    count = min(_COMPARED_TOKENS, limits.batch_tokens, limits.slot_tokens)
+    tokens = np.linspace(0, limits.vocabulary_size - 1, count, dtype=np.int32)
+    row = Row(0, 0, tokens.tolist(), output=True)
+    backend.use_token_vectors(vectors)
+    expected, logits = (
+        _compute_logits(backend, batch)
+        for batch in (TokenBatch.of([row]), TokenBatch.of([row], [vectors.of(tokens)]))
+    )
+    if not np.allclose(expected, logits, rtol=0, atol=_MAX_DIFFERENCE * np.abs(expected).max()):
+        backend.use_token_vectors(None)
+
+
+def _compute_logits(backend: LlamaBackend, batch: TokenBatch) -> Logits:
+    backend.decode(batch)
+    logits = backend.logits(0).copy()
+    backend.trim(0, 0)
+    return logits
 
 
 def _measure_counts(

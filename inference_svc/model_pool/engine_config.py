@@ -76,6 +76,7 @@ class EngineConfigBuilder:
         limits: ResolvedLimits,
         digest: str = "",
         *,
+        takes_media: bool = False,
         joint_tokens: int = 0,
     ) -> EngineConfig:
         """Return the configuration of one engine. `digest` is that of the model's files, or empty
@@ -124,6 +125,7 @@ class EngineConfigBuilder:
             if file.has_source
             else self._embedding(file, overrides, requested, limits, backend),
             generates=file.generates,
+            takes_media=takes_media,
             stamps=file.stamps,
             digest=digest,
             snapshots=snapshot_folder(self.settings),

@@ -170,6 +170,7 @@ class ModelLoader:
                 entry.requested,
                 limits,
                 entry.digest,
+                takes_media=entry.media is not None,
                 joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
             ),
             QueueLimits(settings.queued_requests, settings.queued_tokens),

@@ -14,6 +14,7 @@ from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
+from inference_svc.llama.warmup import try_token_vectors
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
@@ -41,12 +42,17 @@ def make_settings(path: Path = BUNDLED_PATH, **changes: Any) -> BackendSettings:
 def open_backend(
     path: Path = BUNDLED_PATH,
     make: Callable[[BackendSettings], LlamaBackend] = LlamaBackend,
+    *,
+    mixes: bool = False,
     **changes: Any,
 ) -> Iterator[LlamaBackend]:
-    """Load a model; `changes` are fields of its settings."""
+    """Load a model; `changes` are fields of its settings. With `mixes` it computes texts with the
+    pictures beside them, if it can."""
     library.start()
     backend = make(make_settings(path, **changes))
     try:
+        if mixes:
+            try_token_vectors(backend, path)
         yield backend
     finally:
         backend.close()

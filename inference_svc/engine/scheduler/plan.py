@@ -30,10 +30,16 @@ are computed too."""
 _MIN_SCORED: Final = 8
 """Prompt tokens with logits of a step beside decoding sequences, even if these then miss their
 target time."""
+_MAX_JOINED: Final = 64
+"""A text of up to as many tokens is computed in one call with the picture or sound beside it: a
+call of its own would read all weights for it."""
 _MAX_TAIL: Final = 16
 """Tokens after a picture or sound, such as a question and the end of the turn, that are cut like
 its vectors; a longer text is computed like other prompts. Beside decoding sequences the last of
 them is computed in their call, since one of its own would read all weights for it."""
+
+
+Spans = tuple[MediaSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +90,27 @@ def plan_prefill(
     divide a micro-batch evenly. All sequences have a slot. `num_decoding` sequences wait until the
     prefill is done. `now` is a time of the engine's clock.
     """
-    parts = [sequence.next_part for sequence in sequences]
-    spans = [span for span, _ in parts]
+    max_text = _MAX_JOINED if limits.native.mixes_vectors else 0
+    parts = [sequence.next_part(max_text) for sequence in sequences]
+    spans = [part for part, _ in parts]
     scored = _scored_within(limits, step_time, num_decoding)
     prompts = [
         _pending_prompt(
-            sequence, min(count, scored) if _needs_logits(sequence, span) else count, now
+            sequence, min(count, scored) if _needs_logits(sequence, part) else count, now
         )
-        for sequence, (span, count) in zip(sequences, parts, strict=True)
+        for sequence, (part, count) in zip(sequences, parts, strict=True)
     ]
     cuttable = [i for i, sequence in enumerate(sequences) if _is_cut_finely(sequence, *parts[i])]
     chunks = _chunks(prompts, cuttable, num_decoding, limits, step_time)
-    logits = [i for i, span in enumerate(spans) if _needs_logits(sequences[i], span)]
+    logits = [i for i, sequence in enumerate(sequences) if _needs_logits(sequence, spans[i])]
     _shorten(logits, prompts, chunks, scored)
     _choose_whole(spans, chunks)
     for i in cuttable if num_decoding else ():
-        if spans[i] is None and chunks[i] == sequences[i].num_remaining > 1:
+        if not spans[i] and chunks[i] == sequences[i].num_remaining > 1:
             chunks[i] -= 1  # the last token joins the next decode call
     work = _in_slot_order(
-        Work(sequence, _row(sequence, chunk, span))
-        for sequence, (span, _), chunk in zip(sequences, parts, chunks, strict=True)
+        Work(sequence, _row(sequence, chunk, part))
+        for sequence, part, chunk in zip(sequences, spans, chunks, strict=True)
         if chunk
     )
     calls = groupby(sorted(work, key=_call_of), key=_call_of)
@@ -112,20 +119,19 @@ def plan_prefill(
 
 def _call_of(item: Work) -> tuple[bool, bool, bool, int]:
     """The call of a prompt's row, in the order of the calls."""
-    row, span = item.row, item.row.span
-    is_alone = span is not None and not span.is_causal
+    row, is_alone = item.row, bool(item.row.spans) and not item.row.spans[0].is_causal
     completes = row.output and not row.scored
-    return not completes, row.scored, span is not None, row.slot if is_alone else -1
+    return not completes, row.scored, bool(row.spans), row.slot if is_alone else -1
 
 
-def _needs_logits(sequence: Sequence, span: MediaSpan | None) -> bool:
-    return sequence.is_scoring and span is None
+def _needs_logits(sequence: Sequence, spans: Spans) -> bool:
+    return sequence.is_scoring and not spans
 
 
-def _is_cut_finely(sequence: Sequence, span: MediaSpan | None, count: int) -> bool:
-    """Whether the next part is a causal chunk, or the few tokens after the last chunk."""
-    if span is not None:
-        return span.is_causal
+def _is_cut_finely(sequence: Sequence, spans: Spans, count: int) -> bool:
+    """Whether the next row has causal chunks, or the few tokens after the last chunk."""
+    if spans:
+        return spans[0].is_causal
     return 0 < sequence.media_end <= sequence.num_computed and count <= _MAX_TAIL
 
 
@@ -140,12 +146,12 @@ def _scored_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: i
     return min(limits.native.output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
 
 
-def _choose_whole(spans: SequenceOf[MediaSpan | None], chunks: list[int]) -> None:
+def _choose_whole(parts: SequenceOf[Spans], chunks: list[int]) -> None:
     """Of the non-causal chunks that the budget cuts, compute one whole and none of the others."""
     cut = [
-        (chunks[i], -i, span.num_tokens)
-        for i, span in enumerate(spans)
-        if span is not None and not span.is_causal and 0 < chunks[i] < span.num_tokens
+        (chunks[i], -i, spans[0].num_tokens)
+        for i, spans in enumerate(parts)
+        if spans and not spans[0].is_causal and 0 < chunks[i] < spans[0].num_tokens
     ]
     for _, i, _ in cut:
         chunks[-i] = 0
@@ -216,13 +222,14 @@ def _pending_prompt(sequence: Sequence, count: int, now: float) -> PendingPrompt
     return PendingPrompt(count, sequence.effective_priority, sequence.skipped_steps, ratio)
 
 
-def _row(sequence: Sequence, count: int, span: MediaSpan | None = None) -> Row:
+def _row(sequence: Sequence, count: int, spans: Spans = ()) -> Row:
     start, slot = sequence.num_computed, sequence.slot
     if slot is None:
         raise ValueError(f"sequence {sequence.request.sequence_id} has no slot")
     tokens = sequence.tokens[start : start + count]
     output = start + count == len(sequence.tokens)
-    return Row(slot.index, start, tokens, output, span=span, scored=_needs_logits(sequence, span))
+    spans = tuple(span for span in spans if span.start < start + count)
+    return Row(slot.index, start, tokens, output, 0, spans, _needs_logits(sequence, spans))
 
 
 def _fillers(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Started
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.media import MediaSpan, part_at, whole_prefix
+from inference_svc.engine.media import part_at, whole_prefix
 from tests.support.engine_plans import (
     check_prompt_tokens,
     check_tokens,
@@ -79,6 +79,7 @@ def _parts(plan: dict[str, Any], chunks: dict[str, Chunk]) -> list[Part]:
     stream_s=st.sampled_from([0.0, 50.0, 1e9]),
     cells=st.sampled_from([None, None, 300, 480]),
     chunk_cap=st.sampled_from([8, 32]),
+    mixes=st.booleans(),
 )
 def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
     chunks: dict[str, Chunk],
@@ -90,10 +91,13 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
     stream_s: float,
     cells: int | None,
     chunk_cap: int,
+    mixes: bool,
 ) -> None:
     """Every sequence emits the same tokens as alone; no reused prefix ends inside a chunk."""
     fails = fail_joint_batches(failing if can_trim else (), code)
-    limits = NativeLimits(48, SLOTS, SLOTS, 300, VOCABULARY_SIZE, cells=cells, vector_width=1)
+    limits = NativeLimits(
+        48, SLOTS, SLOTS, 300, VOCABULARY_SIZE, cells=cells, vector_width=1, mixes_vectors=mixes
+    )
     bench = EngineBench(
         FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
         chunk_cap=chunk_cap,
@@ -128,24 +132,28 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
             assert whole_prefix(media, event.cached_tokens) == event.cached_tokens
 
 
-@given(st.lists(st.one_of(st.sampled_from(list(_SIZES)), _text), max_size=8), _text)
+@given(
+    st.lists(st.one_of(st.sampled_from(list(_SIZES)), _text), max_size=8),
+    _text,
+    st.integers(0, 4),
+)
 def test_parts_cover_a_prompt_and_prefixes_end_between_them(
-    chunks: dict[str, Chunk], names: list[Any], end: list[int]
+    chunks: dict[str, Chunk], names: list[Any], end: list[int], max_text: int
 ) -> None:
-    """Each token is in the chunk that contains its index or in text; a whole prefix is at most as
-    long as asked, and only shorter inside a chunk."""
+    """A row is text, a chunk that is not causal, or causal chunks with short texts; a whole prefix
+    is at most as long as asked, and only shorter inside a chunk."""
     parts = [chunks[name] if isinstance(name, str) else name for name in names]
     request = media_request(0, [*parts, end])
-    media = request.media
+    media, length = request.media, len(request.prompt)
 
-    for index, token in enumerate(request.prompt):
-        span, stop = part_at(media, index)
-        assert (token < 0) == (span is not None)
-        assert stop is None or index < stop
+    for index in range(length):
+        spans, stop = part_at(media, index, length=length, max_text=max_text)
+        assert index < stop <= length
+        assert list(spans) == [each for each in media if each.start < stop and index < each.end]
+        assert all(each.is_causal for each in spans) or (len(spans), stop) == (1, spans[0].end)
+        is_text = ["t" if token >= 0 else " " for token in request.prompt[index:stop]]
+        assert not spans or all(len(text) <= max_text for text in "".join(is_text).split())
+        if stop < length:
+            assert stop in [edge for each in media for edge in (each.start, each.end)]
         inside = [each for each in media if each.start < index < each.end]
         assert whole_prefix(media, index) == (inside[0].start if inside else index)
-        assert span is None or _contains(span, index)
-
-
-def _contains(span: MediaSpan, index: int) -> bool:
-    return span.start <= index < span.end

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def _span(start: int, grid: tuple[int, int]) -> MediaSpan:
 
 def _add(grids: GridPositions, span: MediaSpan, first: int, end: int) -> list[list[int]]:
     """Add vectors of a picture in slot 1; returns their positions: time, row and column."""
-    row = Row(1, span.start + first, [-1] * (end - first), output=False, span=span)
+    row = Row(1, span.start + first, [-1] * (end - first), output=False, spans=(span,))
     batch = TokenBatch.of([row])
     batch = TokenBatch(batch.tokens, batch.positions, batch.slots, batch.outputs, None, (row,))
     positions = grids.of_vectors(batch)
@@ -73,6 +74,38 @@ def test_positions_and_cells_are_translated(
     grids.cut(1, length)
     assert (grids.position(1, length), grids.position(1, length + 3)) == (position, position + 3)
     assert grids.position(0, 7) == 7
+
+
+@given(_parts.filter(bool), st.data())
+def test_a_row_of_pictures_and_texts_has_the_positions_of_its_parts(
+    parts: list[int | tuple[int, int]], data: st.DataObject
+) -> None:
+    """Computed at once, or cut anywhere."""
+    spans: list[MediaSpan] = []
+    expected: list[tuple[int, int, int]] = []
+    position = 0
+    for part in parts:
+        if isinstance(part, int):
+            expected += [(position + i,) * 3 for i in range(part)]
+            position += part
+        else:
+            spans.append(_span(len(expected), part))
+            places = [divmod(i, part[0]) for i in range(part[0] * part[1])]
+            expected += [(position, position + row, position + column) for row, column in places]
+            position += max(part)
+    cut = data.draw(st.integers(0, len(expected)))
+    grids = GridPositions(2)
+    computed: list[tuple[int, ...]] = []
+    for start, end in ((0, cut), (cut, len(expected))):
+        if start < end:
+            within = tuple(span for span in spans if span.start < end and start < span.end)
+            row = Row(1, start, [-1] * (end - start), output=False, spans=within)
+            batch = TokenBatch.of([row], [np.zeros((end - start, 1), np.float32)])
+            computed += zip(*grids.of_vectors(batch)[:3].tolist(), strict=True)
+            grids.add(batch)
+
+    assert computed == expected
+    assert grids.position(1, len(expected)) == position
 
 
 def test_pictures_are_appended_to_a_state() -> None:

@@ -44,7 +44,7 @@ def logits(backend: LlamaBackend, stack: AdapterStack) -> npt.NDArray[np.float32
     )
     backend.use_adapters(stack)
     backend.decode(TokenBatch.of([Row(0, 0, tokens, output=True)]))
-    row = np.array(backend._row(0))
+    row = np.array(backend.logits(0))
     backend.trim(0, 0)
     return row
 

@@ -96,7 +96,7 @@ def logits(placement: Placement) -> np.ndarray[Any, np.dtype[np.float32]]:
     backend = LlamaBackend(settings(placement))
     try:
         backend.decode(TokenBatch.of([Row(0, 0, TOKENS, output=True)]))
-        return np.array(backend._row(0))
+        return np.array(backend.logits(0))
     finally:
         backend.close()
 

@@ -178,14 +178,19 @@ class Scene:
             return plain.generate(parts, count)
 
 
+@pytest.mark.parametrize("mixes", [False, True])
 @pytest.mark.parametrize("cells", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.batch_invariant
-def test_output_equals_that_of_llama_cpp_alone(scene: Scene, cells: int | None) -> None:
-    """Three prompts at once, with chunks computed in pieces or whole, equal llama.cpp with each
-    part in a batch of its own; repeated prompts reuse all but the last token."""
+def test_output_equals_that_of_llama_cpp_alone(
+    scene: Scene, cells: int | None, mixes: bool
+) -> None:
+    """Three prompts at once, with chunks computed in pieces or whole, and with the texts beside
+    them or without, equal llama.cpp with each part in a batch of its own; repeated prompts reuse
+    all but the last token."""
     prompts = [scene.parts(seed) for seed in (1, 5, 9)]
     expected = [scene.expected(parts) for parts in prompts]
-    with open_backend(scene.path, shared_cells=cells, ubatch_tokens=64) as backend:
+    sizes: dict[str, Any] = {"shared_cells": cells, "ubatch_tokens": 64}
+    with open_backend(scene.path, mixes=mixes, **sizes) as backend:
         engine = _engine(backend, chunk_cap=24)
         requests = [media_request(i, each, **_fields()) for i, each in enumerate(prompts)]
         events = run_engine(engine, *requests)
@@ -201,7 +206,7 @@ def test_output_equals_that_of_llama_cpp_alone(scene: Scene, cells: int | None) 
 def test_a_sequence_preempted_in_a_chunk_goes_on(scene: Scene) -> None:
     """Batch work that is preempted while its chunk is computed resumes with the same output."""
     parts = scene.parts(1)
-    with open_backend(scene.path, slots=1, ubatch_tokens=64) as backend:
+    with open_backend(scene.path, slots=1, ubatch_tokens=64, mixes=True) as backend:
         engine = _engine(backend, chunk_cap=16)
         events = run_engine(engine, media_request(0, parts, **_fields(priority=1)), steps=4)
         computed = engine.running[0].num_computed
@@ -237,10 +242,30 @@ def test_a_snapshot_with_chunks_is_restored(scene: Scene) -> None:
     assert output_tokens(events, 1) == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "mixes"),
+    [("janus_pro", True), ("qwen2vl_merger", True), ("qwen3vl_merger", True), ("gemma3", False)],
+)
+def test_texts_join_pictures_where_the_model_reads_vectors_as_tokens(
+    media_pair: Callable[[str], MediaPair], tmp_path: Path, kind: str, mixes: bool
+) -> None:
+    """A prompt with a picture between short texts is one call then. Gemma scales what it looks up
+    for tokens, so its texts have calls of their own."""
+    scene = Scene(media_pair(kind).model, tmp_path, None, is_causal=True)
+    parts: list[Part] = [list(range(20, 30)), scene.chunk(3), [7, 8]]
+    with open_backend(scene.path, mixes=True) as backend:
+        engine = _engine(backend)
+        events = run_engine(engine, media_request(0, parts, **_fields(max_tokens=1)))
+        assert backend.limits.mixes_vectors == mixes
+
+    assert engine.num_steps == (1 if mixes else 3)
+    assert output_tokens(events) == scene.expected(parts, 1)
+
+
 def _piece(chunk: Chunk, first: int, end: int, width: int) -> TokenBatch:
     """The vectors of a chunk that starts in cell 10."""
     tokens = media_tokens(chunk.digest, chunk.num_tokens)[first:end]
-    row = Row(0, 10 + first, tokens, output=False, span=chunk.span(10))
+    row = Row(0, 10 + first, tokens, output=False, spans=(chunk.span(10),))
     return TokenBatch.of([row], [chunk.read(width)[first:end]])
 
 

@@ -59,7 +59,7 @@ class Scene:
     def logits(self, *slots: int) -> list[npt.NDArray[np.float32]]:
         """The logits of each slot after the same next token."""
         self.decode(*(Row(slot, self.length, (self.next,), output=True) for slot in slots))
-        return [np.array(self.backend._row(index)) for index in range(len(slots))]
+        return [np.array(self.backend.logits(index)) for index in range(len(slots))]
 
 
 def _save_the_target(scene: Scene, cache: Cache, copy: Callable[[], None]) -> int:

@@ -34,7 +34,7 @@ class ComparingBackend(LlamaBackend):
 
     def sample(self, tasks: Sequence[SampleTask]) -> list[SampledToken | SampleFailure]:
         """Sample both ways."""
-        rows = [self._row(task.row) for task in tasks]
+        rows = [self.logits(task.row) for task in tasks]
         before = [row.copy() for row in rows]
         alone = [
             self._row_sampler._sample(task, row) for task, row in zip(tasks, before, strict=True)

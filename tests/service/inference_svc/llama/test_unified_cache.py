@@ -102,6 +102,6 @@ def test_a_state_can_be_restored_in_the_other_layout(
     rows = []
     for backend, slot in ((source, 1), (target, 2)):
         backend.decode(TokenBatch.of([Row(slot, len(SYSTEM), (77,), output=True)]))
-        rows.append(backend._row(0).copy())
+        rows.append(backend.logits(0).copy())
 
     assert rows[1] == pytest.approx(rows[0], abs=0.01)

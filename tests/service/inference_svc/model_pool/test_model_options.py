@@ -38,7 +38,7 @@ def logits_and_state_bytes(**options: Any) -> tuple[list[float], int]:
     backend = make_backend(**options)
     try:
         backend.decode(TokenBatch.of([Row(0, 0, array("i", TOKENS), output=True)]))
-        return backend._row(0).tolist(), backend.state_bytes(0)
+        return backend.logits(0).tolist(), backend.state_bytes(0)
     finally:
         backend.close()
 

@@ -232,7 +232,7 @@ def test_vectors_are_never_proposed() -> None:
 
 
 def _vector_row(chunk: Chunk, count: int, slot: int = 0, *, output: bool = False) -> Row:
-    return Row(slot, 0, media_tokens(chunk.digest, count), output, span=chunk.span(0))
+    return Row(slot, 0, media_tokens(chunk.digest, count), output, spans=(chunk.span(0),))
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,18 @@ def test_a_first_token_is_urgent() -> None:
         assert outputs.result(10) == [[delta("b"), END]]
 
 
+def test_a_load_does_not_delay_the_next_tokens() -> None:
+    """A prompt that is computed beside streams has an output without tokens."""
+    now = 0.0
+    outbox = make_batcher([delta("a")], 0.08, clock=lambda: now)
+    now = 0.1
+    outbox.put([ModelLoad("m")])
+    assert outbox.get() == [[ModelLoad("m")]]
+    outbox.put([delta("b")])
+    assert outbox.remaining_s <= 0
+    assert outbox.get() == [[delta("b")]]
+
+
 @pytest.mark.parametrize(("threads", "interval_s"), [(1, 0.04), (2, 0.08), (4, 0.08)])
 def test_the_interval_is_longer_if_no_core_is_free(threads: int, interval_s: float) -> None:
     """On two cores."""
@@ -102,6 +114,7 @@ def test_the_interval_grows_with_the_number_of_streams(streams: int, remaining_s
     outbox = OutputBatcher(50.0, clock=lambda: now)
     outbox.put([Started(number, 0, 0) for number in range(streams)])
     outbox.put([Started(100, 0, 0), END._replace(sequence_id=100)])
+    outbox.put([delta("a")])
     outbox.put(DONE)
     outbox.get()
 
