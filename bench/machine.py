@@ -25,11 +25,21 @@ def describe_machine() -> dict[str, Any]:
         "commit": commit.stdout.strip(),
         "processor": _processor(),
         "cores": os.cpu_count(),
+        "gpus": _gpus(),
         "system": platform.system(),
         "python": platform.python_version(),
         "llama_cpp_python": metadata.version("llama-cpp-python"),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def _gpus() -> list[str]:
+    """The names of NVIDIA's GPUs."""
+    query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
 
 
 def _processor() -> str:

@@ -1,12 +1,14 @@
 """Renders records as the benchmark page and as text.
 
-python -m bench.report [--check]      renders docs/understand/benchmarks.md from bench/results
+python -m bench.report [--check]      renders docs/understand/benchmarks.md from bench/results,
+                                      and benchmarks-gpu.md from its folder `gpu`
 """
 
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from bench.measurement import Part, Result
 from bench.parts import LONG, PARTS
@@ -14,10 +16,20 @@ from bench.paths import REPOSITORY
 from bench.plots import ratio_chart, speed_chart
 from bench.records import Record, read_all
 
-RESULTS = REPOSITORY / "bench/results"
-PAGE = REPOSITORY / "docs/understand/benchmarks.md"
-PLOTS = "benchmarks"  # the folder of the plots, beside the page
 REPORTED = (*PARTS, *LONG)
+PAGES: Final = REPOSITORY / "docs/understand"
+
+
+class Page(NamedTuple):
+    """A page of results. `name` is that of its file and of the folder of its plots."""
+
+    name: str
+    title: str
+    results: Path
+
+
+CPU: Final = Page("benchmarks", "Benchmarks", REPOSITORY / "bench/results")
+GPU: Final = Page("benchmarks-gpu", "Benchmarks on a GPU", CPU.results / "gpu")
 
 Concluded = Sequence[tuple[Part, Record, Sequence[Result]]]
 
@@ -39,13 +51,13 @@ def summary(records: Mapping[str, Record]) -> str:
     return "\n".join(lines[1:])
 
 
-def page(records: Mapping[str, Record]) -> str:
-    """Return the page as Markdown."""
+def render(page: Page, records: Mapping[str, Record]) -> str:
+    """Return the page as Markdown. Parts without results are named, but not those for a GPU."""
     concluded = conclude(records)
-    missing = [part.title for part in REPORTED if part.name not in records]
-    sections = [_head(concluded)]
+    missing = [part.title for part in REPORTED if part.name not in records and page is not GPU]
+    sections = [_head(page, concluded)]
     sections += [f"Not measured: {'; '.join(missing)}."] if missing else []
-    sections += [_section(*one) for one in concluded]
+    sections += [_section(page, *one) for one in concluded]
     sections.append(_commands([record for _, record, _ in concluded]))
     return "\n\n".join(sections) + "\n"
 
@@ -62,14 +74,15 @@ def plots(records: Mapping[str, Record]) -> dict[str, str]:
     return charts
 
 
-def _head(concluded: Concluded) -> str:
+def _head(page: Page, concluded: Concluded) -> str:
     results = [(part, one) for part, _, results in concluded for one in results if one.ratios]
     missed = [(part, one) for part, one in results if not one.is_met]
     lines = [
-        "# Benchmarks",
+        f"# {page.title}",
         "",
-        "Made by `make bench ARGS=--publish` from `bench/results/`; do not edit. How it is measured"
-        " and what makes it fair: [bench/README.md](../../bench/README.md).",
+        f"Made by `make bench ARGS=--publish` from `{page.results.relative_to(REPOSITORY)}/`; do"
+        " not edit. How it is measured and what makes it fair:"
+        " [bench/README.md](../../bench/README.md).",
         "",
         f"**{len(results) - len(missed)} of {len(results)} targets are met.**"
         + (" Not met:" if missed else ""),
@@ -83,16 +96,17 @@ def _head(concluded: Concluded) -> str:
     return "\n".join(lines)
 
 
-def _section(part: Part, record: Record, results: Sequence[Result]) -> str:
+def _section(page: Page, part: Part, record: Record, results: Sequence[Result]) -> str:
     rounds = max(len(result.ratios) for result in results)
     machine = record.machine
+    processors = [f"{machine['cores']} x {machine['processor']}", *machine.get("gpus", [])]
     lines = [
         f"## {part.title}",
         "",
         part.text,
         "",
         f"Rounds: {rounds}, at {machine['date']}, commit {machine['commit']}, on"
-        f" {machine['cores']} x {machine['processor']}, llama-cpp-python"
+        f" {' and '.join(processors)}, llama-cpp-python"
         f" {machine['llama_cpp_python']}, model `{record.model}`, {record.threads} compute threads"
         f" for every engine. Load of the machine before: {machine['load_before']}.",
         "",
@@ -102,7 +116,7 @@ def _section(part: Part, record: Record, results: Sequence[Result]) -> str:
     ]
     for name in plots({part.name: record}):
         kind = name.rpartition("-")[2].removesuffix(".svg")
-        lines += ["", f"![{part.title}, {kind}]({PLOTS}/{name})"]
+        lines += ["", f"![{part.title}, {kind}]({page.name}/{name})"]
     return "\n".join(lines)
 
 
@@ -142,29 +156,30 @@ def _commands(records: Sequence[Record]) -> str:
 
 
 def render_files() -> dict[Path, str]:
-    """Render the page and its plots from the committed results, by path. Empty without results."""
-    records = read_all(RESULTS, REPORTED)
-    if not records:
-        return {}
-    charts = plots(records)
-    chart_files = {PAGE.parent / PLOTS / name: content for name, content in charts.items()}
-    return {PAGE: page(records)} | chart_files
+    """Render the pages and their plots from the committed results, by path. A page without results
+    is left out."""
+    files = {}
+    for page in (CPU, GPU):
+        if records := read_all(page.results, REPORTED):
+            files[PAGES / f"{page.name}.md"] = render(page, records)
+            for name, content in plots(records).items():
+                files[PAGES / page.name / name] = content
+    return files
 
 
 def publish() -> None:
-    """Write the page and its plots, and delete plots that no longer exist."""
+    """Write the pages and their plots, and delete plots that no longer exist."""
     contents = render_files()
-    folder = PAGE.parent / PLOTS
-    folder.mkdir(exist_ok=True)
-    for old in set(folder.glob("*.svg")) - contents.keys():
+    for old in set(PAGES.glob(f"{CPU.name}*/*.svg")) - contents.keys():
         old.unlink()
     for path, content in contents.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(content)
 
 
 def main() -> int:
-    """Render the page, or check that it matches the results."""
-    parser = argparse.ArgumentParser(description="Render the benchmark page from bench/results.")
+    """Render the pages, or check that they match the results."""
+    parser = argparse.ArgumentParser(description="Render the benchmark pages from bench/results.")
     parser.add_argument("--check", action="store_true", help="change nothing")
     if not parser.parse_args().check:
         publish()

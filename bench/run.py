@@ -44,9 +44,10 @@ def run(options: argparse.Namespace, parts: Sequence[Part]) -> bool:
     records = read_all(folder, (*PARTS, *LONG))
     print(f"\n{report.summary(records)}\n\nEverything measured: {folder}")
     if options.publish:
-        report.RESULTS.mkdir(exist_ok=True)
-        for name in records:
-            shutil.copy(folder / f"{name}.json", report.RESULTS / f"{name}.json")
+        for name, record in records.items():
+            page = report.GPU if record.machine["gpus"] else report.CPU
+            page.results.mkdir(exist_ok=True)
+            shutil.copy(folder / f"{name}.json", page.results / f"{name}.json")
         report.publish()
     concluded = report.conclude(records)
     return all(one.is_met is not False for _, _, results in concluded for one in results)

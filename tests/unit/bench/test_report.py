@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -40,7 +41,7 @@ UNIQUE = next(part for part in report.REPORTED if part.name == "unique")
 
 def test_the_page_shows_ratio_range_target_and_verdict() -> None:
     """And the commands."""
-    page = report.page({"unique": GOOD})
+    page = report.render(report.CPU, {"unique": GOOD})
 
     assert "1.10 (1.05 to 1.20) | at least 1.00 | met" in page
     assert "llama-server streams: 100 tokens/s" in page
@@ -49,7 +50,7 @@ def test_the_page_shows_ratio_range_target_and_verdict() -> None:
 
 def test_missed_targets_are_listed_at_the_top() -> None:
     """With ratio and target."""
-    head = report.page({"unique": BAD}).partition("## ")[0]
+    head = report.render(report.CPU, {"unique": BAD}).partition("## ")[0]
 
     assert "**0 of 1 targets are met.** Not met:" in head
     assert "1 at once, 0.90 where the target is at least 1.00" in head
@@ -57,20 +58,32 @@ def test_missed_targets_are_listed_at_the_top() -> None:
 
 def test_parts_without_measurements_are_listed() -> None:
     """A missing part differs from one without targets."""
-    assert "Not measured: Decoding" in report.page({"unique": GOOD})
+    assert "Not measured: Decoding" in report.render(report.CPU, {"unique": GOOD})
 
 
 def test_without_a_peer_there_are_no_verdicts() -> None:
     """A run of Corral alone only has speeds."""
-    page = report.page({"unique": make_record([(110.0,)])})
+    page = report.render(report.CPU, {"unique": make_record([(110.0,)])})
 
     assert "0 of 0 targets" in page
     assert "not measured |" in page
 
 
+def test_a_run_on_a_gpu_has_a_page_of_its_own() -> None:
+    """It names the GPU, and not the parts for which a GPU makes no difference."""
+    record = replace(GOOD, machine=GOOD.machine | {"gpus": ["NVIDIA H100"]})
+    page = report.render(report.GPU, {"unique": record})
+    assert page.startswith("# Benchmarks on a GPU")
+    assert "and NVIDIA H100, llama-cpp-python" in page
+    assert "(benchmarks-gpu/unique-ratios.svg)" in page
+    assert "Not measured" not in page
+
+
 def test_the_page_says_that_a_run_was_quick() -> None:
     """Its figures are not representative."""
-    assert "quick run" in report.page({"unique": make_record([(1.0, 1.0)], is_quick=True)})
+    assert "quick run" in report.render(
+        report.CPU, {"unique": make_record([(1.0, 1.0)], is_quick=True)}
+    )
 
 
 def test_a_record_is_read_as_written(tmp_path: Path) -> None:
