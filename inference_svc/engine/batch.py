@@ -18,7 +18,8 @@ class Row(NamedTuple):
 
     If `output`, there are logits for the last token. The last `drafted` tokens are a draft: there
     are logits for each of them, and for the token before. If `scored`, there are logits for all
-    tokens. With `spans` it is a row of vectors: those of these chunks, and of the text between.
+    tokens. With `spans` it is a row of vectors: those of these chunks, and of the
+    texts beside them.
     """
 
     slot: int
@@ -75,7 +76,7 @@ class TokenBatch:
     """Parallel arrays of shape (tokens,): ids, positions, slots, and whether to output logits.
 
     A position is the index of a cell. In a batch of `vectors`, of shape (tokens, width), the tokens
-    of chunks are negative; the vectors of others are not set. `vector_rows` are its rows.
+    of chunks are negative; the backend sets the vectors of others. `vector_rows` are its rows.
     """
 
     tokens: npt.NDArray[np.int32]

@@ -88,7 +88,7 @@ def whole_prefix(spans: Iterable[MediaSpan], count: int) -> int:
     return count
 
 
-def part_at(
+def row_at(
     spans: Iterable[MediaSpan], index: int, *, length: int, max_text: int = 0
 ) -> tuple[tuple[MediaSpan, ...], int]:
     """The chunks of the row that starts at a token, none if it is text, and the index of the token

@@ -8,7 +8,7 @@ from inference_svc.engine.backend import Sampler
 from inference_svc.engine.batch import Row
 from inference_svc.engine.constraint import MAX_FORCED, Guide
 from inference_svc.engine.detokenizer import Detokenizer
-from inference_svc.engine.media import MediaSpan, part_at, whole_prefix
+from inference_svc.engine.media import MediaSpan, row_at, whole_prefix
 from inference_svc.engine.ngram import NgramProposer
 from inference_svc.engine.reasoning_tracker import ReasoningTracker
 from inference_svc.engine.request import SequenceRequest
@@ -101,17 +101,22 @@ class Sequence:
             return 0
         return max(len(self.request.prompt) - self.num_computed, 1)
 
-    def next_part(self, max_text: int) -> tuple[tuple[MediaSpan, ...], int]:
+    def next_row(self, max_text: int) -> tuple[tuple[MediaSpan, ...], int]:
         """The chunks of the next row, none if it is text, and how many tokens of it a step may
-        compute now. Texts of up to `max_text` tokens are computed with the chunks beside them,
-        unless their logits are wanted or an adapter may change their vectors."""
+        compute now.
+
+        Texts of up to `max_text` tokens are computed with the chunks beside them, unless their
+        logits are wanted or an adapter may change their vectors; also not if the sequence is
+        deterministic, since a part of its tokens may be resumed.
+        """
         count, computed = self.num_computable, self.num_computed
         spans: tuple[MediaSpan, ...] = ()
         if computed < self.media_end:
-            if not self.is_scored or self.request.adapters:
+            request = self.request
+            if not self.is_scored or request.adapters or request.deterministic:
                 max_text = 0
             length = len(self.tokens)
-            spans, end = part_at(self.request.media, computed, length=length, max_text=max_text)
+            spans, end = row_at(request.media, computed, length=length, max_text=max_text)
             count = min(count, end - computed)
         if not spans and not self.is_scored:
             count = min(count, self._num_before_scored)
@@ -213,7 +218,7 @@ class Plan:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether its rows are vectors of pictures or sounds."""
+        """Whether its rows are vectors, of pictures or sounds and the texts beside them."""
         return bool(self.rows[0].spans)
 
     @property

@@ -176,6 +176,7 @@ class LlamaBackend:
 
     def close(self) -> None:
         """Free all native memory."""
+        self.use_token_vectors(None)
         self._row_sampler.close()
         self._guides.close()
         self._adapters.close()
@@ -183,7 +184,10 @@ class LlamaBackend:
         llama_cpp.llama_model_free(self._model)
 
     def use_token_vectors(self, vectors: TokenVectors | None) -> None:
-        """Allow texts in rows of vectors, which get these vectors of their tokens; None forbids."""
+        """Allow texts in rows of vectors, which get these vectors of their tokens; None forbids.
+        This changes `limits`, so it must be called before the engine is made."""
+        if self._token_vectors is not None and vectors is None:
+            self._token_vectors.close()
         self._token_vectors = vectors
         self.limits = replace(self.limits, mixes_vectors=vectors is not None)
 
@@ -245,7 +249,7 @@ class LlamaBackend:
         position, those of this batch cannot be distinguished from earlier ones."""
         for row in batch.vector_rows:
             if self._grids is not None and any(span.grid is not None for span in row.spans):
-                first = min(row.start, row.spans[0].start)
+                first = row.spans[0].start
                 position = self._grids.position(row.slot, first)
                 llama_cpp.llama_memory_seq_rm(self._memory, row.slot, position or -1, -1)
                 self._cut(row.slot, first)

@@ -254,10 +254,11 @@ def _grid(chunk: Any, num_tokens: int) -> tuple[int, int] | None:
 
 
 def _clear_new_memory() -> None:
-    """Have glibc fill the memory that it allocates with zeros, from now on.
+    """Have glibc fill allocated memory with zeros from now on, except small blocks that are reused.
 
     libmtmd's graph of Pixtral clears the rows for [IMG_BREAK] by multiplying new memory by 0; where
-    that memory held a NaN, the vectors are NaN. Other C libraries cannot be told.
+    that memory held a NaN, the vectors are NaN. The memory of a GPU and of other C libraries is not
+    cleared.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_M_PERTURB, 0xFF)  # allocated bytes become the complement of this one

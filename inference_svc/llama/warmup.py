@@ -2,6 +2,7 @@
 and the costs of copies.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.cost_model.step_time import BLOCK
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.llama.token_vectors import TokenVectors
+from model_files.gguf import ModelFileInvalid
+
+log = logging.getLogger(__name__)
 
 # The engine takes the last core from the frontends only if steps become clearly faster, and only if
 # they are long: short steps take no longer than the frontends' work per step, and compute threads
@@ -26,7 +31,8 @@ _REPETITIONS = 3
 _COPIED_TOKENS = 128
 _MAX_MEASURED_ROWS = 32
 _COMPARED_TOKENS = 8
-_MAX_DIFFERENCE = 1e-3  # between logits, relative to the largest one
+_ALIKE = 1e-3  # the largest difference between logits, relative to the largest logit
+_IMPOSSIBLE = -1e30  # logits of tokens that a model masks
 # Share of the budget. Every step uses row times to size prompt chunks and fillers; token times are
 # only used for drafts.
 _ROWS_SHARE = 2 / 3
@@ -81,19 +87,32 @@ def try_token_vectors(backend: LlamaBackend, path: Path) -> None:
     of tokens as it computes the tokens: some models scale what they look up, or look up more. Slots
     are empty afterwards."""
     limits = backend.limits
-    vectors = TokenVectors.of_model(path, limits.vector_width)
-    if vectors is None:
-        return
-    count = min(_COMPARED_TOKENS, limits.batch_tokens, limits.slot_tokens)
-    tokens = np.linspace(0, limits.vocabulary_size - 1, count, dtype=np.int32)
-    row = Row(0, 0, tokens.tolist(), output=True)
+    try:
+        vectors = TokenVectors.of_model(path, limits.vector_width, limits.vocabulary_size)
+        if vectors is not None:
+            backend.use_token_vectors(vectors)
+            if not _reads_alike(backend, vectors):
+                vectors = None
+    except (ModelFileInvalid, DecodeError):
+        log.warning("cannot compare vectors and tokens of %s", path.name, exc_info=True)
+        vectors = None
     backend.use_token_vectors(vectors)
-    expected, logits = (
-        _compute_logits(backend, batch)
-        for batch in (TokenBatch.of([row]), TokenBatch.of([row], [vectors.of(tokens)]))
+    log.info("texts are computed with the pictures beside them: %s", vectors is not None)
+
+
+def _reads_alike(backend: LlamaBackend, vectors: TokenVectors) -> bool:
+    """Whether the logits after some tokens equal those after their vectors."""
+    limits = backend.limits
+    count = min(_COMPARED_TOKENS, limits.batch_tokens, limits.slot_tokens)
+    tokens = np.linspace(0, limits.vocabulary_size, count, endpoint=False, dtype=np.int32)
+    row = Row(0, 0, tokens.tolist(), output=True)
+    expected = _compute_logits(backend, TokenBatch.of([row]))
+    logits = _compute_logits(backend, TokenBatch.of([row], [vectors.of(tokens)]))
+    possible = expected > _IMPOSSIBLE
+    limit = _ALIKE * np.abs(expected[possible]).max(initial=0.0)
+    return np.array_equal(possible, logits > _IMPOSSIBLE) and np.allclose(
+        logits[possible], expected[possible], rtol=0, atol=limit
     )
-    if not np.allclose(expected, logits, rtol=0, atol=_MAX_DIFFERENCE * np.abs(expected).max()):
-        backend.use_token_vectors(None)
 
 
 def _compute_logits(backend: LlamaBackend, batch: TokenBatch) -> Logits:

@@ -303,8 +303,7 @@ class FakeBackend:
         """Drop pictures with a grid as a whole, since their cells have the same position."""
         for row in batch.vector_rows:
             if any(span.grid is not None for span in row.spans):
-                first = min(row.start, row.spans[0].start)
-                self._lengths[row.slot] = min(self._lengths[row.slot], first)
+                self._lengths[row.slot] = min(self._lengths[row.slot], row.spans[0].start)
                 self._ref_counts.cut(row.slot, self._lengths[row.slot])
 
     def _execute_copies(self) -> None:

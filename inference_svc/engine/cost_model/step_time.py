@@ -149,9 +149,11 @@ class StepTimeModel:
         average = self._vector_s or seconds / count
         self._vector_s = average + _NEWEST_SHARE * (seconds / count - average)
 
-    def vectors_within(self, seconds: float, *, num_decoding: int) -> int:
+    def vectors_within(self, seconds: float, *, num_decoding: int) -> int | None:
         """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
-        of rows and at least one."""
+        of rows and at least one; None if nothing is measured."""
+        if not self._token_s:
+            return None
         vector_s = self._vector_s or self._token_s
         blocks = int((seconds - self._rows[num_decoding]) / vector_s) // BLOCK
         return max(blocks, 1) * BLOCK

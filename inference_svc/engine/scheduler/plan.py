@@ -1,8 +1,8 @@
 """Plans one decode call: pure functions from running sequences to rows.
 
 A decoding sequence gets a row with its last token and any tokens that its constraint forces after
-it. Prompts are computed in chunks, their vectors in calls of their own. Idle slots get filler rows
-where these make the call faster.
+it. Prompts are computed in chunks, their vectors in calls of their own, with the short texts beside
+them. Idle slots get filler rows where these make the call faster.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from inference_svc.engine.batch import NativeLimits, Row
-from inference_svc.engine.cost_model.step_time import StepTimeModel
+from inference_svc.engine.cost_model.step_time import BLOCK, StepTimeModel
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.scheduler.policy import (
@@ -31,11 +31,13 @@ _MIN_SCORED: Final = 8
 """Prompt tokens with logits of a step beside decoding sequences, even if these then miss their
 target time."""
 _MAX_JOINED: Final = 64
-"""A text of up to as many tokens is computed in one call with the picture or sound beside it: a
-call of its own would read all weights for it."""
+"""A text of up to as many tokens is computed in one call with the picture or sound beside it, since
+a call of its own would read all weights for it; beside decoding sequences only if the call has room
+for vectors too."""
 _MAX_TAIL: Final = 16
 """Tokens after a picture or sound, such as a question and the end of the turn, that are cut like
-its vectors; a longer text is computed like other prompts. Beside decoding sequences the last of
+its vectors if they are computed alone; a longer text is computed like other prompts. Beside
+decoding sequences the last of
 them is computed in their call, since one of its own would read all weights for it."""
 
 
@@ -90,8 +92,8 @@ def plan_prefill(
     divide a micro-batch evenly. All sequences have a slot. `num_decoding` sequences wait until the
     prefill is done. `now` is a time of the engine's clock.
     """
-    max_text = _MAX_JOINED if limits.native.mixes_vectors else 0
-    parts = [sequence.next_part(max_text) for sequence in sequences]
+    max_text = _joined_within(limits, step_time, num_decoding)
+    parts = [sequence.next_row(max_text) for sequence in sequences]
     spans = [part for part, _ in parts]
     scored = _scored_within(limits, step_time, num_decoding)
     prompts = [
@@ -146,6 +148,23 @@ def _scored_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: i
     return min(limits.native.output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
 
 
+def _joined_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int:
+    """The most tokens of a text that is computed with the picture or sound beside it."""
+    if not limits.native.mixes_vectors:
+        return 0
+    vectors = _vectors_within(limits, step_time, num_decoding)
+    return _MAX_JOINED if vectors is None else min(_MAX_JOINED, vectors - BLOCK)
+
+
+def _vectors_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int | None:
+    """The vectors of a step beside decoding sequences, which wait for them no longer than for the
+    target time, also under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more
+    steps add little to that. None if no sequence waits, or nothing is measured."""
+    if not num_decoding or limits.policy is Policy.THROUGHPUT_FIRST:
+        return None
+    return step_time.vectors_within(limits.token_target_s, num_decoding=num_decoding)
+
+
 def _choose_whole(parts: SequenceOf[Spans], chunks: list[int]) -> None:
     """Of the non-causal chunks that the budget cuts, compute one whole and none of the others."""
     cut = [
@@ -196,11 +215,7 @@ def _chunks(
     )
     steps = 1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1)
     chunks = priority_chunks(prompts, budget, steps=steps)
-    if fitting is not None and limits.policy is not Policy.THROUGHPUT_FIRST:
-        # Decoding sequences wait for pictures and sounds no longer than for the target time, also
-        # under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more steps add
-        # little to that.
-        vectors = step_time.vectors_within(limits.token_target_s, num_decoding=num_decoding)
+    if (vectors := _vectors_within(limits, step_time, num_decoding)) is not None:
         _shorten(cuttable, prompts, chunks, vectors)
     return chunks
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Started
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.media import part_at, whole_prefix
+from inference_svc.engine.media import row_at, whole_prefix
 from tests.support.engine_plans import (
     check_prompt_tokens,
     check_tokens,
@@ -137,7 +137,7 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
     _text,
     st.integers(0, 4),
 )
-def test_parts_cover_a_prompt_and_prefixes_end_between_them(
+def test_rows_cover_a_prompt_and_prefixes_end_between_them(
     chunks: dict[str, Chunk], names: list[Any], end: list[int], max_text: int
 ) -> None:
     """A row is text, a chunk that is not causal, or causal chunks with short texts; a whole prefix
@@ -147,7 +147,7 @@ def test_parts_cover_a_prompt_and_prefixes_end_between_them(
     media, length = request.media, len(request.prompt)
 
     for index in range(length):
-        spans, stop = part_at(media, index, length=length, max_text=max_text)
+        spans, stop = row_at(media, index, length=length, max_text=max_text)
         assert index < stop <= length
         assert list(spans) == [each for each in media if each.start < stop and index < each.end]
         assert all(each.is_causal for each in spans) or (len(spans), stop) == (1, spans[0].end)

@@ -12,7 +12,7 @@ from inference_svc.engine.backend import DecodeError, SampledToken, SampleTask
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import CacheSource, Event, Preempted, Resumed, Started
-from inference_svc.engine.media import media_tokens
+from inference_svc.engine.media import media_tokens, read_row
 from inference_svc.engine.sampling_params import Dry, Sampling
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_PATH
@@ -296,6 +296,29 @@ def test_a_grid_whose_second_piece_fails_is_dropped_whole(
 
     assert isinstance(sampled, SampledToken)
     assert [sampled.token] == scene.expected([text, chunk, [7, 8]], 1)
+
+
+def test_a_failed_row_of_texts_and_a_grid_is_computed_again(
+    media_pair: Callable[[str], MediaPair], tmp_path: Path
+) -> None:
+    """When the cells run out in its second micro-batch."""
+    scene = Scene(media_pair("qwen2vl_merger").model, tmp_path, (8, 5), is_causal=True)
+    chunk, text = scene.chunk(3), list(range(20, 30))
+    request = media_request(0, [text, chunk, [7, 8]])
+    row = Row(0, 0, request.prompt, output=True, spans=request.media)
+    sizes: dict[str, Any] = {"context_tokens": 256, "shared_cells": 256, "ubatch_tokens": 32}
+    with open_backend(scene.path, slots=2, mixes=True, **sizes) as backend:
+        vectors = read_row(row.spans, 0, len(row.tokens), backend.limits.vector_width)
+        backend.decode(TokenBatch.of([Row(1, 0, [9] * 220, output=False)]))
+        with pytest.raises(DecodeError):
+            backend.decode(TokenBatch.of([row], [vectors]))
+        backend.trim(0, 0)
+        backend.trim(1, 0)
+        backend.decode(TokenBatch.of([row], [vectors]))
+        best = int(backend.logits(0).argmax())
+        assert (backend.slot_length(0), backend.used_cells) == (52, 52)
+
+    assert [best] == scene.expected([text, chunk, [7, 8]], 1)
 
 
 def test_penalties_do_not_count_vectors(demo: LlamaBackend, vectors: Any, tmp_path: Path) -> None:

@@ -19,14 +19,16 @@ from inference_svc.engine.batch import (
 from inference_svc.engine.events import Preempted
 from inference_svc.engine.media import VectorFile, media_tokens
 from inference_svc.engine.ngram import propose_tokens
-from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.request import AppliedAdapter, SequenceRequest
 from inference_svc.engine.scheduler.policy import Policy
+from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import DecodeFailed, InvalidField
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.media_prompts import Chunk, media_request, write_fake_chunk
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
 LIMITS = NativeLimits(64, 3, 3, 128, VOCABULARY_SIZE, ubatch_tokens=32, vector_width=1)
+MIXED = replace(LIMITS, mixes_vectors=True)
 
 
 @pytest.fixture
@@ -109,6 +111,64 @@ def test_the_few_tokens_after_a_picture_keep_the_target_time_of_streams(
     slots = [batch.slots.tolist() for batch in bench.backend.batches if batch.vectors is None]
     texts = [rows for rows in slots if 1 in rows]
     assert texts[1 : 2 + len(pieces)] == [*([1] * count for count in pieces), [0, 1]]
+
+
+def _calls(bench: EngineBench, slot: int = 0) -> list[tuple[int, bool]]:
+    """The tokens of each call that a slot is part of, and whether they are vectors."""
+    batches = [batch for batch in bench.backend.batches if slot in batch.slots]
+    return [(int((batch.slots == slot).sum()), batch.vectors is not None) for batch in batches]
+
+
+@pytest.mark.parametrize(
+    ("changes", "calls"),
+    [
+        ({}, [(32, True)]),
+        ({"deterministic": True}, [(3, False), (20, True), (9, False)]),
+        ({"prompt_logprobs": 0}, [(3, False), (20, True), (3, False), (3, False), (3, False)]),
+    ],
+)
+def test_short_texts_are_computed_with_the_picture_beside_them(
+    picture: Chunk, changes: dict[str, Any], calls: list[tuple[int, bool]]
+) -> None:
+    """Not if the sequence is deterministic, which may resume with other texts, or needs logits."""
+    bench = _bench(MIXED, chunk_cap=64)
+    request = media_request(0, [[65] * 3, picture, [66] * 9], max_tokens=1, **changes)
+    bench.submit(request)
+    bench.run()
+
+    assert _calls(bench)[: len(calls)] == calls
+    assert bench.tokens(0) == expected_tokens(request.prompt, 1)
+
+
+def test_an_adapter_may_change_the_vectors_of_tokens(picture: Chunk) -> None:
+    """So texts beside a picture have rows of their own."""
+    parts: list[Any] = [[65] * 3, picture, [66] * 9]
+    adapters = (AppliedAdapter("0" * 64, 1.0),)
+    rows = [
+        Sequence(media_request(0, parts, adapters=stack), arrived_at=0.0).next_row(64)
+        for stack in ((), adapters)
+    ]
+
+    assert [(len(spans), count) for spans, count in rows] == [(1, 32), (0, 3)]
+
+
+@pytest.mark.parametrize("num_text", [2, 10, 30, 60])
+@pytest.mark.parametrize("step_s", [0.02, 0.09, 0.2])
+def test_beside_streams_a_text_joins_a_picture_only_if_there_is_room(
+    picture: Chunk, num_text: int, step_s: float
+) -> None:
+    """It never takes more calls than a text of its own."""
+    numbers = []
+    for limits in (LIMITS, MIXED):
+        times = {1: step_s, 3: step_s}
+        bench = _bench(limits, chunk_cap=64, measured=times, token_target_s=0.43)
+        bench.submit(make_request(0, max_tokens=60))
+        bench.step()
+        bench.submit(media_request(1, [[65] * num_text, picture, [66] * 3], max_tokens=1))
+        bench.run()
+        numbers.append(len(_calls(bench, 1)))
+
+    assert numbers[1] <= numbers[0]
 
 
 def test_an_encoder_gets_a_share_of_the_time_while_it_encodes(picture: Chunk) -> None:
@@ -258,6 +318,22 @@ def test_vectors_that_llama_cpp_cannot_compute_are_refused(
 
     with pytest.raises(BatchLimitExceeded, match=message):
         check_native_limits(TokenBatch.of(rows, [vectors]), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("token", "limits", "message"),
+    [(65, LIMITS, "has text"), (VOCABULARY_SIZE, MIXED, f"token {VOCABULARY_SIZE}")],
+)
+def test_text_that_llama_cpp_cannot_compute_as_vectors_is_refused(
+    picture: Chunk, token: int, limits: NativeLimits, message: str
+) -> None:
+    """Of a model whose vectors are not known, or beyond its vocabulary."""
+    row = _vector_row(picture, 20)
+    row = row._replace(tokens=[*row.tokens, token])
+    batch = TokenBatch.of([row], [np.zeros((21, 1), np.float32)])
+
+    with pytest.raises(BatchLimitExceeded, match=message):
+        check_native_limits(batch, limits)
 
 
 def test_a_vector_has_no_output(picture: Chunk) -> None:

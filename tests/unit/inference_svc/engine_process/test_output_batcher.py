@@ -5,7 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from inference_svc.engine.events import Delta, Finished, FinishReason, ModelLoad, Started, Timings
+from inference_svc.engine.events import (
+    Delta,
+    Finished,
+    FinishReason,
+    ModelLoad,
+    PromptTokens,
+    Started,
+    Timings,
+)
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.output_batcher import Output, OutputBatcher, default_interval_s
 
@@ -76,6 +84,13 @@ def test_a_first_token_is_urgent() -> None:
         outbox.put([delta("b")])
         outbox.put([END])
         assert outputs.result(10) == [[delta("b"), END]]
+
+
+def test_log_probabilities_of_prompts_are_batched() -> None:
+    """As tokens are."""
+    now = 0.0
+    outbox = make_batcher([PromptTokens(1, ())], 50.0, clock=lambda: now)
+    assert outbox.remaining_s == 50.0
 
 
 def test_a_load_does_not_delay_the_next_tokens() -> None:
