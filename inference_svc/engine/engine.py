@@ -43,8 +43,9 @@ _GRAMMAR_PATIENCE_S = 0.005
 """How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
 """Seconds for the encoder in a second of decode calls. Calls with vectors count as its time."""
-_MAX_PAUSE_S = 0.03
-"""After one step. Most pictures take a few of these pauses."""
+_MAX_PAUSE_S = 0.02
+"""After one step. Most pictures take a few of these pauses. Beside pictures, the 99th percentile of
+the time between two tokens of 8 streams was 1.5 times as long, with 0.03 1.65 times."""
 
 
 class Engine:
