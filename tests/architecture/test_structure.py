@@ -10,7 +10,7 @@ import pytest
 from tests.architecture.test_house_rules import PRODUCT, ROOT, product_files
 
 MAX_LINES: Final = 94_715
-MAX_MODULES: Final = 593
+MAX_MODULES: Final = 594
 MAX_MODULES_IN_A_FOLDER: Final = 20
 MAX_LINES_OF_A_MODULE: Final = 450
 MAX_TEST_LINES: Final = 97_900
