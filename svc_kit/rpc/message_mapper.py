@@ -75,7 +75,13 @@ def encode_duration(span: timedelta) -> Duration:
 
 
 def decode_duration(duration: Duration, path: str) -> timedelta:
-    """Convert a duration. Raises InvalidField if it is longer than `_MAX_DURATION_S`."""
+    """Convert a duration.
+
+    Raises InvalidField if it is longer than `_MAX_DURATION_S`, or its nanoseconds are not a part of
+    a second with the sign of the seconds.
+    """
+    if abs(duration.nanos) >= 10**9 or duration.seconds * duration.nanos < 0:
+        raise InvalidField(field=path, problem="it is not a valid duration")
     if abs(duration.seconds) > _MAX_DURATION_S:
         problem = f"duration must be at most {_MAX_DURATION_S} seconds"
         raise InvalidField(field=path, problem=problem)

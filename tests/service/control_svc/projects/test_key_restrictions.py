@@ -119,6 +119,20 @@ async def test_rotations_are_refused_with_the_field(
             await rotate(operator, revoked.key.id, overlap)
 
 
+@pytest.mark.parametrize(("seconds", "nanos"), [(0, 10**9), (-1, 2**31 - 1), (1, -1)])
+async def test_a_duration_with_other_nanoseconds_is_refused(
+    operator: Operator, seconds: int, nanos: int
+) -> None:
+    """They are a part of a second, with the sign of the seconds."""
+    made = await operator.create_key()
+    overlap = Duration(seconds=seconds, nanos=nanos)
+    request = pb.RotateKeyRequest(key_id=made.key.id, overlap=overlap)
+
+    with pytest.raises(InvalidField, match="it is not a valid duration") as refused:
+        await operator.call(operator.keys.RotateKey, request)
+    assert refused.value.field == "overlap"
+
+
 async def test_both_secrets_end_when_the_key_is_revoked(operator: Operator) -> None:
     """Also during the overlap."""
     made = await operator.create_key()
