@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, parts: Sequence[Part]) -> bool:
     print(f"\n{report.summary(records)}\n\nEverything measured: {folder}")
     if options.publish:
         for name, record in records.items():
-            page = report.GPU if record.machine["gpus"] else report.CPU
+            page = report.GPU if record.machine.get("gpus") else report.CPU
             page.results.mkdir(exist_ok=True)
             shutil.copy(folder / f"{name}.json", page.results / f"{name}.json")
         report.publish()

@@ -98,18 +98,19 @@ def row_at(
     that is not causal is a row of its own.
     """
     joined: list[MediaSpan] = []
-    end = index
+    end, text_end = index, length
     for span in spans:
         if span.end <= index:
             continue
-        num_text = max(span.start - end, 0)
-        if num_text > max_text or not span.is_causal:
-            if not joined and not num_text:
-                return (span,), span.end
-            return tuple(joined), span.start if num_text <= max_text or not joined else end
+        if span.start <= index and not span.is_causal:
+            return (span,), span.end
+        if span.start - end > max_text or not span.is_causal:
+            text_end = span.start
+            break
         joined.append(span)
         end = span.end
-    return tuple(joined), length if length - end <= max_text or not joined else end
+    is_short = text_end - end <= max_text
+    return tuple(joined), text_end if is_short or not joined else end
 
 
 def read_row(spans: Iterable[MediaSpan], start: int, count: int, width: int) -> Vectors:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -60,8 +60,7 @@ class TokenVectors:
         self._start = data_start + tensor.offset
         self._file = path.open("rb", buffering=0)
         self._stamp = self._read_stamp()
-        _lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
-        self._to_float = _lib.ggml_get_type_traits(tensor.type_id).contents.to_float
+        self._to_float = _find_converter(tensor.type_id)
 
     @classmethod
     def of_model(cls, path: Path, width: int, count: int) -> Self | None:
@@ -112,6 +111,11 @@ def _is_readable(tensor: Tensor, width: int, count: int) -> bool:
     layout = TENSOR_LAYOUTS.get(tensor.type_id)
     if layout is None or not 0 < tensor.shape[0] <= width or tensor.shape[0] % layout.block_items:
         return False
+    converts = tensor.type_id == _F32 or bool(_find_converter(tensor.type_id))
+    return math.prod(tensor.shape[1:]) == count and converts
+
+
+def _find_converter(type_id: int) -> Any:
+    """ggml's function that converts values of a type to float32; null if it has none."""
     _lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
-    converts = bool(_lib.ggml_get_type_traits(tensor.type_id).contents.to_float)
-    return math.prod(tensor.shape[1:]) == count and (converts or tensor.type_id == _F32)
+    return _lib.ggml_get_type_traits(type_id).contents.to_float

@@ -37,8 +37,8 @@ for vectors too."""
 _MAX_TAIL: Final = 16
 """Tokens after a picture or sound, such as a question and the end of the turn, that are cut like
 its vectors if they are computed alone; a longer text is computed like other prompts. Beside
-decoding sequences the last of
-them is computed in their call, since one of its own would read all weights for it."""
+decoding sequences the last of them is computed in their call, since one of its own would read all
+weights for it."""
 
 
 Spans = tuple[MediaSpan, ...]
@@ -244,7 +244,8 @@ def _row(sequence: Sequence, count: int, spans: Spans = ()) -> Row:
     tokens = sequence.tokens[start : start + count]
     output = start + count == len(sequence.tokens)
     spans = tuple(span for span in spans if span.start < start + count)
-    return Row(slot.index, start, tokens, output, 0, spans, _needs_logits(sequence, spans))
+    scored = _needs_logits(sequence, spans)
+    return Row(slot.index, start, tokens, output, spans=spans, scored=scored)
 
 
 def _fillers(
