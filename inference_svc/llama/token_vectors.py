@@ -47,9 +47,9 @@ class ModelFileChanged(DecodeError):
 class TokenVectors:
     """The rows of a model file's embedding matrix, padded with zeros to `width` values.
 
-    Rows are read when they are needed: the matrix may take a gigabyte, and llama.cpp has no access
-    to its own copy. A file that is replaced by another one stays readable; one that is overwritten
-    is not read any more.
+    Rows are read when they are needed: the matrix may take a gigabyte, and llama.cpp gives no
+    access to its own copy. A file that is replaced by another one stays readable; one that is
+    overwritten is not read any more.
     """
 
     def __init__(self, path: Path, data_start: int, tensor: Tensor, width: int) -> None:
