@@ -103,7 +103,7 @@ def _interpolated(step_times: Mapping[int, float], max_rows: int) -> list[float]
 
 
 _NEWEST_SHARE = 0.25
-"""Weight of the newest step in the average time of a prompt token."""
+"""Weight of the newest step in averages."""
 _MIN_SIGNIFICANT_TOKENS = 16
 """With fewer prompt tokens the rest of the step dominates its time."""
 
@@ -124,13 +124,17 @@ class StepTimeModel:
         self._tokens = DecodeTimes(token_times or {}, limits.output_rows)
         # An upper bound: one-token rows of many slots are slower than a prompt of as many tokens.
         self._token_s = self._rows[limits.slots] / limits.slots
-        self._vector_s = 0.0
+        self._slowness = 1.0  # of recent steps, relative to the fastest ones
+        self._vector_times: dict[int, float] = {}  # averages of calls by blocks of vectors
 
     def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
         """Update from a step without prompts, with `drafted` draft tokens in each row.
 
         Returns whether it was faster than predicted.
         """
+        predicted = self._rows[rows]
+        if predicted and seconds > 0:
+            self._slowness += _NEWEST_SHARE * (seconds / predicted - self._slowness)
         is_faster = self._rows.observe(rows, seconds)
         if drafted:
             is_faster |= self._tokens.observe(rows * (1 + drafted), seconds)
@@ -146,17 +150,24 @@ class StepTimeModel:
 
     def observe_vectors(self, count: int, seconds: float) -> None:
         """Update from a call of vectors."""
-        average = self._vector_s or seconds / count
-        self._vector_s = average + _NEWEST_SHARE * (seconds / count - average)
+        if seconds <= 0:
+            return
+        blocks = -(-count // BLOCK)
+        average = self._vector_times.get(blocks, seconds)
+        self._vector_times[blocks] = average + _NEWEST_SHARE * (seconds - average)
 
     def vectors_within(self, seconds: float, *, num_decoding: int) -> int | None:
         """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
-        of rows and at least one; None if nothing is measured."""
+        of rows and at least one; None if nothing is measured.
+
+        A call takes at most as long per vector as a smaller one, since both read all weights.
+        """
         if not self._token_s:
             return None
-        vector_s = self._vector_s or self._token_s
-        blocks = int((seconds - self._rows[num_decoding]) / vector_s) // BLOCK
-        return max(blocks, 1) * BLOCK
+        left_s = seconds - self._rows[num_decoding] * self._slowness
+        times = self._vector_times or {1: BLOCK * self._token_s}
+        fitting = (int(left_s * blocks / each) for blocks, each in times.items() if each <= left_s)
+        return max(fitting, default=1) * BLOCK
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to compute `tokens` prompt tokens."""

@@ -46,10 +46,32 @@ def test_vectors_are_predicted_by_calls_of_vectors() -> None:
     cost = _cost({1: 0.01, 4: 0.04}, 4)
     assert cost.vectors_within(0.12, num_decoding=2) == 8
     assert cost.vectors_within(0.01, num_decoding=2) == 4
-    for _ in range(30):
-        cost.observe_vectors(8, 0.016)
+    cost.observe_vectors(8, 0.016)
 
     assert cost.vectors_within(0.12, num_decoding=2) == 48
+    cost.observe_vectors(4, 0.001)
+    assert cost.vectors_within(0.12, num_decoding=2) == 400
+
+
+def test_a_large_call_of_vectors_does_not_predict_smaller_ones() -> None:
+    """It takes less time per vector, because each call reads all weights."""
+    cost = _cost({1: 0.01, 4: 0.04}, 4)
+    for vectors, seconds in ((200, 0.4), (4, 0.03), (8, 0.045)):
+        cost.observe_vectors(vectors, seconds)
+
+    within = [cost.vectors_within(0.02 + left, num_decoding=2) for left in (0.03, 0.05, 0.1, 0.4)]
+    assert within == [4, 8, 16, 200]
+
+
+def test_slow_steps_leave_less_time_for_vectors() -> None:
+    """Those of long contexts, or on a busy machine."""
+    cost = _cost({1: 0.01, 2: 0.02}, 2)
+    cost.observe_vectors(4, 0.02)
+    assert cost.vectors_within(0.1, num_decoding=2) == 16
+    for _ in range(30):
+        cost.observe_decode(rows=2, drafted=0, seconds=0.05)
+
+    assert cost.vectors_within(0.1, num_decoding=2) == 8
 
 
 def test_the_slowdown_of_longer_rows_is_the_measured_one() -> None:
