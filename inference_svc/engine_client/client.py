@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 import enum
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -108,6 +110,7 @@ class EngineClient:
         self._ready_at = 0.0
         self._first_start: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
+        self._encoder_pid: int | None = None
 
     # --- lifecycle --------------------------------------------------------------------------------
 
@@ -196,6 +199,7 @@ class EngineClient:
             self._first_start.set_exception(StartupError(problem))
 
     def _on_exit(self, code: int) -> None:
+        self._continue_encoder()
         if self._closed_with is not None:
             return
         log.error("the engine process ended (%s)", describe_exit(code))
@@ -278,15 +282,25 @@ class EngineClient:
             raise self._restarting()
         return await self.adapters.load(adapter)
 
-    async def share_cores(self) -> None:
+    async def share_cores(self, encoder_pid: int | None) -> None:
         """Return once the engine leaves cores to the encoder: after its current step, or at once if
-        it is down."""
+        it is down. The process `encoder_pid` is stopped during steps."""
+        self._encoder_pid = encoder_pid
         with contextlib.suppress(DomainError):
-            await self.snapshots.run(ShareCores(UNSET_ID, is_encoding=True))
+            await self.snapshots.run(
+                ShareCores(UNSET_ID, is_encoding=True, encoder_pid=encoder_pid)
+            )
 
     def reclaim_cores(self) -> None:
         """Let the engine use all cores again."""
+        self._encoder_pid = None
         self._send(ShareCores(UNSET_ID, is_encoding=False))
+
+    def _continue_encoder(self) -> None:
+        """Let an encoder continue that a killed engine left stopped."""
+        if self._encoder_pid is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                os.kill(self._encoder_pid, signal.SIGCONT)
 
     async def flush(self) -> int:
         """Drop all prefixes that are only cached for reuse; return their tokens.

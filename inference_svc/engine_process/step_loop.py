@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, NoReturn
@@ -28,6 +29,7 @@ from inference_svc.engine.request import (
     UnloadAdapter,
 )
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
+from inference_svc.engine_process.core_sharing import CoreSharing
 from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -90,6 +92,7 @@ class StepLoop:
         self._engine = engine
         self._embedder = embedder
         self._memory = memory or EngineMemory()
+        self._cores = CoreSharing()
         self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
@@ -133,12 +136,21 @@ class StepLoop:
             calls = stepper.decode_calls(patience_s=0.0)
         else:
             calls = stepper.decode_calls()
+        if stepper.is_decoding:
+            self._cores.hold()
         for events in calls:
             self._emit(events)
             self._apply_received()
             self._step += 1
-        if stepper.encoder_pause_s:
-            time.sleep(stepper.encoder_pause_s)
+        self._cores.release()
+        self._leave_cores(stepper.encoder_pause_s)
+
+    def _leave_cores(self, pause_s: float) -> None:
+        """Apply commands until the encoder is done or the pause is over."""
+        until = time.monotonic() + pause_s
+        while self._cores.is_encoding and (left_s := until - time.monotonic()) > 0:
+            with suppress(Empty):
+                self._apply(self._inbox.get(timeout=left_s))
 
     def _emit(self, events: list[Event]) -> None:
         self._report_memory()
@@ -202,8 +214,11 @@ class StepLoop:
                 self._report_disk_cache()
             case Pause(sequence_id, paused):
                 engine.pause(sequence_id, paused=paused)
-            case ShareCores(job_id, is_encoding):
-                engine.is_encoding = is_encoding
+            case ShareCores(job_id, is_encoding, encoder_pid):
+                if is_encoding:
+                    self._cores.start(encoder_pid)
+                else:
+                    self._cores.end()
                 self._outbox.put(SnapshotDone(job_id, 0, None))
             case Flush(job_id):
                 engine.flush(job_id)

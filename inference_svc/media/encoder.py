@@ -63,8 +63,8 @@ class EncoderStats:
 class CoreOwner(Protocol):
     """An engine that computes on the encoder's cores."""
 
-    async def share_cores(self) -> None:
-        """Return once it leaves cores to the encoder."""
+    async def share_cores(self, encoder_pid: int | None) -> None:
+        """Return once it leaves cores to the encoder; it may stop that process at times."""
 
     def reclaim_cores(self) -> None:
         """Let it use all cores again."""
@@ -195,7 +195,7 @@ class Encoder:
             self._asking = asyncio.create_task(self._send_after_step(self.engine))
 
     async def _send_after_step(self, engine: CoreOwner) -> None:
-        await engine.share_cores()
+        await engine.share_cores(self.pid if self._config.competes_for_cores else None)
         if self._can_send:
             self._send()
         else:

@@ -9,11 +9,15 @@ from inference_svc.media.model import DecodedMedia, MediaChunk
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The first message to an encoder process: the projector of the model `name`."""
+    """The first message to an encoder process: the projector of the model `name`.
+
+    `competes_for_cores` is whether it and the engine have more threads than there are cores.
+    """
 
     name: str
     projector: ProjectorSettings
     log_level: str = "info"
+    competes_for_cores: bool = True
 
 
 @dataclass(frozen=True, slots=True)

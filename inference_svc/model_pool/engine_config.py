@@ -138,17 +138,21 @@ class EngineConfigBuilder:
         """Return the configuration of the encoder of a model."""
         overrides = self.settings.per_model.get(file.name, ModelSettings())
         uses_devices = resolve_placement(overrides, self.settings.engine).uses_devices
+        uses_gpu = uses_devices and library.can_use_gpu()
+        threads = self.settings.media.encoder_threads or self.cores
+        engine_threads = requested_limits(overrides, self.settings.engine).threads or self.cores
         return EncoderConfig(
             file.name,
             ProjectorSettings(
                 projector,
                 file.path,
-                threads=self.settings.media.encoder_threads or self.cores,
-                uses_gpu=uses_devices and library.can_use_gpu(),
+                threads=threads,
+                uses_gpu=uses_gpu,
                 image_min_tokens=overrides.image_min_tokens,
                 image_max_tokens=overrides.image_max_tokens,
             ),
             self.settings.log_level,
+            competes_for_cores=not uses_gpu and threads + engine_threads > self.cores,
         )
 
     def _saved_bytes(self) -> int:

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
@@ -307,6 +307,16 @@ def _process_info(folder: Path) -> ProcessInfo | None:
     environment = (folder / "environ").read_bytes().split(b"\0")
     mark = next((e.partition(b"=")[2] for e in environment if e.startswith(_MARK.encode())), b"")
     return ProcessInfo(int(folder.name), int(parent), int(session), command, mark.decode())
+
+
+@contextmanager
+def sleeping_process() -> Iterator[int]:
+    """A process that does nothing; yields its id."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def resident_bytes(pid: int) -> int:

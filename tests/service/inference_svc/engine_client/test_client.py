@@ -38,6 +38,7 @@ from svc_kit.errors import (
     SlowReader,
 )
 from svc_kit.lifecycle import StartupError
+from tests.support.processes import sleeping_process
 from tests.support.sequences import make_request
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -260,6 +261,28 @@ async def test_a_flush_returns_the_dropped_tokens_or_fails_with_the_engine() -> 
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineRestarting):
             await flushing
+
+
+async def test_an_encoder_continues_if_the_engine_is_killed_in_a_step() -> None:
+    """The engine had stopped it."""
+    with sleeping_process() as encoder:
+        async with start_engine() as (engine, _, _):
+            _submit(engine, _endless())
+            await engine.share_cores(encoder)
+            await asyncio.to_thread(_stop_in_step, engine.pid, encoder)
+            os.kill(engine.pid, signal.SIGKILL)
+            await asyncio.to_thread(os.waitid, os.P_PID, encoder, os.WCONTINUED)
+
+
+def _stop_in_step(engine: int, encoder: int) -> None:
+    """Stop an engine while the encoder is stopped."""
+    while True:
+        os.waitid(os.P_PID, encoder, os.WSTOPPED)
+        os.kill(engine, signal.SIGSTOP)
+        os.waitid(os.P_PID, engine, os.WSTOPPED)
+        if os.waitid(os.P_PID, encoder, os.WCONTINUED | os.WNOHANG) is None:
+            return
+        os.kill(engine, signal.SIGCONT)
 
 
 async def test_a_saved_sequence_survives_a_crash_of_the_engine(tmp_path: Path) -> None:

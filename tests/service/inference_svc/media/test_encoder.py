@@ -54,10 +54,15 @@ def settings(pair: MediaPair, image_max_tokens: int | None = None) -> ProjectorS
 
 @asynccontextmanager
 async def started(
-    pair: MediaPair, limits: EncoderLimits | None = None, max_tokens: int | None = None
+    pair: MediaPair,
+    limits: EncoderLimits | None = None,
+    max_tokens: int | None = None,
+    *,
+    competes_for_cores: bool = True,
 ) -> AsyncIterator[Encoder]:
     """A running encoder of a pair."""
-    encoder = Encoder(EncoderConfig("m", settings(pair, max_tokens)), limits or EncoderLimits())
+    config = EncoderConfig("m", settings(pair, max_tokens), competes_for_cores=competes_for_cores)
+    encoder = Encoder(config, limits or EncoderLimits())
     try:
         await encoder.start()
         yield encoder
@@ -204,9 +209,11 @@ class Engine:
         self.step_ended = asyncio.Event()
         self.reclaimed = asyncio.Event()
         self.calls: list[str] = []
+        self.encoder_pid: int | None = None
 
-    async def share_cores(self) -> None:
+    async def share_cores(self, encoder_pid: int | None) -> None:
         self.calls.append("share")
+        self.encoder_pid = encoder_pid
         await self.step_ended.wait()
 
     def reclaim_cores(self) -> None:
@@ -228,6 +235,19 @@ async def test_nothing_is_encoded_before_the_engine_shares_its_cores(
         await asyncio.gather(*waiting)
 
     assert engine.calls == ["share", "reclaim"] * 2
+
+
+@pytest.mark.parametrize("competes_for_cores", [True, False])
+async def test_an_engine_stops_only_an_encoder_that_competes_for_its_cores(
+    media_pair: Pairs, tmp_path: Path, *, competes_for_cores: bool
+) -> None:
+    """Not one with cores or a GPU of its own."""
+    pair = media_pair("janus_pro")
+    async with started(pair, competes_for_cores=competes_for_cores) as encoder:
+        encoder.engine = engine = Engine()
+        engine.step_ended.set()
+        await asyncio.gather(*tasks(encoder, tmp_path, "a"))
+        assert engine.encoder_pid == (encoder.pid if competes_for_cores else None)
 
 
 async def test_the_engine_gets_its_cores_back_if_the_caller_left(

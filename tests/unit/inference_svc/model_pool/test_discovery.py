@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from inference_svc.config import (
     EngineSettings,
     InferenceSettings,
+    MediaSettings,
     ModelSettings,
     PrefixGroupSettings,
 )
@@ -90,6 +91,28 @@ def test_an_engine_is_configured_with_usable_cores_and_file_stamps() -> None:
 
     assert (config.cores, config.backend.threads, config.threads) == (3, 3, None)
     assert config.stamps == tuple(map(FileStamp.of, entry.file.paths))
+
+
+@pytest.mark.parametrize(
+    ("engine_threads", "encoder_threads", "competes"),
+    [(None, None, True), (2, 2, False), (2, 3, True), (4, 1, True)],
+)
+def test_an_encoder_without_cores_of_its_own_competes_with_the_engine(
+    engine_threads: int | None, encoder_threads: int | None, *, competes: bool
+) -> None:
+    """Of four cores. Both compute on all of them unless threads are set."""
+    settings = InferenceSettings(
+        models=["bundled"],
+        engine=EngineSettings(threads=engine_threads),
+        media=MediaSettings(encoder_threads=encoder_threads),
+    )
+    (entry,) = find_models(settings)
+    assert entry.file.projector is not None
+    builder = EngineConfigBuilder(settings, num_models=1, cores=4)
+
+    config = builder.build_encoder(entry.file, entry.file.projector)
+
+    assert config.competes_for_cores == competes
 
 
 def test_an_engine_is_configured_with_the_placement_of_its_model() -> None:
