@@ -5,7 +5,7 @@ import base64
 import io
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes(seen=10, new=6, output_tokens=192, arriving=12, encoded=40, rounds=3)
+FULL = Sizes(seen=12, new=8, output_tokens=192, arriving=12, encoded=40, rounds=3)
 QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, encoded=4, rounds=1)
 
 
@@ -69,6 +69,7 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     with stage.corral(shape) as corral, stage.llama_servers(shape, NEW_PROMPTS[:1]) as peers:
         servers = {CORRAL: corral, **{peer.name: peer for peer in peers}}
         for number in range(stage.rounds or sizes.rounds):
+            yield from _new_pictures(stage, servers, sizes.new, number)
             for name in alternate([*servers], number):
                 yield from _round(stage, servers[name], name, sizes, number)
 
@@ -84,8 +85,8 @@ def _encode_round(
     ]
     folder = stage.folder / f"vectors-{number}"
     folder.mkdir()
-    for name, times in stage.runner.run(_encode_in_turns(settings, pictures, folder)).items():
-        yield Measurement(ENCODE, number, name, round(median(times) * 1e3, 3))
+    times = stage.runner.run(_encode_in_turns(settings, pictures, folder))
+    yield from (_milliseconds(ENCODE, number, name, each) for name, each in times.items())
 
 
 async def _encode_in_turns(
@@ -131,24 +132,45 @@ def _encode_here(projector: Projector, pictures: Sequence[DecodedImage]) -> None
                     split.encode(index)
 
 
+def _new_pictures(
+    stage: Stage, servers: Mapping[str, Server], count: int, number: int
+) -> Iterator[Measurement]:
+    """Send new pictures to the servers in turns."""
+    times: dict[str, list[float]] = {name: [] for name in servers}
+    for i in range(count):
+        body = _picture_chat(_picture(1000 * number + i))
+        for name in alternate([*servers], i):
+            times[name].append(_first_token_s(stage, servers[name], body))
+    yield from (_milliseconds(NEW, number, name, each) for name, each in times.items())
+
+
 def _round(
     stage: Stage, server: Server, name: str, sizes: Sizes, number: int
 ) -> Iterator[Measurement]:
-    def first_token_ms(bodies: Sequence[bytes]) -> float:
-        streams = [stage.runner.run(_send(server, body)) for body in bodies]
-        return round(median([stream.first_token_s for stream in streams]) * 1e3, 3)
-
-    new = [_picture_chat(_picture(1000 * number + i)) for i in range(sizes.new)]
-    yield Measurement(NEW, number, name, first_token_ms(new))
-    seen, text = new[0], _text_chat(number)
-    first_token_ms([seen, text])
-    yield Measurement(SEEN, number, name, first_token_ms([seen] * sizes.seen))
-    yield Measurement(SEEN_TEXT, number, name, first_token_ms([text] * sizes.seen))
+    """Send a picture that was seen and a text in the cache in turns, then load the server with
+    streams."""
+    bodies = {SEEN: _picture_chat(_picture(1000 * number)), SEEN_TEXT: _text_chat(number)}
+    times: dict[str, list[float]] = {load: [] for load in bodies}
+    for body in bodies.values():
+        _first_token_s(stage, server, body)
+    for i in range(sizes.seen):
+        for load in alternate([*bodies], i):
+            times[load].append(_first_token_s(stage, server, bodies[load]))
+    yield from (_milliseconds(load, number, name, each) for load, each in times.items())
     for load, arriving in ((ALONE, 0), (BESIDE, sizes.arriving)):
         pictures = [_picture(1000 * number + 500 + i) for i in range(arriving)]
         streams = stage.runner.run(_streams_beside(server, sizes, pictures, number))
         gaps = [gap for stream in streams for gap in stream.gaps_s]
         yield Measurement(load, number, name, round(float(np.percentile(gaps, 99)) * 1e3, 3))
+
+
+def _first_token_s(stage: Stage, server: Server, body: bytes) -> float:
+    return stage.runner.run(_send(server, body)).first_token_s
+
+
+def _milliseconds(load: str, number: int, system: str, seconds: Sequence[float]) -> Measurement:
+    """The median of a round."""
+    return Measurement(load, number, system, round(median(seconds) * 1e3, 3))
 
 
 async def _streams_beside(
