@@ -29,11 +29,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the report: a target and the ratio measured in each round."""
+    """One line of the report: the ratio measured in each round and its target, if it has one."""
 
     load: str
     ratios: tuple[float, ...]  # one per round; empty without a peer
-    target: float
+    target: float | None
     own: float  # `own` and `peer` are the medians of the compared values
     peer: float
     peer_name: str
@@ -47,8 +47,8 @@ class Result:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the target is met, or None if nothing was compared."""
-        if not self.ratios:
+        """Whether the target is met, or None if there is none or nothing was compared."""
+        if not self.ratios or self.target is None:
             return None
         return self.ratio >= self.target if self.bound == "at least" else self.ratio <= self.target
 

@@ -10,14 +10,17 @@ OWN, PEER, MISSED, LINE = "#2f6f9f", "#c9c9c9", "#b8442f", "#8a8a8a"
 
 
 def ratio_chart(results: Sequence[Result]) -> str:
-    """Draw the median of each ratio as a dot, its range as a line, and its target as a tick."""
-    maximum = 1.08 * max(max(*one.ratios, one.target) for one in results)
+    """Draw the median of each ratio as a dot, its range as a line, and its target as a tick.
+
+    All results have targets.
+    """
+    maximum = 1.08 * max(max(*one.ratios, one.target or 0) for one in results)
     parts = [_legend("dot: median; line: lowest to highest round; tick: target")]
     for row, one in enumerate(results):
         y = TOP + ROW * row + ROW / 2
         low, median, high, target = (
             _x(value, maximum)
-            for value in (min(one.ratios), one.ratio, max(one.ratios), one.target)
+            for value in (min(one.ratios), one.ratio, max(one.ratios), one.target or 0)
         )
         colour = OWN if one.is_met else MISSED
         parts += [

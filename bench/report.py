@@ -66,7 +66,7 @@ def plots(records: Mapping[str, Record]) -> dict[str, str]:
     """Return the plots by file name."""
     charts = {}
     for part, _, results in conclude(records):
-        compared = [result for result in results if result.ratios]
+        compared = [result for result in results if result.is_met is not None]
         if compared:
             charts[f"{part.name}-ratios.svg"] = ratio_chart(compared)
         if speeds := [result for result in compared if result.unit == "tokens/s"]:
@@ -75,7 +75,9 @@ def plots(records: Mapping[str, Record]) -> dict[str, str]:
 
 
 def _head(page: Page, concluded: Concluded) -> str:
-    results = [(part, one) for part, _, results in concluded for one in results if one.ratios]
+    results = [
+        (part, one) for part, _, results in concluded for one in results if one.is_met is not None
+    ]
     missed = [(part, one) for part, one in results if not one.is_met]
     lines = [
         f"# {page.title}",
@@ -136,11 +138,13 @@ def _figure(value: float, unit: str) -> str:
 
 
 def _target(result: Result) -> str:
-    return f"{result.bound} {result.target:.2f}"
+    return f"{result.bound} {result.target:.2f}" if result.target is not None else "-"
 
 
 def _verdict(result: Result) -> str:
-    return {True: "met", False: "**not met**", None: "not measured"}[result.is_met]
+    if result.is_met is None:
+        return "no target" if result.ratios else "not measured"
+    return "met" if result.is_met else "**not met**"
 
 
 def _commands(records: Sequence[Record]) -> str:

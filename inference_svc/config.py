@@ -103,7 +103,8 @@ class MediaSettings(SettingsGroup):
     queued: int = Field(256, ge=1)
     """Maximum number of pictures and sounds of a model that wait to be encoded."""
     encode_timeout_s: float = Field(600.0, gt=0)
-    """How long the encoding of one picture or sound may take."""
+    """How long the encoding of one picture or sound may take, with the time in which it is stopped
+    beside streams."""
 
 
 class SnapshotSettings(SettingsGroup):

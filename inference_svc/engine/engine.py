@@ -42,7 +42,9 @@ LOAD_INTERVAL_S = 0.1
 _GRAMMAR_PATIENCE_S = 0.005
 """How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
-"""Seconds for the encoder in a second of decode calls. Calls with vectors count as its time."""
+"""Seconds for the encoder in a second of streams' decode calls, less those of calls of vectors."""
+_MIN_PAUSE_RATIO = 0.1
+"""Seconds for it in a second of all calls, at least."""
 
 
 class Engine:
@@ -118,7 +120,7 @@ class Engine:
             backend, copier, self._table, self._sequences, self._output_processor, clock
         )
         self._step_times = StepTimes()
-        self._encoder_pause_s = 0.0
+        self._step_s = self._encoder_s = 0.0  # time of this step, and what the encoder gets of it
         self._load_sent_at = float("-inf")
 
     @property
@@ -260,8 +262,8 @@ class Engine:
 
     @property
     def encoder_pause_s(self) -> float:
-        """How long to leave the cores to an encoder after this step, if it has work."""
-        return max(self._encoder_pause_s, 0.0)
+        """How long to leave the cores to an encoder after this step, if it was stopped."""
+        return max(self._encoder_s, _MIN_PAUSE_RATIO * self._step_s)
 
     @property
     def is_decoding(self) -> bool:
@@ -280,7 +282,7 @@ class Engine:
         between; a request submitted then is part of the prefill call. If all sequences wait for
         grammars, waits up to `patience_s` seconds.
         """
-        self._encoder_pause_s = 0.0
+        self._step_s = self._encoder_s = 0.0
         self._expire()
         self._admission.admit(self._preparer.prepare)
         self._begin_guided(patience_s)
@@ -337,7 +339,11 @@ class Engine:
         was_one_call = self._executor.execute(plan)
         seconds, has_prompt = self._clock() - started, plan.prompt_tokens > 0
         self._step_times.observe(rows=len(plan.rows), has_prompt=has_prompt, seconds=seconds)
-        self._encoder_pause_s += seconds * (_PAUSE_RATIO - plan.has_vectors)
+        self._step_s += seconds
+        if plan.has_vectors:
+            self._encoder_s -= seconds
+        elif plan.num_decoding:
+            self._encoder_s += _PAUSE_RATIO * seconds
         if was_one_call:
             self._update_cost_model(plan, seconds)
 

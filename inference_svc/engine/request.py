@@ -163,12 +163,11 @@ class Pause(NamedTuple):
 
 
 class ShareCores(NamedTuple):
-    """Leave the cores to the encoder for a while after each step, or do so no longer. The process
-    `encoder_pid` is stopped during steps. The result is `SnapshotDone`."""
+    """Leave the cores to the process of the encoder between steps, and stop it during them; without
+    `encoder_pid` do so no longer. The result is `SnapshotDone`."""
 
     job_id: int
-    is_encoding: bool
-    encoder_pid: int | None = None
+    encoder_pid: int | None
 
 
 class Flush(NamedTuple):

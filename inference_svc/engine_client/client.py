@@ -7,8 +7,6 @@ import asyncio
 import contextlib
 import enum
 import logging
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -69,7 +67,8 @@ class EngineClient:
     `ready` describes the loaded model. `report` is the last load report and `disk_cache` the state
     of the disk prefix cache at its last use; both are None while the process is down.
     `on_state` is called at each state change, `on_event` with every engine event, for metrics, and
-    `on_progress` with the progress of loading. `adapters` may outlive the client and be passed to
+    `on_progress` with the progress of loading. `on_process_exit` is called when the process has
+    ended. `adapters` may outlive the client and be passed to
     its successor.
     """
 
@@ -86,6 +85,7 @@ class EngineClient:
         start_process: Callable[..., EngineProcess] = EngineProcess,
     ) -> None:
         self.state = EngineState.STARTING
+        self.on_process_exit: Callable[[], None] = lambda: None
         self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
@@ -110,7 +110,6 @@ class EngineClient:
         self._ready_at = 0.0
         self._first_start: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
-        self._encoder_pid: int | None = None
 
     # --- lifecycle --------------------------------------------------------------------------------
 
@@ -199,7 +198,7 @@ class EngineClient:
             self._first_start.set_exception(StartupError(problem))
 
     def _on_exit(self, code: int) -> None:
-        self._continue_encoder()
+        self.on_process_exit()
         if self._closed_with is not None:
             return
         log.error("the engine process ended (%s)", describe_exit(code))
@@ -282,25 +281,15 @@ class EngineClient:
             raise self._restarting()
         return await self.adapters.load(adapter)
 
-    async def share_cores(self, encoder_pid: int | None) -> None:
-        """Return once the engine leaves cores to the encoder: after its current step, or at once if
-        it is down. The process `encoder_pid` is stopped during steps."""
-        self._encoder_pid = encoder_pid
+    async def share_cores(self, encoder_pid: int) -> None:
+        """Return once the engine leaves cores to an encoder: after its current step, or at once if
+        it is down. The process is stopped during steps."""
         with contextlib.suppress(DomainError):
-            await self.snapshots.run(
-                ShareCores(UNSET_ID, is_encoding=True, encoder_pid=encoder_pid)
-            )
+            await self.snapshots.run(ShareCores(UNSET_ID, encoder_pid))
 
     def reclaim_cores(self) -> None:
         """Let the engine use all cores again."""
-        self._encoder_pid = None
-        self._send(ShareCores(UNSET_ID, is_encoding=False))
-
-    def _continue_encoder(self) -> None:
-        """Let an encoder continue that a killed engine left stopped."""
-        if self._encoder_pid is not None:
-            with contextlib.suppress(OSError):  # it has ended
-                os.kill(self._encoder_pid, signal.SIGCONT)
+        self._send(ShareCores(UNSET_ID, None))
 
     async def flush(self) -> int:
         """Drop all prefixes that are only cached for reuse; return their tokens.

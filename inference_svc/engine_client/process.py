@@ -103,6 +103,10 @@ class ChildProcess(Generic[Received, Sent]):
         """Kill the process, which calls `on_exit`."""
         self._process.kill()
 
+    def resume(self) -> None:
+        """Let the process continue if it is stopped."""
+        self._process.send_signal(signal.SIGCONT)
+
     async def close(self) -> None:
         """Kill the process and wait until it and both threads have ended."""
         self.kill()

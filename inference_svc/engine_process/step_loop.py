@@ -119,9 +119,13 @@ class StepLoop:
         turn = self._turns.next(busy) if busy else None
         for stepper in self._steppers:
             if stepper is turn:
+                if isinstance(stepper, Engine) and stepper.is_decoding:
+                    self._cores.hold()
                 started = self._clock()
                 self._run_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
+                if self._cores.release() and isinstance(stepper, Engine):
+                    self._leave_cores(stepper.encoder_pause_s)
             elif not _can_compute(stepper):  # work that arrived in this turn waits for the next
                 self._run_step(stepper)
 
@@ -136,17 +140,13 @@ class StepLoop:
             calls = stepper.decode_calls(patience_s=0.0)
         else:
             calls = stepper.decode_calls()
-        if stepper.is_decoding:
-            self._cores.hold()
         for events in calls:
             self._emit(events)
             self._apply_received()
             self._step += 1
-        self._cores.release()
-        self._leave_cores(stepper.encoder_pause_s)
 
     def _leave_cores(self, pause_s: float) -> None:
-        """Apply commands until the encoder is done or the pause is over."""
+        """Apply commands until the pause is over or the encoder is done."""
         until = time.monotonic() + pause_s
         while self._cores.is_encoding and (left_s := until - time.monotonic()) > 0:
             with suppress(Empty):
@@ -214,8 +214,8 @@ class StepLoop:
                 self._report_disk_cache()
             case Pause(sequence_id, paused):
                 engine.pause(sequence_id, paused=paused)
-            case ShareCores(job_id, is_encoding, encoder_pid):
-                if is_encoding:
+            case ShareCores(job_id, encoder_pid):
+                if encoder_pid is not None:
                     self._cores.start(encoder_pid)
                 else:
                     self._cores.end()

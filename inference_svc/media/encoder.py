@@ -63,8 +63,8 @@ class EncoderStats:
 class CoreOwner(Protocol):
     """An engine that computes on the encoder's cores."""
 
-    async def share_cores(self, encoder_pid: int | None) -> None:
-        """Return once it leaves cores to the encoder; it may stop that process at times."""
+    async def share_cores(self, encoder_pid: int) -> None:
+        """Return once it leaves cores to the encoder, whose process it may stop at times."""
 
     def reclaim_cores(self) -> None:
         """Let it use all cores again."""
@@ -128,6 +128,11 @@ class Encoder:
         if self._process is not None:
             await self._process.close()
 
+    def resume(self) -> None:
+        """Let the process continue, which a killed engine may have left stopped."""
+        if self._process is not None:
+            self._process.resume()
+
     @property
     def memory_bytes(self) -> int:
         """The memory of the process; 0 while it is down."""
@@ -189,13 +194,13 @@ class Encoder:
     def _send_next(self) -> None:
         if not self._can_send or (self._asking is not None and not self._asking.done()):
             return
-        if self.engine is None:
+        if self.engine is None or not self._config.competes_for_cores:
             self._send()
         else:
             self._asking = asyncio.create_task(self._send_after_step(self.engine))
 
     async def _send_after_step(self, engine: CoreOwner) -> None:
-        await engine.share_cores(self.pid if self._config.competes_for_cores else None)
+        await engine.share_cores(self.pid)
         if self._can_send:
             self._send()
         else:
@@ -222,7 +227,7 @@ class Encoder:
             self._deadline.cancel()
         if job is not None:
             self._turns.charge(job.project, time.monotonic() - self._sent_at)
-            if self.engine is not None:
+            if self.engine is not None and self._config.competes_for_cores:
                 self.engine.reclaim_cores()
         return job
 

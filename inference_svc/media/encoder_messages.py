@@ -11,7 +11,8 @@ from inference_svc.media.model import DecodedMedia, MediaChunk
 class EncoderConfig:
     """The first message to an encoder process: the projector of the model `name`.
 
-    `competes_for_cores` is whether it and the engine have more threads than there are cores.
+    `competes_for_cores` is whether it computes on the CPU, and it and the engine have more threads
+    than there are cores.
     """
 
     name: str

@@ -242,6 +242,7 @@ class ModelLifecycle:
             )
             if entry.media is not None:
                 entry.media.encoder.engine = engine
+                engine.on_process_exit = entry.media.encoder.resume
             await engine.start()
             entry.ready_at = datetime.now(UTC)
             resident.finish_loading(self._clock())

@@ -108,6 +108,47 @@ _MIN_SIGNIFICANT_TOKENS = 16
 """With fewer prompt tokens the rest of the step dominates its time."""
 
 
+_MIN_SLOPE: Final = 0.1
+
+
+class VectorTimes:
+    """Predicted seconds of a call of vectors: a line through the recent calls by their blocks.
+
+    It does not go through zero, since each call reads all weights. It is fitted by least squares,
+    in which the last slope counts as one call, so that calls of one size only shift it.
+    """
+
+    def __init__(self) -> None:
+        self._slope = 0.0
+        self._weight = self._blocks = self._seconds = 0.0  # weighted sums
+        self._squares = self._products = 0.0
+
+    def observe(self, blocks: int, seconds: float) -> None:
+        """Update from a call of `blocks`."""
+        if not self._weight:
+            self._slope = seconds / blocks
+        kept = 1 - _NEWEST_SHARE
+        self._weight = kept * self._weight + 1
+        self._blocks = kept * self._blocks + blocks
+        self._seconds = kept * self._seconds + seconds
+        self._squares = kept * self._squares + blocks * blocks
+        self._products = kept * self._products + blocks * seconds
+        mean = self._blocks / self._weight
+        spread = self._squares - mean * self._blocks
+        slope = (self._products - mean * self._seconds + self._slope) / (spread + 1)
+        average = self._seconds / self._blocks
+        self._slope = min(max(slope, _MIN_SLOPE * average), average)
+
+    def blocks_within(self, seconds: float) -> int | None:
+        """The largest call that takes at most `seconds`, not much larger than the recent ones; None
+        if nothing is measured."""
+        if not self._weight:
+            return None
+        mean = self._blocks / self._weight
+        more = (seconds - self._seconds / self._weight) / self._slope
+        return int(mean + min(more, mean + 1))
+
+
 class StepTimeModel:
     """Predicted seconds of a step by decoding rows and prompt tokens; 0 if nothing is measured.
 
@@ -125,7 +166,7 @@ class StepTimeModel:
         # An upper bound: one-token rows of many slots are slower than a prompt of as many tokens.
         self._token_s = self._rows[limits.slots] / limits.slots
         self._slowness = 1.0  # of recent steps, relative to the fastest ones
-        self._vector_times: dict[int, float] = {}  # averages of calls by blocks of vectors
+        self._vectors = VectorTimes()
 
     def observe_decode(self, *, rows: int, drafted: int, seconds: float) -> bool:
         """Update from a step without prompts, with `drafted` draft tokens in each row.
@@ -133,7 +174,7 @@ class StepTimeModel:
         Returns whether it was faster than predicted.
         """
         predicted = self._rows[rows]
-        if predicted and seconds > 0:
+        if predicted and seconds > 0 and not drafted:  # there are no drafts beside prompts
             self._slowness += _NEWEST_SHARE * (seconds / predicted - self._slowness)
         is_faster = self._rows.observe(rows, seconds)
         if drafted:
@@ -150,24 +191,19 @@ class StepTimeModel:
 
     def observe_vectors(self, count: int, seconds: float) -> None:
         """Update from a call of vectors."""
-        if seconds <= 0:
-            return
-        blocks = -(-count // BLOCK)
-        average = self._vector_times.get(blocks, seconds)
-        self._vector_times[blocks] = average + _NEWEST_SHARE * (seconds - average)
+        if seconds > 0:
+            self._vectors.observe(-(-count // BLOCK), seconds)
 
     def vectors_within(self, seconds: float, *, num_decoding: int) -> int | None:
         """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
-        of rows and at least one; None if nothing is measured.
-
-        A call takes at most as long per vector as a smaller one, since both read all weights.
-        """
+        of rows and at least one; None if nothing is measured."""
         if not self._token_s:
             return None
         left_s = seconds - self._rows[num_decoding] * self._slowness
-        times = self._vector_times or {1: BLOCK * self._token_s}
-        fitting = (int(left_s * blocks / each) for blocks, each in times.items() if each <= left_s)
-        return max(fitting, default=1) * BLOCK
+        blocks = self._vectors.blocks_within(left_s)
+        if blocks is None:
+            blocks = int(left_s / self._token_s) // BLOCK
+        return max(blocks, 1) * BLOCK
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to compute `tokens` prompt tokens."""

@@ -264,9 +264,10 @@ async def test_a_flush_returns_the_dropped_tokens_or_fails_with_the_engine() -> 
 
 
 async def test_an_encoder_continues_if_the_engine_is_killed_in_a_step() -> None:
-    """The engine had stopped it."""
+    """The engine had stopped it, and the client says that it has ended."""
     with sleeping_process() as encoder:
         async with start_engine() as (engine, _, _):
+            engine.on_process_exit = lambda: os.kill(encoder, signal.SIGCONT)
             _submit(engine, _endless())
             await engine.share_cores(encoder)
             await asyncio.to_thread(_stop_in_step, engine.pid, encoder)

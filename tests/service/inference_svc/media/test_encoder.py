@@ -211,7 +211,7 @@ class Engine:
         self.calls: list[str] = []
         self.encoder_pid: int | None = None
 
-    async def share_cores(self, encoder_pid: int | None) -> None:
+    async def share_cores(self, encoder_pid: int) -> None:
         self.calls.append("share")
         self.encoder_pid = encoder_pid
         await self.step_ended.wait()
@@ -248,6 +248,18 @@ async def test_an_engine_stops_only_an_encoder_that_competes_for_its_cores(
         engine.step_ended.set()
         await asyncio.gather(*tasks(encoder, tmp_path, "a"))
         assert engine.encoder_pid == (encoder.pid if competes_for_cores else None)
+
+    assert engine.calls == (["share", "reclaim"] if competes_for_cores else [])
+
+
+async def test_a_stopped_encoder_can_be_resumed(media_pair: Pairs, tmp_path: Path) -> None:
+    """As after the end of an engine that had stopped it. Without a process it has no effect."""
+    async with started(media_pair("janus_pro")) as encoder:
+        os.kill(encoder.pid, signal.SIGSTOP)
+        encoding = tasks(encoder, tmp_path, "a")
+        encoder.resume()
+        await asyncio.gather(*encoding)
+    encoder.resume()
 
 
 async def test_the_engine_gets_its_cores_back_if_the_caller_left(

@@ -122,6 +122,21 @@ async def test_pictures_are_encoded_for_a_loaded_model(media_pair: Pairs, tmp_pa
     }
 
 
+async def test_an_encoder_that_its_engine_left_stopped_continues(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """The engine was killed in a step."""
+    async with (
+        served(media_pair("gemma3").model, tmp_path) as (inference, entry),
+        inference.pool.use(entry) as loaded,
+    ):
+        assert loaded.media is not None
+        os.kill(loaded.media.encoder.pid, signal.SIGSTOP)
+        os.kill(loaded.engine.pid, signal.SIGKILL)
+        with await loaded.media.encode([INPUT], owner="a", project="a") as lease:
+            assert len(lease.media) == 1
+
+
 async def test_a_projector_that_does_not_fit_fails_the_load(
     media_pair: Pairs, tmp_path: Path
 ) -> None:

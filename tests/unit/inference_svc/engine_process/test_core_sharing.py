@@ -66,6 +66,14 @@ def test_the_encoder_runs_after_the_end_of_sharing(encoder: int) -> None:
     assert not sharing.is_encoding
 
 
+def test_an_encoder_that_a_killed_engine_left_stopped_continues(encoder: int) -> None:
+    """When the next engine shares its cores with it."""
+    os.kill(encoder, signal.SIGSTOP)
+    wait_stopped(encoder)
+    CoreSharing().start(encoder)
+    wait_continued(encoder)
+
+
 def test_an_encoder_that_has_ended_is_ignored(encoder: int) -> None:
     """Before sharing and during it."""
     sharing = CoreSharing()
@@ -110,7 +118,7 @@ def test_the_encoder_runs_only_between_the_steps_of_streams(encoder: int) -> Non
     loop = Loop(lambda: [action(encoder) for action in actions])
     loop.send(Submit(make_request(max_tokens=50)))
     loop.run_turn()
-    loop.send(ShareCores(1, is_encoding=True, encoder_pid=encoder))
+    loop.send(ShareCores(1, encoder))
     actions.append(wait_stopped)
     for _ in range(3):
         loop.run_turn()
@@ -118,29 +126,29 @@ def test_the_encoder_runs_only_between_the_steps_of_streams(encoder: int) -> Non
 
 
 def test_the_encoder_runs_while_only_prompts_are_computed(encoder: int) -> None:
-    """Their calls are long, and nobody waits for the next token."""
-    was_held: list[bool] = []
-    loop = Loop(lambda: was_held.append(was_stopped(encoder)))
-    loop.send(ShareCores(1, is_encoding=True, encoder_pid=encoder))
-    for number in range(50):
+    """Nobody waits for the next token. After a step in which it was stopped, the loop would leave
+    it the cores for a quarter of an hour."""
+    loop = Loop(lambda: None, seconds=10_000.0)
+    loop.send(ShareCores(1, encoder))
+    for number in range(5):
         loop.send(Submit(make_request(number, prompt=[65] * 60, max_tokens=1)))
         loop.run_turn()
-
-    assert len(was_held) >= 50
-    assert not any(was_held)
+    assert not was_stopped(encoder)
 
 
 def test_a_pause_ends_with_the_encoding(encoder: int) -> None:
     """The next step begins at once, instead of an hour later."""
-    loop = Loop(lambda: None, seconds=10_000.0)
+    actions: list[Callable[[int], object]] = []
+    loop = Loop(lambda: [action(encoder) for action in actions], seconds=10_000.0)
     loop.send(Submit(make_request(max_tokens=50)))
     loop.run_turn()
 
     def end_encoding() -> None:
         wait_continued(encoder)
-        loop.send(ShareCores(2, is_encoding=False))
+        loop.send(ShareCores(2, None))
 
-    loop.send(ShareCores(1, is_encoding=True, encoder_pid=encoder))
+    loop.send(ShareCores(1, encoder))
+    actions.append(wait_stopped)
     with ThreadPoolExecutor(1) as threads:
         ended = threads.submit(end_encoding)
         loop.run_turn()
