@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes(seen=12, new=8, output_tokens=192, arriving=12, encoded=40, rounds=3)
+FULL = Sizes(seen=12, new=12, output_tokens=192, arriving=12, encoded=40, rounds=3)
 QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, encoded=4, rounds=1)
 
 
@@ -245,7 +245,8 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
     results += [_ratio(measurements, (NEW, CORRAL), (NEW, other), 1.0) for other in others]
     for other in others:
         results.append(_ratio(measurements, (BESIDE, CORRAL), (BESIDE, other), 1.0))
-        results.append(_ratio(measurements, (ARRIVING, CORRAL), (ARRIVING, other), None))
+        if any(each.load == ARRIVING for each in measurements):  # not in older results
+            results.append(_ratio(measurements, (ARRIVING, CORRAL), (ARRIVING, other), None))
     return results
 
 

@@ -29,7 +29,7 @@ from inference_svc.engine.request import (
     UnloadAdapter,
 )
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
-from inference_svc.engine_process.core_sharing import CoreSharing
+from inference_svc.engine_process.encoder_signals import EncoderSignals
 from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -92,7 +92,7 @@ class StepLoop:
         self._engine = engine
         self._embedder = embedder
         self._memory = memory or EngineMemory()
-        self._cores = CoreSharing()
+        self._encoder = EncoderSignals()
         self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
@@ -120,11 +120,11 @@ class StepLoop:
         for stepper in self._steppers:
             if stepper is turn:
                 if isinstance(stepper, Engine) and stepper.is_decoding:
-                    self._cores.hold()
+                    self._encoder.stop()
                 started = self._clock()
                 self._run_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
-                if self._cores.release() and isinstance(stepper, Engine):
+                if self._encoder.resume() and isinstance(stepper, Engine):
                     self._leave_cores(stepper.encoder_pause_s)
             elif not _can_compute(stepper):  # work that arrived in this turn waits for the next
                 self._run_step(stepper)
@@ -148,7 +148,7 @@ class StepLoop:
     def _leave_cores(self, pause_s: float) -> None:
         """Apply commands until the pause is over or the encoder is done."""
         until = time.monotonic() + pause_s
-        while self._cores.is_encoding and (left_s := until - time.monotonic()) > 0:
+        while self._encoder.is_encoding and (left_s := until - time.monotonic()) > 0:
             with suppress(Empty):
                 self._apply(self._inbox.get(timeout=left_s))
 
@@ -216,9 +216,9 @@ class StepLoop:
                 engine.pause(sequence_id, paused=paused)
             case ShareCores(job_id, encoder_pid):
                 if encoder_pid is not None:
-                    self._cores.start(encoder_pid)
+                    self._encoder.share(encoder_pid)
                 else:
-                    self._cores.end()
+                    self._encoder.reclaim()
                 self._outbox.put(SnapshotDone(job_id, 0, None))
             case Flush(job_id):
                 engine.flush(job_id)

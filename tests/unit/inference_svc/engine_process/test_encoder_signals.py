@@ -10,7 +10,7 @@ import pytest
 
 from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.request import Command, ShareCores, Submit
-from inference_svc.engine_process.core_sharing import CoreSharing
+from inference_svc.engine_process.encoder_signals import EncoderSignals
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from tests.support.fake_backend import FakeBackend
 from tests.support.processes import sleeping_process
@@ -41,50 +41,50 @@ def was_stopped(pid: int) -> bool:
 
 def test_the_encoder_is_stopped_during_steps(encoder: int) -> None:
     """Also if it begins during one."""
-    sharing = CoreSharing()
-    sharing.hold()
-    sharing.start(encoder)
+    signals = EncoderSignals()
+    signals.stop()
+    signals.share(encoder)
     wait_stopped(encoder)
-    sharing.release()
+    signals.resume()
     wait_continued(encoder)
-    sharing.hold()
+    signals.stop()
     wait_stopped(encoder)
-    sharing.release()
+    signals.resume()
     wait_continued(encoder)
 
 
 def test_the_encoder_runs_after_the_end_of_sharing(encoder: int) -> None:
     """In the middle of a step, and in later ones."""
-    sharing = CoreSharing()
-    sharing.start(encoder)
-    sharing.hold()
+    signals = EncoderSignals()
+    signals.share(encoder)
+    signals.stop()
     wait_stopped(encoder)
-    sharing.end()
+    signals.reclaim()
     wait_continued(encoder)
-    sharing.hold()
+    signals.stop()
     assert not was_stopped(encoder)
-    assert not sharing.is_encoding
+    assert not signals.is_encoding
 
 
 def test_an_encoder_that_a_killed_engine_left_stopped_continues(encoder: int) -> None:
     """When the next engine shares its cores with it."""
     os.kill(encoder, signal.SIGSTOP)
     wait_stopped(encoder)
-    CoreSharing().start(encoder)
+    EncoderSignals().share(encoder)
     wait_continued(encoder)
 
 
 def test_an_encoder_that_has_ended_is_ignored(encoder: int) -> None:
     """Before sharing and during it."""
-    sharing = CoreSharing()
-    sharing.start(encoder)
+    signals = EncoderSignals()
+    signals.share(encoder)
     os.kill(encoder, signal.SIGKILL)
     os.waitid(os.P_PID, encoder, os.WEXITED)  # as its parent does
     for _ in range(2):
-        sharing.hold()
-        sharing.release()
-        sharing.start(encoder)
-    sharing.end()
+        signals.stop()
+        signals.resume()
+        signals.share(encoder)
+    signals.reclaim()
 
 
 class Loop:

@@ -1,11 +1,11 @@
-"""Shares the CPU cores between an engine and the encoder of its model."""
+"""Signals to the encoder of an engine's model, with which it shares the CPU cores."""
 
 import os
 import signal
 from contextlib import suppress
 
 
-class CoreSharing:
+class EncoderSignals:
     """Stops the encoder's process during steps, and lets it continue between them.
 
     The threads of a step wait for each other, so that an encoder that takes a core in the middle of
@@ -15,19 +15,19 @@ class CoreSharing:
 
     def __init__(self) -> None:
         self.is_encoding = False
-        self._is_held = False
+        self._is_stopping = False
         self._pidfd: int | None = None
 
-    def start(self, encoder_pid: int) -> None:
+    def share(self, encoder_pid: int) -> None:
         """Share the cores from now on. Without pidfds (Linux 5.3) the encoder is not stopped."""
-        self.end()
+        self.reclaim()
         self.is_encoding = True
         with suppress(OSError, AttributeError):  # it has ended, or there are no pidfds
             self._pidfd = os.pidfd_open(encoder_pid)
         # An engine that was killed may have left it stopped.
-        self._send(signal.SIGSTOP if self._is_held else signal.SIGCONT)
+        self._send(signal.SIGSTOP if self._is_stopping else signal.SIGCONT)
 
-    def end(self) -> None:
+    def reclaim(self) -> None:
         """Share the cores no longer."""
         self.is_encoding = False
         self._send(signal.SIGCONT)
@@ -35,15 +35,15 @@ class CoreSharing:
             os.close(self._pidfd)
             self._pidfd = None
 
-    def hold(self) -> None:
-        """Stop the encoder until `release`."""
-        self._is_held = True
+    def stop(self) -> None:
+        """Stop the encoder until `resume`."""
+        self._is_stopping = True
         self._send(signal.SIGSTOP)
 
-    def release(self) -> bool:
+    def resume(self) -> bool:
         """Let the encoder continue. Return whether one was stopped."""
-        was_held, self._is_held = self._is_held, False
-        return self._send(signal.SIGCONT) and was_held
+        was_stopping, self._is_stopping = self._is_stopping, False
+        return self._send(signal.SIGCONT) and was_stopping
 
     def _send(self, number: signal.Signals) -> bool:
         if self._pidfd is not None:
