@@ -58,13 +58,15 @@ def test_output_equals_that_of_libmtmd(
     libmtmd gives it to llama.cpp; a stream of text runs beside it."""
     pair = media_pair(kind)
     media = _media(pair)
+    # First, because libmtmd alone needs the cleared memory of a process with a `Projector`, too.
+    parts = _parts(pair, media, tmp_path)
     with closing(PlainLlama(pair.model)) as plain:
         expected = plain.generate_from_media(START, media, END, COUNT)
     with open_backend(pair.model, context_tokens=1024) as backend:
         engine = make_engine(backend, chunk_cap=48, clock=ManualClock())
         fields = {"max_tokens": COUNT, "ignore_eos": True}
         text = media_request(0, [[5, 6, 7]], **{**fields, "max_tokens": 60})
-        request = media_request(1, _parts(pair, media, tmp_path), **fields)
+        request = media_request(1, parts, **fields)
         events = run_engine(engine, text, request)
 
     assert output_tokens(events, 1) == expected
