@@ -163,8 +163,8 @@ class Pause(NamedTuple):
 
 
 class ShareCores(NamedTuple):
-    """Leave the cores to the process of the encoder between steps, and stop it during them; without
-    `encoder_pid` do so no longer. The result is `SnapshotDone`."""
+    """Leave the cores to the process of the encoder between steps, and stop it in those of streams;
+    without `encoder_pid` do so no longer. The result is `SnapshotDone`."""
 
     job_id: int
     encoder_pid: int | None

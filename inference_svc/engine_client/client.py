@@ -282,8 +282,8 @@ class EngineClient:
         return await self.adapters.load(adapter)
 
     async def share_cores(self, encoder_pid: int) -> None:
-        """Return once the engine leaves cores to an encoder: after its current step, or at once if
-        it is down. The process is stopped during steps."""
+        """Return once the engine leaves cores to an encoder: after its current decode call, or at
+        once if it is down. The process is stopped in steps that compute tokens of streams."""
         with contextlib.suppress(DomainError):
             await self.snapshots.run(ShareCores(UNSET_ID, encoder_pid))
 

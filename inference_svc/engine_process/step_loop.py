@@ -124,7 +124,8 @@ class StepLoop:
                 started = self._clock()
                 self._run_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
-                if self._encoder.resume() and isinstance(stepper, Engine):
+                was_stopped = self._encoder.resume()
+                if was_stopped and isinstance(stepper, Engine) and stepper.is_decoding:
                     self._leave_cores(stepper.encoder_pause_s)
             elif not _can_compute(stepper):  # work that arrived in this turn waits for the next
                 self._run_step(stepper)

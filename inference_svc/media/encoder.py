@@ -81,8 +81,9 @@ class _Job:
 class Encoder:
     """The encoder process of one model. Call all methods on the event loop.
 
-    `ready` describes the loaded projector, None before `start`. `engine` is asked for cores before
-    each picture or sound: encoding that starts during a step delays it several times over.
+    `ready` describes the loaded projector, None before `start`. If it competes for cores, `engine`
+    is asked for them before each picture or sound: encoding that starts during a step delays it
+    several times over.
     """
 
     def __init__(self, config: EncoderConfig, limits: EncoderLimits) -> None:

@@ -109,6 +109,7 @@ _MIN_SIGNIFICANT_TOKENS = 16
 
 
 _MIN_SLOPE: Final = 0.1
+"""Minimum time of another block, as a share of the average time of a block."""
 
 
 class VectorTimes:
@@ -126,7 +127,7 @@ class VectorTimes:
     def observe(self, blocks: int, seconds: float) -> None:
         """Update from a call of `blocks`."""
         if not self._weight:
-            self._slope = seconds / blocks
+            self._slope = _MIN_SLOPE * seconds / blocks  # so that a larger call is tried
         kept = 1 - _NEWEST_SHARE
         self._weight = kept * self._weight + 1
         self._blocks = kept * self._blocks + blocks
@@ -197,13 +198,11 @@ class StepTimeModel:
     def vectors_within(self, seconds: float, *, num_decoding: int) -> int | None:
         """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
         of rows and at least one; None if nothing is measured."""
-        if not self._token_s:
-            return None
         left_s = seconds - self._rows[num_decoding] * self._slowness
         blocks = self._vectors.blocks_within(left_s)
-        if blocks is None:
+        if blocks is None and self._token_s:
             blocks = int(left_s / self._token_s) // BLOCK
-        return max(blocks, 1) * BLOCK
+        return max(blocks, 1) * BLOCK if blocks is not None else None
 
     def prefill_s(self, tokens: int) -> float:
         """Seconds to compute `tokens` prompt tokens."""

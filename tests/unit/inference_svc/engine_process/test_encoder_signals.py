@@ -35,7 +35,7 @@ def wait_continued(pid: int) -> None:
 
 
 def was_stopped(pid: int) -> bool:
-    """Whether the process was stopped since the last question, or is."""
+    """Whether the process is stopped and was not before the last question."""
     return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None
 
 
@@ -128,12 +128,13 @@ def test_the_encoder_runs_only_between_the_steps_of_streams(encoder: int) -> Non
 def test_the_encoder_runs_while_only_prompts_are_computed(encoder: int) -> None:
     """Nobody waits for the next token. After a step in which it was stopped, the loop would leave
     it the cores for a quarter of an hour."""
-    loop = Loop(lambda: None, seconds=10_000.0)
+    was_held: list[bool] = []
+    loop = Loop(lambda: was_held.append(was_stopped(encoder)), seconds=10_000.0)
     loop.send(ShareCores(1, encoder))
     for number in range(5):
         loop.send(Submit(make_request(number, prompt=[65] * 60, max_tokens=1)))
         loop.run_turn()
-    assert not was_stopped(encoder)
+    assert was_held == [False] * 5
 
 
 def test_a_pause_ends_with_the_encoding(encoder: int) -> None:

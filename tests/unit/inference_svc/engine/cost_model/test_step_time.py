@@ -75,6 +75,20 @@ def test_calls_of_vectors_take_the_given_time_on_a_machine_that_changes(
         assert max(times[20:]) < 0.11
 
 
+@pytest.mark.parametrize(("fixed", "block", "left", "fitting"), [(30, 5, 60, 6), (20, 5, 40, 4)])
+def test_larger_calls_are_tried_after_small_ones(
+    fixed: float, block: float, left: float, fitting: int
+) -> None:
+    """If two blocks would not fit at the pace of one, of which most is reading the weights."""
+    cost = _cost({1: 0.01, 2: 0.02}, 2)
+    cost.observe_vectors(4, (fixed + block) / 1e3)
+    for _ in range(10):
+        vectors = cost.vectors_within(0.02 + left / 1e3, num_decoding=2) or 0
+        cost.observe_vectors(vectors, (fixed + block * vectors / 4) / 1e3)
+
+    assert vectors / 4 in (fitting - 1, fitting)
+
+
 def test_calls_of_one_block_do_not_hide_what_larger_ones_take() -> None:
     """As long as there is no time for larger ones."""
     cost = _cost({1: 0.01, 2: 0.02}, 2)
@@ -91,9 +105,9 @@ def test_slow_steps_leave_less_time_for_vectors() -> None:
     cost.observe_vectors(4, 0.02)
     assert cost.vectors_within(0.1, num_decoding=2) == 12
     for _ in range(30):
-        cost.observe_decode(rows=2, drafted=0, seconds=0.05)
+        cost.observe_decode(rows=2, drafted=0, seconds=0.079)
 
-    assert cost.vectors_within(0.1, num_decoding=2) == 8
+    assert cost.vectors_within(0.1, num_decoding=2) == 4
 
 
 def test_the_slowdown_of_longer_rows_is_the_measured_one() -> None:
