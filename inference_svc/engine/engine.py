@@ -42,9 +42,10 @@ LOAD_INTERVAL_S = 0.1
 _GRAMMAR_PATIENCE_S = 0.005
 """How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
-"""Seconds for the encoder in a second of streams' decode calls, less those of calls of vectors."""
+"""The encoder's time after a step, relative to that of the streams' decode call. The calls of
+vectors in the step are subtracted."""
 _MIN_PAUSE_RATIO = 0.1
-"""Seconds for it in a second of all calls, at least."""
+"""Its minimum, relative to the time of the step."""
 
 
 class Engine:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.embedding_request import SubmitEmbedding
@@ -119,13 +119,12 @@ class StepLoop:
         turn = self._turns.next(busy) if busy else None
         for stepper in self._steppers:
             if stepper is turn:
-                if isinstance(stepper, Engine) and stepper.is_decoding:
+                if _is_decoding(stepper):
                     self._encoder.stop()
                 started = self._clock()
                 self._run_step(stepper)
                 self._turns.charge(stepper, self._clock() - started)
-                was_stopped = self._encoder.resume()
-                if was_stopped and isinstance(stepper, Engine) and stepper.is_decoding:
+                if self._encoder.resume() and _is_decoding(stepper):
                     self._leave_cores(stepper.encoder_pause_s)
             elif not _can_compute(stepper):  # work that arrived in this turn waits for the next
                 self._run_step(stepper)
@@ -258,6 +257,11 @@ class StepLoop:
                     self._pipe.send(output)
         except OSError:
             os._exit(0)
+
+
+def _is_decoding(stepper: Stepper) -> TypeGuard[Engine]:
+    """Whether its next step computes tokens of streams."""
+    return isinstance(stepper, Engine) and stepper.is_decoding
 
 
 def _can_compute(stepper: Stepper) -> bool:

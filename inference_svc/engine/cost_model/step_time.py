@@ -106,17 +106,17 @@ _NEWEST_SHARE = 0.25
 """Weight of the newest step in averages."""
 _MIN_SIGNIFICANT_TOKENS = 16
 """With fewer prompt tokens the rest of the step dominates its time."""
-
-
 _MIN_SLOPE: Final = 0.1
 """Minimum time of another block, as a share of the average time of a block."""
 
 
 class VectorTimes:
-    """Predicted seconds of a call of vectors: a line through the recent calls by their blocks.
+    """Predicts the seconds of a call of vectors, in blocks of `BLOCK`, by a line through recent
+    calls.
 
-    It does not go through zero, since each call reads all weights. It is fitted by least squares,
-    in which the last slope counts as one call, so that calls of one size only shift it.
+    It does not go through zero, since each call reads all weights. It is fitted by least squares
+    with exponentially falling weights; the last slope counts as one call, so that calls of one size
+    only shift the line.
     """
 
     def __init__(self) -> None:
