@@ -25,6 +25,7 @@ from inference_svc.media.encoder_messages import (
 )
 from inference_svc.media.model import DecodedMedia, MediaChunk
 from svc_kit.errors import (
+    DeadlineExpired,
     DomainError,
     Draining,
     EngineRestarting,
@@ -76,6 +77,7 @@ class _Job:
     project: str
     field: str
     done: asyncio.Future[tuple[MediaChunk, ...]]
+    has_timed_out: bool = False
 
 
 class Encoder:
@@ -159,6 +161,7 @@ class Encoder:
 
         Raises:
             InvalidField: this picture or sound cannot be encoded.
+            DeadlineExpired: its encoding took longer than the limit.
             QueueFull: too many wait.
             EngineRestarting: the process cannot start again at the moment.
             StorageFailed: its vectors cannot be written.
@@ -219,8 +222,14 @@ class Encoder:
         self._remove_idle(project)
         self._sent_at = time.monotonic()
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._limits.timeout_s, self._process.kill)
+        self._deadline = loop.call_later(self._limits.timeout_s, self._on_timeout, job)
         self._process.send(job.request)
+
+    def _on_timeout(self, job: _Job) -> None:
+        log.error("%s: a picture or sound took too long to encode", self._config.name)
+        job.has_timed_out = True
+        if self._process is not None:
+            self._process.kill()
 
     def _end_running(self) -> _Job | None:
         job, self._running = self._running, None
@@ -297,11 +306,13 @@ class Encoder:
             self._fail_all(EngineRestarting(retry_after=pause_s))
         self._is_up = False
         self.stats.crashes += 1
-        self._blame(self._end_running())
+        if (job := self._end_running()) is not None:
+            self._blame(job)
         self._restart = asyncio.create_task(self._restart_after(pause_s))
 
-    def _blame(self, job: _Job | None) -> None:
-        if job is None:
+    def _blame(self, job: _Job) -> None:
+        if job.has_timed_out:  # the process may have had little time beside streams
+            _fail(job, DeadlineExpired(phase="encode"))
             return
         digest = job.request.digest
         if len(self._crashes) >= _REMEMBERED_CRASHES:

@@ -61,7 +61,7 @@ class DeadlineExpired(DeadlineExceeded):
     """The request did not finish before its deadline (phase: {phase}). Allow more time."""
 
     phase: str
-    """Where the request was: "receive", "queued", "prefill", "decode" or "call"."""
+    """Where the request was: "receive", "queued", "encode", "prefill", "decode" or "call"."""
 
 
 class Draining(Unavailable):

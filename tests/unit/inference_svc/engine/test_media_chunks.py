@@ -191,6 +191,24 @@ def test_an_encoder_gets_a_share_of_the_time_while_it_encodes(picture: Chunk) ->
     assert pauses == pytest.approx([0.005, 0.0175, 0.0175, 0.007])
 
 
+def test_an_encoder_gets_less_time_after_a_slow_decode_call() -> None:
+    """So that such a step is not followed by a pause of its own length."""
+    durations = [0.05, 0.05, 0.06, 0.08, 0.05]
+
+    def decode(_batch: TokenBatch) -> int:
+        bench.clock.now += durations.pop(0)
+        return 0
+
+    bench = EngineBench(FakeBackend(LIMITS, fails=decode), measured={1: 0.05})
+    bench.submit(make_request(0, max_tokens=30))
+    pauses = []
+    while durations:
+        bench.step()
+        pauses.append(bench.engine.encoder_pause_s)
+
+    assert pauses == pytest.approx([0.005, 0.0175, 0.0075, 0.008, 0.0302], rel=0.01)
+
+
 def test_non_causal_chunks_are_computed_whole_and_alone(tmp_path: Path) -> None:
     """Two of them beside a stream take a call each, one in a step that lacks budget for both."""
     bench = _bench(chunk_cap=8)
