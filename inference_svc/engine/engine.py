@@ -42,8 +42,8 @@ LOAD_INTERVAL_S = 0.1
 _GRAMMAR_PATIENCE_S = 0.005
 """How long a step waits for a grammar if it has no other work."""
 _PAUSE_RATIO = 0.35
-"""The encoder's time after a step, relative to what the streams' decode call takes usually. What it
-took longer, and calls of vectors in the step, are subtracted."""
+"""The encoder's time after a step, relative to that of the streams' decode call. What this took
+longer than usual, and calls of vectors in the step, are subtracted."""
 _MIN_PAUSE_RATIO = 0.1
 """Its minimum, relative to the time of the step."""
 
@@ -344,12 +344,15 @@ class Engine:
         if plan.has_vectors:
             self._encoder_s -= seconds
         elif plan.num_decoding:
-            usual_s = self._step_time.decode_s(plan.num_decoding)
-            if plan.rows[0].drafted or not usual_s:
-                usual_s = seconds
-            self._encoder_s += (1 + _PAUSE_RATIO) * usual_s - seconds
+            self._encoder_s += (1 + _PAUSE_RATIO) * self._usual_s(plan, seconds) - seconds
         if was_one_call:
             self._update_cost_model(plan, seconds)
+
+    def _usual_s(self, plan: Plan, seconds: float) -> float:
+        """The seconds of a decode call, at most what one of single tokens takes usually."""
+        usual_s = self._step_time.decode_s(plan.num_decoding)
+        has_single_tokens = not plan.prompt_tokens and not plan.rows[0].drafted
+        return min(seconds, usual_s) if has_single_tokens and usual_s else seconds
 
     def _update_cost_model(self, plan: Plan, seconds: float) -> None:
         """Update the cost model with the duration of a decode call.

@@ -95,7 +95,7 @@ class Encoder:
         self._limits = limits
         self._ids = count()
         self._process: EncoderProcess | None = None
-        self._is_up = False
+        self._is_up = self._is_killed = False
         self._closed_with: DomainError | None = None
         self._starting: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -198,10 +198,10 @@ class Encoder:
     def _send_next(self) -> None:
         if not self._can_send or (self._asking is not None and not self._asking.done()):
             return
-        if self.engine is None or not self._config.competes_for_cores:
+        if (engine := self._sharing_engine) is None:
             self._send()
         else:
-            self._asking = asyncio.create_task(self._send_after_step(self.engine))
+            self._asking = asyncio.create_task(self._send_after_step(engine))
 
     async def _send_after_step(self, engine: CoreOwner) -> None:
         await engine.share_cores(self.pid)
@@ -212,7 +212,13 @@ class Encoder:
 
     @property
     def _can_send(self) -> bool:
-        return self._is_up and self._running is None and bool(self._waiting)
+        is_free = self._is_up and not self._is_killed and self._running is None
+        return is_free and bool(self._waiting)
+
+    @property
+    def _sharing_engine(self) -> CoreOwner | None:
+        """The engine that computes on the same cores."""
+        return self.engine if self._config.competes_for_cores else None
 
     def _send(self) -> None:
         if self._process is None:
@@ -227,7 +233,7 @@ class Encoder:
 
     def _on_timeout(self, job: _Job) -> None:
         log.error("%s: a picture or sound took too long to encode", self._config.name)
-        job.has_timed_out = True
+        job.has_timed_out = self._is_killed = True
         if self._process is not None:
             self._process.kill()
 
@@ -237,8 +243,8 @@ class Encoder:
             self._deadline.cancel()
         if job is not None:
             self._turns.charge(job.project, time.monotonic() - self._sent_at)
-            if self.engine is not None and self._config.competes_for_cores:
-                self.engine.reclaim_cores()
+            if (engine := self._sharing_engine) is not None:
+                engine.reclaim_cores()
         return job
 
     def _fail_all(self, error: DomainError) -> None:
@@ -250,6 +256,7 @@ class Encoder:
     # --- process ----------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
+        self._is_killed = False
         self._process = ChildProcess(
             _ENCODER, self._config, on_message=self._on_message, on_exit=self._on_exit
         )
@@ -311,7 +318,7 @@ class Encoder:
         self._restart = asyncio.create_task(self._restart_after(pause_s))
 
     def _blame(self, job: _Job) -> None:
-        if job.has_timed_out:  # the process may have had little time beside streams
+        if job.has_timed_out and self._sharing_engine is not None:  # perhaps for lack of time
             _fail(job, DeadlineExpired(phase="encode"))
             return
         digest = job.request.digest

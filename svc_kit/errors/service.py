@@ -58,7 +58,7 @@ class AbortedByOperator(Cancelled):
 
 
 class DeadlineExpired(DeadlineExceeded):
-    """The request did not finish before its deadline (phase: {phase}). Allow more time."""
+    """The request did not finish in time (phase: {phase}). Allow more time."""
 
     phase: str
     """Where the request was: "receive", "queued", "encode", "prefill", "decode" or "call"."""

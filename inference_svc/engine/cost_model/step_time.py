@@ -107,56 +107,51 @@ _NEWEST_SHARE = 0.25
 _MIN_SIGNIFICANT_TOKENS = 16
 """With fewer prompt tokens the rest of the step dominates its time."""
 _MIN_SLOPE: Final = 0.1
-"""Minimum time of another vector, as a share of the average time of a vector."""
-_MIN_VECTOR_SHARE: Final = 1 / 3
-"""Time for vectors in a step that has no time left, relative to that of its decoding rows."""
+"""Minimum time of another block, as a share of the average time of a block."""
+_KEPT_SLOPE: Final = 0.995
+"""What is left of the slope after another call, if nothing else was measured."""
 
 
 class VectorTimes:
-    """Predicts the seconds of a call of vectors by a line through recent calls.
+    """Predicts the seconds of a call of vectors, in blocks of `BLOCK`, by a line through recent
+    calls.
 
     It does not go through zero, since each call reads all weights. It is fitted by least squares
-    with exponentially falling weights; the last slope counts as one call, a block from their mean,
-    so that calls of one size only shift the line.
+    with exponentially falling weights; the last slope counts as one call, so that calls of one size
+    only shift the line. It falls with each call, so that a larger one is tried now and then: those
+    before may have been slow for another reason.
     """
 
     def __init__(self) -> None:
         self._slope = 0.0
-        self._weight = self._vectors = self._seconds = 0.0  # weighted sums
+        self._weight = self._blocks = self._seconds = 0.0  # weighted sums
         self._squares = self._products = 0.0
 
-    def observe(self, vectors: int, seconds: float) -> None:
-        """Update from a call of `vectors`."""
+    def observe(self, blocks: int, seconds: float) -> None:
+        """Update from a call of `blocks`."""
         if not self._weight:
-            self._slope = _MIN_SLOPE * seconds / vectors  # so that a larger call is tried
+            self._slope = _MIN_SLOPE * seconds / blocks  # so that a larger call is tried
         kept = 1 - _NEWEST_SHARE
         self._weight = kept * self._weight + 1
-        self._vectors = kept * self._vectors + vectors
+        self._blocks = kept * self._blocks + blocks
         self._seconds = kept * self._seconds + seconds
-        self._squares = kept * self._squares + vectors * vectors
-        self._products = kept * self._products + vectors * seconds
-        mean = self._vectors / self._weight
-        spread = self._squares - mean * self._vectors
-        prior = BLOCK * BLOCK
-        slope = (self._products - mean * self._seconds + prior * self._slope) / (spread + prior)
-        average = self._seconds / self._vectors
+        self._squares = kept * self._squares + blocks * blocks
+        self._products = kept * self._products + blocks * seconds
+        mean = self._blocks / self._weight
+        spread = self._squares - mean * self._blocks
+        last = _KEPT_SLOPE * self._slope
+        slope = (self._products - mean * self._seconds + last) / (spread + 1)
+        average = self._seconds / self._blocks
         self._slope = min(max(slope, _MIN_SLOPE * average), average)
 
-    def vectors_within(self, seconds: float) -> int | None:
+    def blocks_within(self, seconds: float) -> int | None:
         """The largest call that takes at most `seconds`, not much larger than the recent ones; None
-        if nothing is measured.
-
-        It has whole blocks, or less than one. If nothing fits, or only so little that each vector
-        would take twice as long as in a block, it is a block.
-        """
+        if nothing is measured."""
         if not self._weight:
             return None
-        mean, average_s = self._vectors / self._weight, self._seconds / self._weight
-        count = int(mean + min((seconds - average_s) / self._slope, mean + BLOCK))
-        if count >= BLOCK:
-            return count // BLOCK * BLOCK
-        count_s, block_s = (average_s + self._slope * (n - mean) for n in (count, BLOCK))
-        return count if count > 0 and count_s / count <= 2 * block_s / BLOCK else BLOCK
+        mean = self._blocks / self._weight
+        more = (seconds - self._seconds / self._weight) / self._slope
+        return int(mean + min(more, mean + 1))
 
 
 class StepTimeModel:
@@ -202,18 +197,16 @@ class StepTimeModel:
     def observe_vectors(self, count: int, seconds: float) -> None:
         """Update from a call of vectors."""
         if seconds > 0:
-            self._vectors.observe(count, seconds)
+            self._vectors.observe(-(-count // BLOCK), seconds)
 
     def vectors_within(self, seconds: float, *, num_decoding: int) -> int | None:
-        """The vectors of a step beside the decoding rows, as `VectorTimes.vectors_within`: they fit
-        into the rest of `seconds`, or into a third of the time of the decoding rows if that is
-        more. None if nothing is measured."""
-        decode_s = self.decode_s(num_decoding)
-        left_s = max(seconds - decode_s, _MIN_VECTOR_SHARE * decode_s)
-        count = self._vectors.vectors_within(left_s)
-        if count is None and self._token_s:
-            return max(int(left_s / self._token_s) // BLOCK, 1) * BLOCK
-        return count
+        """The vectors that fit into a step of `seconds` beside the decoding rows, in whole blocks
+        of rows and at least one; None if nothing is measured."""
+        left_s = seconds - self.decode_s(num_decoding)
+        blocks = self._vectors.blocks_within(left_s)
+        if blocks is None and self._token_s:
+            blocks = int(left_s / self._token_s) // BLOCK
+        return max(blocks, 1) * BLOCK if blocks is not None else None
 
     def decode_s(self, rows: int) -> float:
         """Seconds of a decode call of `rows`, as slow as recent ones; 0 if nothing is measured."""

@@ -153,7 +153,7 @@ def _joined_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: i
     if not limits.native.mixes_vectors:
         return 0
     vectors = _vectors_within(limits, step_time, num_decoding)
-    return _MAX_JOINED if vectors is None else max(min(_MAX_JOINED, vectors - BLOCK), 0)
+    return _MAX_JOINED if vectors is None else min(_MAX_JOINED, vectors - BLOCK)
 
 
 def _vectors_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int | None:
