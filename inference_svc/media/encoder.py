@@ -77,7 +77,6 @@ class _Job:
     project: str
     field: str
     done: asyncio.Future[tuple[MediaChunk, ...]]
-    has_timed_out: bool = False
 
 
 class Encoder:
@@ -228,12 +227,12 @@ class Encoder:
         self._remove_idle(project)
         self._sent_at = time.monotonic()
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(self._limits.timeout_s, self._on_timeout, job)
+        self._deadline = loop.call_later(self._limits.timeout_s, self._on_timeout)
         self._process.send(job.request)
 
-    def _on_timeout(self, job: _Job) -> None:
+    def _on_timeout(self) -> None:
         log.error("%s: a picture or sound took too long to encode", self._config.name)
-        job.has_timed_out = self._is_killed = True
+        self._is_killed = True
         if self._process is not None:
             self._process.kill()
 
@@ -318,7 +317,7 @@ class Encoder:
         self._restart = asyncio.create_task(self._restart_after(pause_s))
 
     def _blame(self, job: _Job) -> None:
-        if job.has_timed_out and self._sharing_engine is not None:  # perhaps for lack of time
+        if self._is_killed and self._sharing_engine is not None:  # perhaps it had little time
             _fail(job, DeadlineExpired(phase="encode"))
             return
         digest = job.request.digest

@@ -209,6 +209,25 @@ def test_an_encoder_gets_less_time_after_a_slow_decode_call() -> None:
     assert pauses == pytest.approx([0.005, 0.0175, 0.0075, 0.008, 0.0175])
 
 
+def test_a_step_with_drafts_counts_as_no_slow_one() -> None:
+    """It takes longer than one of single tokens, but brings several."""
+
+    def decode(batch: TokenBatch) -> int:
+        bench.clock.now += 0.05 if len(batch.tokens) == 1 else 0.1
+        return 0
+
+    limits = replace(LIMITS, output_rows=LIMITS.slots + 8)
+    bench = EngineBench(FakeBackend(limits, repeats=True, fails=decode), measured={1: 0.05})
+    bench.submit(make_request(0, max_tokens=60))
+    pauses = set()
+    while bench.engine.has_work:
+        bench.step()
+        pauses.add(round(bench.engine.encoder_pause_s, 4))
+
+    assert bench.finished(0).num_drafted
+    assert pauses >= {0.0175, 0.035}
+
+
 def test_non_causal_chunks_are_computed_whole_and_alone(tmp_path: Path) -> None:
     """Two of them beside a stream take a call each, one in a step that lacks budget for both."""
     bench = _bench(chunk_cap=8)
