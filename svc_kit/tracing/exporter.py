@@ -20,6 +20,7 @@ from svc_kit.settings.groups import TracingSettings
 from svc_kit.tracing.span import Attributes, Span, SpanKind, Tracer
 
 _EXPORT_TIMEOUT_S: Final = 5.0
+_ABORT_TIMEOUT_S: Final = 1.0
 _NANOSECONDS: Final = 1e9
 
 
@@ -37,8 +38,8 @@ class OtlpTracer(Tracer):
         )
         sampler = ParentBased(TraceIdRatioBased(settings.sample_ratio))
         self._provider = TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-        exporter = OTLPSpanExporter(endpoint=settings.endpoint, timeout=_EXPORT_TIMEOUT_S)
-        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._exporter = OTLPSpanExporter(endpoint=settings.endpoint, timeout=_EXPORT_TIMEOUT_S)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("corral", version)
         self._content = settings.content
 
@@ -49,10 +50,13 @@ class OtlpTracer(Tracer):
         return _span(self._tracer, span, content=self._content)
 
     def close(self, timeout_s: float) -> None:
-        """Send the spans that have ended, or give up after a while."""
+        """Send the spans that have ended; after `timeout_s` drop what is left."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(timeout_s)
+        if closing.is_alive():
+            self._exporter.shutdown()
+            closing.join(_ABORT_TIMEOUT_S)
 
 
 class _RecordedSpan(Span):

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 
@@ -114,7 +115,8 @@ sys.exit(any(name.startswith(loaded) for name in sys.modules))
 
 
 async def test_a_collector_that_is_away_delays_nothing_but_the_exit() -> None:
-    """And that by a few seconds."""
+    """And that by a few seconds. No thread goes on sending."""
+    threads = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as unused:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     started = time.monotonic()
@@ -126,6 +128,7 @@ async def test_a_collector_that_is_away_delays_nothing_but_the_exit() -> None:
 
     assert produced_s < 4
     assert ended_s - produced_s < 8
+    assert not [thread for thread in set(threading.enumerate()) - threads if "Otel" in thread.name]
 
 
 async def test_content_is_recorded_where_the_settings_say_so(collector: Collector) -> None:
