@@ -1,6 +1,6 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens, converted to protos."""
 
-import asyncio
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
@@ -16,13 +16,12 @@ from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
+from dialects.shared.media import convert_media
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 256
-_INLINE_CHARACTERS: Final = 64 * 1024
-"""Longer pictures and documents take more than a millisecond to decode."""
 _MAX_AFFINITY_BYTES: Final = 256
 _HINT: Final = Ignored("it is a hint for Anthropic's servers")
 
@@ -163,11 +162,12 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
     return MessageRequest(proto, paths)
 
 
-def token_count_request(
+async def convert_token_count(
     body: PromptBody,
 ) -> tuple[inference_service_pb2.CountTokensRequest, MessagePaths]:
     """Convert the body of a token count. Raises DomainErrors with the body's field names."""
-    conversation, paths = _conversation(body)
+    num_characters = media_characters(body.messages)
+    conversation, paths = await convert_media(_conversation, body, num_characters)
     proto = inference_service_pb2.CountTokensRequest(model=body.model, conversation=conversation)
     return proto, paths
 
@@ -175,9 +175,8 @@ def token_count_request(
 async def convert_message(body: CreateMessageBody, affinity: str = "") -> MessageRequest:
     """As `message_request`, in a thread if there is much to decode, so that others are not
     delayed."""
-    if media_characters(body.messages) > _INLINE_CHARACTERS:
-        return await asyncio.to_thread(message_request, body, affinity)
-    return message_request(body, affinity)
+    convert = functools.partial(message_request, affinity=affinity)
+    return await convert_media(convert, body, media_characters(body.messages))
 
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:

@@ -1,8 +1,8 @@
 """The body of POST /v1/chat/completions, converted to a ChatRequest."""
 
-import asyncio
+import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
@@ -34,11 +34,9 @@ from dialects.shared.fields import (
     validate,
 )
 from dialects.shared.json_body import json_text
+from dialects.shared.media import convert_media
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, UnsupportedValue
-
-_INLINE_CHARACTERS: Final = 64 * 1024
-"""Longer pictures and files take more than a millisecond to decode."""
 
 
 class PredictionPart(WireModel):
@@ -160,9 +158,9 @@ async def convert_chat(
     body: ChatCompletionBody, files: StoredFiles = NO_FILES
 ) -> inference_service_pb2.ChatRequest:
     """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
-    if files or num_media_characters(body.messages) > _INLINE_CHARACTERS:
-        return await asyncio.to_thread(chat_request, body, files)
-    return chat_request(body, files)
+    convert = functools.partial(chat_request, files=files)
+    num_stored = sum(len(file.data) for file in files.values())
+    return await convert_media(convert, body, num_media_characters(body.messages) + num_stored)
 
 
 def _check_supported(body: ChatCompletionBody) -> None:

@@ -12,9 +12,9 @@ from dialects.anthropic.message_request import (
     CreateMessageBody,
     PromptBody,
     convert_message,
+    convert_token_count,
     parse_message,
     parse_token_count,
-    token_count_request,
 )
 from dialects.anthropic.objects import CollectedMessage, token_count
 from gateway.auth import MAX_LABEL_BYTES
@@ -66,7 +66,7 @@ async def count_tokens(inference: Inference, fields: JsonObject, context: Contex
     """Count the input tokens of a message without generating it."""
     body = parse_token_count(fields)
     add_call_fields(model=body.model[:MAX_LABEL_BYTES])
-    proto, paths = token_count_request(body)
+    proto, paths = await convert_token_count(body)
     start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
     rename = functools.partial(with_anthropic_names, paths=paths)
     return context.reply_response(start, token_count, rename)

@@ -1,9 +1,8 @@
 """Routes: POST /api/chat and /api/generate."""
 
-import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from corral.inference.v1 import engine_service_pb2, inference_service_pb2, model_pb2
 from fastapi import APIRouter
@@ -27,6 +26,7 @@ from dialects.ollama.requests import (
     prompt_request,
     render_request,
 )
+from dialects.shared.media import convert_media
 from gateway.calls import Calls
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
@@ -36,9 +36,6 @@ from gateway.rpc import InferenceClient
 from svc_kit.auth.scopes import Scope
 
 router = APIRouter(prefix="/api")
-_INLINE_CHARACTERS: Final = 64 * 1024
-"""Longer pictures take more than a millisecond to decode."""
-BodyT = TypeVar("BodyT", ChatBody, GenerateBody)
 
 
 @router.post(
@@ -56,7 +53,7 @@ async def chat(
     if not body.messages:
         empty = {"message": {"role": "assistant", "content": ""}}
         return await _load(inference, body, empty, request)
-    proto = await _convert(chat_request, body)
+    proto = await convert_media(chat_request, body, num_image_characters(body))
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
         start = functools.partial(inference.generate, inference.methods.Chat, [proto])
@@ -90,7 +87,8 @@ async def generate(
 async def _answer_prompt(
     inference: InferenceClient, body: GenerateBody, context: AppContext
 ) -> Response:
-    proto, methods = await _convert(prompt_request, body), inference.methods
+    proto = await convert_media(prompt_request, body, num_image_characters(body))
+    methods = inference.methods
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, methods.Chat, [proto])
@@ -100,15 +98,6 @@ async def _answer_prompt(
     method: Any = methods.Chat if request is proto else methods.Generate
     start = functools.partial(inference.generate, method, [request])
     return _respond(context, body, start, PromptAnswer(name, prompt), params)
-
-
-async def _convert(
-    convert: Callable[[BodyT], inference_service_pb2.ChatRequest], body: BodyT
-) -> inference_service_pb2.ChatRequest:
-    """Convert a body, in a thread if there is much to decode."""
-    if num_image_characters(body) > _INLINE_CHARACTERS:
-        return await asyncio.to_thread(convert, body)
-    return convert(body)
 
 
 def _respond(
