@@ -5,10 +5,10 @@ with one new file encode it once.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from inference_svc.engine.media import MediaKind
 from inference_svc.media.decoder import ImageSize, MediaDecoder
@@ -17,6 +17,11 @@ from inference_svc.media.encoder import Encoder
 from inference_svc.media.encoder_messages import EncoderReady
 from inference_svc.media.model import DecodedImage, DecodedMedia, EncodedMedia, VectorChunk
 from svc_kit.errors import DomainError, EngineRestarting, InvalidField, TooLong
+
+_INLINE_BYTES: Final = 256 * 1024
+"""To hash more takes more than half a millisecond."""
+CheckRequest = Callable[[], Awaitable[None]]
+"""Raises what refuses a request whatever its files are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,17 @@ class MediaProcessor:
                 problem = f"the model takes no {item.kind.value} input"
                 raise InvalidField(field=item.field, problem=problem)
 
-    async def encode(self, inputs: Sequence[MediaInput], *, owner: str, project: str) -> MediaLease:
+    async def encode(
+        self,
+        inputs: Sequence[MediaInput],
+        *,
+        owner: str,
+        project: str,
+        check_request: CheckRequest | None = None,
+    ) -> MediaLease:
         """Encode files, in order. The encoder is shared fairly between projects.
+
+        `check_request` is called before new files are decoded; what it raises refuses them.
 
         Raises:
             InvalidField, TooLong: a file cannot be decoded or encoded, or the model does not take
@@ -112,10 +126,13 @@ class MediaProcessor:
             while entries:
                 self.cache.release(entries.pop())
 
+        keys = [await _file_key(item, owner) for item in inputs]
+        if check_request is not None and any(self.cache.find(key) is None for key in keys):
+            await check_request()
         try:
             # One after the other, so that a request holds only one place in the queues.
-            for item in inputs:
-                entries.append(await self._find_or_encode(item, owner, project))
+            for item, key in zip(inputs, keys, strict=True):
+                entries.append(await self._find_or_encode(item, key, project))
         except BaseException:
             release()
             raise
@@ -143,16 +160,17 @@ class MediaProcessor:
             result.append(EncodedMedia(item.kind, chunks))
         return result
 
-    async def _find_or_encode(self, item: MediaInput, owner: str, project: str) -> CacheEntry:
+    async def _find_or_encode(self, item: MediaInput, key: CacheKey, project: str) -> CacheEntry:
         """Return an entry that is acquired for the caller."""
-        key = await _file_key(item, owner)
         if (entry := self.cache.find(key)) is not None:
             self.cache.stats.hits += 1
             self.cache.acquire(entry)
             return entry
         self.cache.stats.misses += 1
         try:
-            entry = await self._share(key, lambda: self._decode_and_encode(item, owner, project))
+            entry = await self._share(
+                key, lambda: self._decode_and_encode(item, key.owner, project)
+            )
         except (InvalidField, TooLong) as error:  # which may name the field of another request
             metadata = error.metadata | {"field": item.field}
             raise type(error).from_metadata(metadata, error.retry_after) from None
@@ -221,5 +239,6 @@ class MediaProcessor:
 
 
 async def _file_key(item: MediaInput, owner: str) -> CacheKey:
-    digest = await asyncio.to_thread(lambda: sha256(item.data).digest())
-    return CacheKey(owner, (item.kind, digest, item.is_low_detail))
+    is_large = len(item.data) > _INLINE_BYTES
+    hashed = await asyncio.to_thread(sha256, item.data) if is_large else sha256(item.data)
+    return CacheKey(owner, (item.kind, hashed.digest(), item.is_low_detail))

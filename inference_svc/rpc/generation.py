@@ -6,6 +6,7 @@ All errors of invalid requests are raised here, before the stream starts.
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
@@ -24,15 +25,17 @@ from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.media import MediaKind
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.limits.limiter import Admit
 from inference_svc.media.model import EncodedMedia
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.chat_messages import to_conversation
 from inference_svc.rpc.infill import infill_tokens
-from inference_svc.rpc.media_inputs import MediaInputs, count_media, encode_media
+from inference_svc.rpc.media_inputs import NO_MEDIA, MediaInputs, media_files
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
     constrained_format,
@@ -89,13 +92,18 @@ class GenerationService:
         """Submit the next turn of a conversation. Raises like `generate`."""
         conversation, project = self._next_turn(request), caller.principal.project
         conversation = await self.media_inputs.read(conversation, loaded.media)
-        # What the template or the constraint refuses is not encoded.
+        # What the template refuses is not encoded.
         model = loaded.processor
         prompt = await self._templates.render(model.template, conversation)
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
-        media = await encode_media(conversation, loaded.media, owner=owner, project=project)
+        check = partial(self._check_text, request, prompt, spec, loaded, caller)
+        media = NO_MEDIA
+        if loaded.media is not None:
+            media = await loaded.media.encode(
+                media_files(conversation), owner=owner, project=project, check_request=check
+            )
         try:
             tokens, spans = await model.tokenizer.tokenize_prompt(prompt, media.media)
             tokenized = Prompt(tokens, "messages", spans)
@@ -116,6 +124,26 @@ class GenerationService:
         check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
         template = replace(conversation.options, thinking_budget_tokens=budget)
         return replace(conversation, options=template)
+
+    async def _check_text(
+        self,
+        request: pb.ChatRequest,
+        prompt: RenderedPrompt,
+        spec: OutputSpec | None,
+        loaded: LoadedModel,
+        caller: Caller,
+    ) -> None:
+        """Raise what refuses a request whatever its pictures and sounds are."""
+        model, project = loaded.processor, caller.principal.project
+        nothing = EncodedMedia(MediaKind.IMAGE, ())
+        num_media = sum(span.media is not None for span in prompt.spans)
+        tokens, _ = await model.tokenizer.tokenize_prompt(prompt, [nothing] * num_media)
+        text = Prompt(tokens, "messages")
+        await self._constraint(spec, model)
+        resolved = self._resolve(request.model, loaded, project)
+        self._requests(request.options, text, loaded, caller, resolved)
+        key = UsageKey(project, caller.principal.key_id, resolved.name)
+        (await self._admit(key, *_probable_use(request.options, text, loaded))).release()
 
     async def _chat(
         self,
@@ -183,16 +211,7 @@ class GenerationService:
         try:
             # No await from here on, because an adapter must not be freed before it is used.
             resolved = self._resolve(request.model, loaded, project)
-            applied = resolve_adapters(options.adapters, resolved, self._catalog, project)
-            target = Target(
-                model.name,
-                model.vocabulary.size,
-                loaded.ready.slot_tokens,
-                model.default_sampling,
-                applied.stack,
-                loaded.digest,
-                loaded.ready.source_tokens,
-            )
+            valid, adapters = self._requests(options, prompt, loaded, caller, resolved)
             requests = [
                 replace(
                     item,
@@ -202,9 +221,9 @@ class GenerationService:
                     stop=(*item.stop, *stop_texts),
                     reasoning=reasoning,
                 )
-                for item in to_requests(options, prompt, target, caller, self._groups)
+                for item in valid
             ]
-            stream, position = loaded.engine.submit(requests, options.label, applied.adapters)
+            stream, position = loaded.engine.submit(requests, options.label, adapters)
         except BaseException:
             admission.release()
             raise
@@ -218,6 +237,28 @@ class GenerationService:
             prompt_token_ids=sends_ids,
             ignored_options=ignored,
         )
+
+    def _requests(
+        self,
+        options: generation.GenerationOptions,
+        prompt: Prompt,
+        loaded: LoadedModel,
+        caller: Caller,
+        resolved: ResolvedModel,
+    ) -> tuple[Sequence[SequenceRequest], tuple[Adapter, ...]]:
+        """Validate options; return the request of each choice, and the adapters they use."""
+        model, project = loaded.processor, caller.principal.project
+        applied = resolve_adapters(options.adapters, resolved, self._catalog, project)
+        target = Target(
+            model.name,
+            model.vocabulary.size,
+            loaded.ready.slot_tokens,
+            model.default_sampling,
+            applied.stack,
+            loaded.digest,
+            loaded.ready.source_tokens,
+        )
+        return to_requests(options, prompt, target, caller, self._groups), applied.adapters
 
     def _resolve(self, name: str, loaded: LoadedModel, project: str) -> ResolvedModel:
         """Resolve the model name again. Raises `ModelNotFound` if it now names another model than
@@ -237,8 +278,10 @@ class GenerationService:
         self, conversation: Conversation, loaded: LoadedModel, project: str
     ) -> Sequence[EncodedMedia]:
         """Return the pictures and sounds of a conversation without vectors, to count tokens."""
-        owner = self._groups.owner(project)
-        return await count_media(conversation, loaded.media, owner=owner, project=project)
+        if loaded.media is None:
+            return ()
+        files, owner = media_files(conversation), self._groups.owner(project)
+        return await loaded.media.count(files, owner=owner, project=project)
 
     async def render(
         self,

@@ -1,6 +1,5 @@
-"""Reads the pictures, sounds and documents of conversations, and encodes them for a model."""
+"""Reads the pictures, sounds and documents of conversations."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -8,7 +7,6 @@ from inference_svc.chat.conversation import Conversation, MediaPart, Part, TextP
 from inference_svc.engine.media import MediaKind
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
-from inference_svc.media.model import EncodedMedia
 from inference_svc.media.processor import MediaInput, MediaLease, MediaProcessor
 from inference_svc.validation import check_count
 from svc_kit.errors import UnsupportedField
@@ -70,25 +68,6 @@ class MediaInputs:
         return [TextPart(content.text), *pages]
 
 
-async def encode_media(
-    conversation: Conversation, processor: MediaProcessor | None, *, owner: str, project: str
-) -> MediaLease:
-    """Encode the pictures and sounds of a conversation that was read. Raises like
-    `MediaProcessor.encode`."""
-    if processor is None or not conversation.media:
-        return NO_MEDIA
-    return await processor.encode(_inputs(conversation), owner=owner, project=project)
-
-
-async def count_media(
-    conversation: Conversation, processor: MediaProcessor | None, *, owner: str, project: str
-) -> Sequence[EncodedMedia]:
-    """Return them without vectors. Raises like `encode_media`."""
-    if processor is None or not conversation.media:
-        return ()
-    return await processor.count(_inputs(conversation), owner=owner, project=project)
-
-
 def has_encoded(conversation: Conversation) -> bool:
     """Whether there are pictures or sounds."""
     return any(_is_encoded(part) for _, part in conversation.media)
@@ -105,7 +84,8 @@ def _check_no_encoded(conversation: Conversation) -> None:
             raise UnsupportedField(field=field)
 
 
-def _inputs(conversation: Conversation) -> list[MediaInput]:
+def media_files(conversation: Conversation) -> list[MediaInput]:
+    """The pictures and sounds of a conversation that was read."""
     return [_input(field, part) for field, part in conversation.media]
 
 

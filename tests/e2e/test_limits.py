@@ -17,6 +17,7 @@ from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 from corral.control.v1.usage_service_pb2 import UsageSum
 from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1.inference_service_pb2 import ChatRequest
 from openai.types import Batch
 from openai.types.chat import ChatCompletion
 
@@ -216,7 +217,7 @@ async def test_vector_stores_have_the_headers_too(limited: Limited) -> None:
 
 async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, rpc: Rpc) -> None:
     """insufficient_quota, which clients do not retry: over HTTP and gRPC, in batch lines and in
-    background responses, which have the key of their request."""
+    background responses, which have the key of their request. No picture is read for it."""
     secret, key_id = await limited.key("poor")
     await limited.operator.create_limit("poor-spend", "COST", 1, "MONTH", key=key_id)
     async with limited.corral.sdk(secret) as client:
@@ -229,12 +230,16 @@ async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, r
                 response = await client.responses.retrieve(response.id)
     bearer = (("authorization", f"Bearer {secret}"),)
     over_grpc = await read_error(rpc.inference.Chat(make_chat(), metadata=bearer))
+    unread: Any = {"messages": [{"role": 3, "parts": [{"image": {"data": b"no picture"}}]}]}
+    with_picture = await read_error(
+        rpc.inference.Chat(ChatRequest(model=MODEL, conversation=unread), metadata=bearer)
+    )
 
     assert (refused.code, refused.type) == ("insufficient_quota", "insufficient_quota")
     assert refused.response.headers["x-should-retry"] == "false"
     assert int(refused.response.headers["retry-after"]) <= 31 * 86400
     assert "0.000000001 cost per month" in refused.message
-    assert over_grpc.reason == "BUDGET_EXCEEDED"
+    assert over_grpc.reason == with_picture.reason == "BUDGET_EXCEEDED"
     assert over_grpc.metadata["name"] == "poor-spend"
     assert json.loads(output.text)["response"]["body"]["error"]["code"] == "insufficient_quota"
     assert response.status == "failed"

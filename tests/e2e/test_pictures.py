@@ -29,6 +29,7 @@ pytestmark = [
 ]
 IMAGES, AUDIO = "reads-images", "reads-audio"
 ENCODER = "inference_svc.media.encoder_main"
+TRUNCATED = noise_png(1)[:200]
 QUESTION = {"type": "text", "text": "What is this?"}
 
 
@@ -119,7 +120,7 @@ async def test_a_model_without_images_refuses_them(aclient: openai.AsyncOpenAI, 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", noise_png(1)[:200], noise_png(5, (1, 400))],
+    [b"", b"<svg xmlns='http://www.w3.org/2000/svg'/>", TRUNCATED, noise_png(5, (1, 400))],
     ids=["empty", "svg", "truncated", "thin"],
 )
 async def test_an_unusable_picture_is_refused(aclient: openai.AsyncOpenAI, data: bytes) -> None:
@@ -131,14 +132,34 @@ async def test_an_unusable_picture_is_refused(aclient: openai.AsyncOpenAI, data:
     assert refused.value.param.startswith("messages[0].content[1].image_url")
 
 
-async def test_a_picture_is_not_read_for_a_refused_constraint(rpc: Rpc) -> None:
-    """The constraint is checked before pictures are decoded and encoded."""
-    truncated = noise_png(1)[:200]
-    conversation: Any = {"messages": [{"role": 3, "parts": [{"image": {"data": truncated}}]}]}
-    options: Any = {"constraint": {"choices": {"values": ["yes", ""]}}}
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"constraint": {"choices": {"values": ["yes", ""]}}}, "a choice is empty"),
+        ({"constraint": {"gbnf": "root ::= ("}}, "grammar"),
+        ({"stopping": {"max_tokens": -1}}, "'max_tokens'"),
+        ({"adapters": [{"adapter": "none"}]}, "'none'"),
+    ],
+)
+async def test_a_picture_is_not_read_for_refused_options(
+    rpc: Rpc, options: Any, problem: str
+) -> None:
+    """They are checked before pictures are decoded and encoded."""
+    conversation: Any = {"messages": [{"role": 3, "parts": [{"image": {"data": TRUNCATED}}]}]}
     request = pb.ChatRequest(model=IMAGES, conversation=conversation, options=options)
 
-    assert "a choice is empty" in (await expect_refusal(rpc, request)).message
+    assert problem in (await expect_refusal(rpc, request)).message
+
+
+async def test_a_picture_is_not_read_for_text_that_is_too_long(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """Pictures would only add to it."""
+    text = {"type": "text", "text": "long " * 2048}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ask(aclient, text, picture_part(TRUNCATED))
+
+    assert refused.value.code == "context_length_exceeded"
 
 
 async def test_a_document_is_read_by_any_model(aclient: openai.AsyncOpenAI) -> None:
