@@ -225,13 +225,7 @@ def write_transaction(
     is checked before, since SQLite has only one transaction that writes.
     """
 
-    @wraps(method)
-    async def call(
-        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
-    ) -> ResultT:
-        return await service.transactions.write(lambda tx: method(service, tx, *args, **kwargs))
-
-    return call
+    return _call_in(Transactions.write, method)
 
 
 def delete_transaction(
@@ -239,13 +233,7 @@ def delete_transaction(
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     """Like `write_transaction`, for a method that deletes, also on a full disk."""
 
-    @wraps(method)
-    async def call(
-        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
-    ) -> ResultT:
-        return await service.transactions.delete(lambda tx: method(service, tx, *args, **kwargs))
-
-    return call
+    return _call_in(Transactions.delete, method)
 
 
 def read_transaction(
@@ -253,11 +241,18 @@ def read_transaction(
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     """Like `write_transaction`, for a method that only reads."""
 
+    return _call_in(Transactions.read, method)
+
+
+def _call_in(
+    run: Callable[[Transactions, Callable[[Transaction], Awaitable[ResultT]]], Awaitable[ResultT]],
+    method: _Method[ServiceT, ParametersT, ResultT],
+) -> _Call[ServiceT, ParametersT, ResultT]:
     @wraps(method)
     async def call(
         service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
     ) -> ResultT:
-        return await service.transactions.read(lambda tx: method(service, tx, *args, **kwargs))
+        return await run(service.transactions, lambda tx: method(service, tx, *args, **kwargs))
 
     return call
 
