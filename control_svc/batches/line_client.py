@@ -218,7 +218,7 @@ class LineClient:
         _check_not_streamed(body.stream)
         if not body.messages:
             raise MissingField(field="messages")
-        answer, request = ChatAnswer(body.written_name), ollama.chat_request(body)
+        answer, request = ChatAnswer(body.written_name), await ollama.convert_chat(body)
         with openai_names(ollama.chat_params(body)):
             try:
                 await self._chat_of(request, call, answer)
@@ -242,7 +242,7 @@ class LineClient:
             if body.is_completion:
                 request = ollama.completion_request(body)
             else:
-                request = ollama.prompt_request(body)
+                request = await ollama.convert_prompt(body)
                 if not body.images:
                     render = ollama.render_request(request)
                     rendered = await self._unary(self._stub.RenderChat, render, call)

@@ -225,7 +225,7 @@ def write_transaction(
     is checked before, since SQLite has only one transaction that writes.
     """
 
-    return _call_in(Transactions.write, method)
+    return _call_in(lambda transactions, work: transactions.write(work), method)
 
 
 def delete_transaction(
@@ -233,7 +233,7 @@ def delete_transaction(
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     """Like `write_transaction`, for a method that deletes, also on a full disk."""
 
-    return _call_in(Transactions.delete, method)
+    return _call_in(lambda transactions, work: transactions.delete(work), method)
 
 
 def read_transaction(
@@ -241,7 +241,7 @@ def read_transaction(
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     """Like `write_transaction`, for a method that only reads."""
 
-    return _call_in(Transactions.read, method)
+    return _call_in(lambda transactions, work: transactions.read(work), method)
 
 
 def _call_in(

@@ -44,8 +44,9 @@ class FileReference(NamedTuple):
 async def convert_media(
     convert: Callable[[BodyT], ConvertedT], body: BodyT, num_characters: int
 ) -> ConvertedT:
-    """Convert a body with `num_characters` of base64, in a thread if they are more than one piece,
-    so that others are not delayed. While a piece is decoded, no other thread runs."""
+    """Convert a body whose files have `num_characters` in base64, in a thread if they are more than
+    one piece, so that others are not delayed. A thread gains nothing for one piece, which is
+    decoded with Python's lock held."""
     if num_characters > _PIECE_CHARACTERS:
         return await asyncio.to_thread(convert, body)
     return convert(body)

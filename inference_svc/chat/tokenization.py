@@ -96,16 +96,29 @@ class PromptTokenizer:
     async def tokenize_prompt(
         self, prompt: RenderedPrompt, media: Sequence[EncodedMedia] = ()
     ) -> PromptTokens:
-        """Tokenize a rendered conversation; control tokens are only parsed in trusted spans. The
-        BOS token is added if the model expects it and the template omits it. `media` are the
-        pictures and sounds of the conversation, in order. Raises as `tokenize`, or TemplateFailed
-        if the prompt ends with one of them."""
+        """Tokenize a rendered conversation. Raises as `tokenize` and `join`."""
+        return self.join(prompt, await self.tokenize_spans(prompt), media)
+
+    async def tokenize_spans(self, prompt: RenderedPrompt) -> list[list[int]]:
+        """Tokenize each text of a rendered conversation; control tokens are only parsed in trusted
+        spans. Raises as `tokenize`."""
         texts = [
             TextToTokenize(span.text, parse_special=span.trusted)
             for span in prompt.spans
             if span.media is None
         ]
-        parts = iter(await self._tokenize_all(texts, self._limit_bytes, "messages"))
+        return await self._tokenize_all(texts, self._limit_bytes, "messages")
+
+    def join(
+        self,
+        prompt: RenderedPrompt,
+        texts: Sequence[Sequence[int]],
+        media: Sequence[EncodedMedia],
+    ) -> PromptTokens:
+        """Join the tokenized texts of a conversation with its pictures and sounds, both in order.
+        The BOS token is added if the model expects it and the template omits it. Raises
+        TemplateFailed if the prompt ends with a picture or sound."""
+        parts = iter(texts)
         chunks: list[MediaChunk] = []
         for span in prompt.spans:
             if span.media is None:

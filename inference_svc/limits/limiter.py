@@ -141,13 +141,24 @@ class Admit(Protocol):
     """`Limiter.admit`, or `admit_all`."""
 
     async def __call__(
-        self, key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+        self,
+        key: UsageKey,
+        prompt_tokens: int,
+        max_tokens: int = 0,
+        num_choices: int = 1,
+        *,
+        is_check: bool = False,
     ) -> Admission:
         """Admit a request, or raise why not."""
 
 
 async def admit_all(
-    key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+    key: UsageKey,
+    prompt_tokens: int,
+    max_tokens: int = 0,
+    num_choices: int = 1,
+    *,
+    is_check: bool = False,
 ) -> Admission:
     """Admit a request without limits. Used without a control service."""
     return Admission(prompt_tokens)
@@ -204,15 +215,27 @@ class Limiter:
             self._set_limits(known)
 
     async def admit(
-        self, key: UsageKey, prompt_tokens: int, max_tokens: int = 0, num_choices: int = 1
+        self,
+        key: UsageKey,
+        prompt_tokens: int,
+        max_tokens: int = 0,
+        num_choices: int = 1,
+        *,
+        is_check: bool = False,
     ) -> Admission:
         """Reserve what a request will probably use; `max_tokens` limits the output of a choice.
+
+        `is_check`: the request is admitted again later, so limits in shadow mode do not count it.
 
         Raises RateLimited or BudgetExceeded, or UpstreamUnavailable if control has been away for
         too long.
         """
         known = self._limits
-        limits = [limit for limit in known.values() if _applies(limit, key)]
+        limits = [
+            limit
+            for limit in known.values()
+            if _applies(limit, key) and not (is_check and limit.mode == pb.Limit.MODE_SHADOW)
+        ]
         price, outputs = self._price(key.model), self._outputs
         output_tokens = num_choices * outputs.expect(key.model, max_tokens)
         charge = _Charge(price, Counts(1, prompt_tokens, 0, output_tokens))
@@ -220,7 +243,9 @@ class Limiter:
         if short := {each: need for each, need in needs.items() if need > each.available}:
             await self._obtain(short)
             if self._limits is not known:  # a limit may have been deleted meanwhile
-                return await self.admit(key, prompt_tokens, max_tokens, num_choices)
+                return await self.admit(
+                    key, prompt_tokens, max_tokens, num_choices, is_check=is_check
+                )
         return Admission(
             prompt_tokens,
             price=price,

@@ -126,7 +126,7 @@ class MediaProcessor:
             while entries:
                 self.cache.release(entries.pop())
 
-        keys = [await _file_key(item, owner) for item in inputs]
+        keys = await _file_keys(inputs, owner)
         if check_request is not None and any(self.cache.find(key) is None for key in keys):
             await check_request()
         try:
@@ -147,8 +147,8 @@ class MediaProcessor:
         """
         self.check(inputs)
         result = []
-        for item in inputs:
-            if (entry := self.cache.find(await _file_key(item, owner))) is not None:
+        for item, key in zip(inputs, await _file_keys(inputs, owner), strict=True):
+            if (entry := self.cache.find(key)) is not None:
                 result.append(entry.media)
                 continue
             media = await self._decode(item)
@@ -238,7 +238,12 @@ class MediaProcessor:
             self.cache.release(work.task.result())
 
 
-async def _file_key(item: MediaInput, owner: str) -> CacheKey:
-    is_large = len(item.data) > _INLINE_BYTES
-    hashed = await asyncio.to_thread(sha256, item.data) if is_large else sha256(item.data)
-    return CacheKey(owner, (item.kind, hashed.digest(), item.is_low_detail))
+async def _file_keys(inputs: Sequence[MediaInput], owner: str) -> list[CacheKey]:
+    def hash_files() -> list[CacheKey]:
+        return [
+            CacheKey(owner, (item.kind, sha256(item.data).digest(), item.is_low_detail))
+            for item in inputs
+        ]
+
+    is_large = sum(len(item.data) for item in inputs) > _INLINE_BYTES
+    return await asyncio.to_thread(hash_files) if is_large else hash_files()

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
@@ -25,7 +26,6 @@ from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import Detokenizer
-from inference_svc.engine.media import MediaKind
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter
@@ -92,20 +92,21 @@ class GenerationService:
         """Submit the next turn of a conversation. Raises like `generate`."""
         conversation, project = self._next_turn(request), caller.principal.project
         conversation = await self.media_inputs.read(conversation, loaded.media)
-        # What the template refuses is not encoded.
+        # What the template, the constraint, other options or a limit refuse is not encoded.
         model = loaded.processor
         prompt = await self._templates.render(model.template, conversation)
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
-        check = partial(self._check_text, request, prompt, spec, loaded, caller)
+        texts = await model.tokenizer.tokenize_spans(prompt)
+        check = partial(self._check_before_encoding, request, texts, spec, loaded, caller)
         media = NO_MEDIA
         if loaded.media is not None:
             media = await loaded.media.encode(
                 media_files(conversation), owner=owner, project=project, check_request=check
             )
         try:
-            tokens, spans = await model.tokenizer.tokenize_prompt(prompt, media.media)
+            tokens, spans = model.tokenizer.join(prompt, texts, media.media)
             tokenized = Prompt(tokens, "messages", spans)
             accepted, turns = await self._chat(
                 request, conversation, prompt, tokenized, spec, loaded, caller
@@ -125,25 +126,24 @@ class GenerationService:
         template = replace(conversation.options, thinking_budget_tokens=budget)
         return replace(conversation, options=template)
 
-    async def _check_text(
+    async def _check_before_encoding(
         self,
         request: pb.ChatRequest,
-        prompt: RenderedPrompt,
+        texts: Sequence[Sequence[int]],
         spec: OutputSpec | None,
         loaded: LoadedModel,
         caller: Caller,
     ) -> None:
         """Raise what refuses a request whatever its pictures and sounds are."""
-        model, project = loaded.processor, caller.principal.project
-        nothing = EncodedMedia(MediaKind.IMAGE, ())
-        num_media = sum(span.media is not None for span in prompt.spans)
-        tokens, _ = await model.tokenizer.tokenize_prompt(prompt, [nothing] * num_media)
-        text = Prompt(tokens, "messages")
-        await self._constraint(spec, model)
+        options, project = request.options, caller.principal.project
+        await self._constraint(spec, loaded.processor)
+        await self._predicted(options, loaded)
+        # A picture or sound takes a token or more.
+        shortest = Prompt([0, *chain.from_iterable(texts)], "messages")
         resolved = self._resolve(request.model, loaded, project)
-        self._requests(request.options, text, loaded, caller, resolved)
         key = UsageKey(project, caller.principal.key_id, resolved.name)
-        (await self._admit(key, *_probable_use(request.options, text, loaded))).release()
+        (await self._admit(key, len(shortest.tokens), is_check=True)).release()
+        self._validated_requests(options, shortest, loaded, caller, resolved)
 
     async def _chat(
         self,
@@ -211,7 +211,7 @@ class GenerationService:
         try:
             # No await from here on, because an adapter must not be freed before it is used.
             resolved = self._resolve(request.model, loaded, project)
-            valid, adapters = self._requests(options, prompt, loaded, caller, resolved)
+            valid, adapters = self._validated_requests(options, prompt, loaded, caller, resolved)
             requests = [
                 replace(
                     item,
@@ -238,7 +238,7 @@ class GenerationService:
             ignored_options=ignored,
         )
 
-    def _requests(
+    def _validated_requests(
         self,
         options: generation.GenerationOptions,
         prompt: Prompt,

@@ -217,7 +217,7 @@ async def test_vector_stores_have_the_headers_too(limited: Limited) -> None:
 
 async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, rpc: Rpc) -> None:
     """insufficient_quota, which clients do not retry: over HTTP and gRPC, in batch lines and in
-    background responses, which have the key of their request. No picture is read for it."""
+    background responses, which have the key of their request. A picture is not decoded first."""
     secret, key_id = await limited.key("poor")
     await limited.operator.create_limit("poor-spend", "COST", 1, "MONTH", key=key_id)
     async with limited.corral.sdk(secret) as client:

@@ -159,8 +159,8 @@ async def convert_chat(
 ) -> inference_service_pb2.ChatRequest:
     """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
     convert = functools.partial(chat_request, files=files)
-    num_stored = sum(len(file.data) for file in files.values())
-    return await convert_media(convert, body, num_media_characters(body.messages) + num_stored)
+    stored_bytes = sum(len(file.data) for file in files.values())
+    return await convert_media(convert, body, num_media_characters(body.messages) + stored_bytes)
 
 
 def _check_supported(body: ChatCompletionBody) -> None:

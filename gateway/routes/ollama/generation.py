@@ -16,17 +16,15 @@ from dialects.ollama.requests import (
     GenerationBody,
     answered_request,
     chat_params,
-    chat_request,
     completion_request,
+    convert_chat,
+    convert_prompt,
     generate_params,
     load_request,
-    num_image_characters,
     parse_chat,
     parse_generate,
-    prompt_request,
     render_request,
 )
-from dialects.shared.media import convert_media
 from gateway.calls import Calls
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
@@ -53,7 +51,7 @@ async def chat(
     if not body.messages:
         empty = {"message": {"role": "assistant", "content": ""}}
         return await _load(inference, body, empty, request)
-    proto = await convert_media(chat_request, body, num_image_characters(body))
+    proto = await convert_chat(body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
         start = functools.partial(inference.generate, inference.methods.Chat, [proto])
@@ -87,8 +85,7 @@ async def generate(
 async def _answer_prompt(
     inference: InferenceClient, body: GenerateBody, context: AppContext
 ) -> Response:
-    proto = await convert_media(prompt_request, body, num_image_characters(body))
-    methods = inference.methods
+    proto, methods = await convert_prompt(body), inference.methods
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, methods.Chat, [proto])

@@ -142,6 +142,22 @@ async def test_a_request_that_fails_releases_its_other_pictures(start: Start) ->
         assert len((await encode(processor, image(1))).media) == 1
 
 
+async def test_a_request_is_checked_before_its_new_pictures_are_decoded(start: Start) -> None:
+    """One whose pictures were all seen is not."""
+
+    async def refuse() -> None:
+        raise QueueFull(bound="requests", depth=1, limit=1)
+
+    damaged = MediaInput("image", MediaKind.IMAGE, b"no picture")
+    async with start() as processor:
+        await encode(processor, image())
+        with pytest.raises(QueueFull):
+            await processor.encode([image(), damaged], owner="a", project="a", check_request=refuse)
+        seen = await processor.encode([image()], owner="a", project="a", check_request=refuse)
+
+        assert len(seen.media) == processor.cache.stats.misses == 1
+
+
 async def test_tokens_are_counted_without_encoding(start: Start) -> None:
     """The number is that of an encoded picture."""
     async with start("pixtral") as processor:
