@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes(seen=60, new=12, output_tokens=384, arriving=12, encoded=40, rounds=3)
+FULL = Sizes(seen=60, new=12, output_tokens=384, arriving=12, encoded=120, rounds=3)
 QUICK = Sizes(seen=3, new=2, output_tokens=16, arriving=2, encoded=4, rounds=1)
 
 

@@ -179,7 +179,7 @@ async def test_a_request_that_never_fits_is_refused_without_a_call(tmp_path: Pat
 
 
 async def test_a_shadow_limit_counts_and_admits(tmp_path: Path) -> None:
-    """It uses nothing, and callers are not told of it. A request that is checked first counts once."""
+    """It uses nothing, and callers are not told of it. A request checked before counts once."""
     shadow = make_limit("trial", "REQUESTS", 5, mode=pb.Limit.MODE_SHADOW)
     harness = Harness(tmp_path, shadow)
     await harness.limiter.renew()
