@@ -134,12 +134,13 @@ class GenerationService:
         loaded: LoadedModel,
         caller: Caller,
     ) -> None:
-        """Raise what refuses a request whatever its pictures and sounds are."""
+        """Raise what refuses a request with any pictures and sounds, except too long a text."""
         options, project = request.options, caller.principal.project
         await self._constraint(spec, loaded.processor)
         await self._predicted(options, loaded)
-        # A picture or sound takes a token or more.
-        shortest = Prompt([0, *chain.from_iterable(texts)], "messages")
+        # A picture or sound takes a token or more. With theirs, `_submit` tells whether all fits.
+        tokens = [0, *chain.from_iterable(texts)]
+        shortest = Prompt(tokens[: loaded.ready.slot_tokens - 1], "messages")
         resolved = self._resolve(request.model, loaded, project)
         key = UsageKey(project, caller.principal.key_id, resolved.name)
         (await self._admit(key, len(shortest.tokens), is_check=True)).release()

@@ -151,17 +151,6 @@ async def test_a_picture_is_not_read_for_refused_options(
     assert problem in (await expect_refusal(rpc, request)).message
 
 
-async def test_a_picture_is_not_read_for_text_that_is_too_long(
-    aclient: openai.AsyncOpenAI,
-) -> None:
-    """Pictures would only add to it."""
-    text = {"type": "text", "text": "long " * 2048}
-    with pytest.raises(openai.BadRequestError) as refused:
-        await ask(aclient, text, picture_part(TRUNCATED))
-
-    assert refused.value.code == "context_length_exceeded"
-
-
 async def test_a_document_is_read_by_any_model(aclient: openai.AsyncOpenAI) -> None:
     """Its text is part of the prompt."""
     text = base64.b64encode(b"Foxes eat mice. " * 20).decode()
