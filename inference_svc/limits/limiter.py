@@ -137,31 +137,24 @@ class Admission:
         self._charged = counts
 
 
+class Need(NamedTuple):
+    """The size of a request; `max_tokens` limits the output of a choice."""
+
+    prompt_tokens: int
+    max_tokens: int = 0
+    num_choices: int = 1
+
+
 class Admit(Protocol):
     """`Limiter.admit`, or `admit_all`."""
 
-    async def __call__(
-        self,
-        key: UsageKey,
-        prompt_tokens: int,
-        max_tokens: int = 0,
-        num_choices: int = 1,
-        *,
-        is_check: bool = False,
-    ) -> Admission:
+    async def __call__(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
         """Admit a request, or raise why not."""
 
 
-async def admit_all(
-    key: UsageKey,
-    prompt_tokens: int,
-    max_tokens: int = 0,
-    num_choices: int = 1,
-    *,
-    is_check: bool = False,
-) -> Admission:
+async def admit_all(key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
     """Admit a request without limits. Used without a control service."""
-    return Admission(prompt_tokens)
+    return Admission(need.prompt_tokens)
 
 
 class OutputMeans:
@@ -214,16 +207,8 @@ class Limiter:
         if (known := saved.read()) is not None:
             self._set_limits(known)
 
-    async def admit(
-        self,
-        key: UsageKey,
-        prompt_tokens: int,
-        max_tokens: int = 0,
-        num_choices: int = 1,
-        *,
-        is_check: bool = False,
-    ) -> Admission:
-        """Reserve what a request will probably use; `max_tokens` limits the output of a choice.
+    async def admit(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
+        """Reserve what a request will probably use.
 
         `is_check`: the request is admitted again later, so limits in shadow mode do not count it.
 
@@ -237,15 +222,14 @@ class Limiter:
             if _applies(limit, key) and not (is_check and limit.mode == pb.Limit.MODE_SHADOW)
         ]
         price, outputs = self._price(key.model), self._outputs
+        prompt_tokens, max_tokens, num_choices = need
         output_tokens = num_choices * outputs.expect(key.model, max_tokens)
         charge = _Charge(price, Counts(1, prompt_tokens, 0, output_tokens))
         needs = {self._bucket(limit, key): charge.amount(limit.unit) for limit in limits}
-        if short := {each: need for each, need in needs.items() if need > each.available}:
+        if short := {each: amount for each, amount in needs.items() if amount > each.available}:
             await self._obtain(short)
             if self._limits is not known:  # a limit may have been deleted meanwhile
-                return await self.admit(
-                    key, prompt_tokens, max_tokens, num_choices, is_check=is_check
-                )
+                return await self.admit(key, need, is_check=is_check)
         return Admission(
             prompt_tokens,
             price=price,

@@ -12,7 +12,7 @@ from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
-from inference_svc.limits.limiter import Admit
+from inference_svc.limits.limiter import Admit, Need
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.request_options import Caller, resolve_priority
 from inference_svc.usage import Counts, RecordUsage, UsageKey
@@ -124,7 +124,7 @@ class EmbeddingService:
         )
         key = UsageKey(request.project, caller.principal.key_id, request.model)
         counts = Counts(1, request.num_tokens)
-        with await self._admit(key, request.num_tokens) as admission:
+        with await self._admit(key, Need(request.num_tokens)) as admission:
             statuses = admission.statuses()
             vectors = await loaded.engine.embed(request)
             admission.settle(counts)

@@ -29,7 +29,7 @@ from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter
-from inference_svc.limits.limiter import Admit
+from inference_svc.limits.limiter import Admit, Need
 from inference_svc.media.model import EncodedMedia
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
@@ -138,12 +138,12 @@ class GenerationService:
         options, project = request.options, caller.principal.project
         await self._constraint(spec, loaded.processor)
         await self._predicted(options, loaded)
-        # A picture or sound takes a token or more. With theirs, `_submit` tells whether all fits.
+        # Each picture or sound has at least one token. `_submit` checks that the whole prompt fits.
         tokens = [0, *chain.from_iterable(texts)]
         shortest = Prompt(tokens[: loaded.ready.slot_tokens - 1], "messages")
         resolved = self._resolve(request.model, loaded, project)
         key = UsageKey(project, caller.principal.key_id, resolved.name)
-        (await self._admit(key, len(shortest.tokens), is_check=True)).release()
+        (await self._admit(key, Need(len(shortest.tokens)), is_check=True)).release()
         self._validated_requests(options, shortest, loaded, caller, resolved)
 
     async def _chat(
@@ -208,7 +208,7 @@ class GenerationService:
         predicted = await self._predicted(options, loaded)
         name = self._resolve(request.model, loaded, project).name
         key = UsageKey(project, caller.principal.key_id, name)
-        admission = await self._admit(key, *_probable_use(options, prompt, loaded))
+        admission = await self._admit(key, _estimate_need(options, prompt, loaded))
         try:
             # No await from here on, because an adapter must not be freed before it is used.
             resolved = self._resolve(request.model, loaded, project)
@@ -355,15 +355,14 @@ def _truncated(tokens: Sequence[int], length: int, slot_tokens: int) -> Sequence
     return tokens[-length:]
 
 
-def _probable_use(
+def _estimate_need(
     options: generation.GenerationOptions, prompt: Prompt, loaded: LoadedModel
-) -> tuple[int, int, int]:
-    """Prompt tokens, the limit of the output of a choice, and the number of choices."""
+) -> Need:
     num_prompt, stopping = len(prompt.tokens), options.stopping
     remaining = max(0, loaded.ready.slot_tokens - num_prompt)
     max_tokens = stopping.max_tokens if stopping.HasField("max_tokens") else remaining
     num_choices = options.num_choices if options.HasField("num_choices") else 1
-    return num_prompt, max(0, min(max_tokens, remaining)), max(1, num_choices)
+    return Need(num_prompt, max(0, min(max_tokens, remaining)), max(1, num_choices))
 
 
 def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:

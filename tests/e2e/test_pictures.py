@@ -151,6 +151,17 @@ async def test_a_picture_is_not_read_for_refused_options(
     assert problem in (await expect_refusal(rpc, request)).message
 
 
+async def test_a_damaged_picture_is_named_also_beside_too_long_a_text(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """Callers that shorten the prompt are told of the picture first."""
+    text = {"type": "text", "text": "long " * 2048}
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ask(aclient, text, picture_part(TRUNCATED))
+
+    assert (refused.value.param or "").startswith("messages[0].content[1].image_url")
+
+
 async def test_a_document_is_read_by_any_model(aclient: openai.AsyncOpenAI) -> None:
     """Its text is part of the prompt."""
     text = base64.b64encode(b"Foxes eat mice. " * 20).decode()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from control_svc.limits.model import RateBucket, ShareRequest, divide
-from inference_svc.limits.limiter import Admission, Limiter
+from inference_svc.limits.limiter import Admission, Limiter, Need
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, DomainError, RateLimited, UpstreamUnavailable
 from svc_kit.metrics import LimitMetrics
@@ -105,7 +105,7 @@ class Installation:
     async def admit(self, holder: int, prompt: int, most: int) -> None:
         """Try to start a request."""
         try:
-            admission = await self.holders[holder].admit(KEY, prompt, most)
+            admission = await self.holders[holder].admit(KEY, Need(prompt, most))
         except (RateLimited, BudgetExceeded, UpstreamUnavailable) as error:
             self.refusals.append(error)
             return

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from inference_svc.limits.lease_client import LimitsFile, make_lease
-from inference_svc.limits.limiter import Admission, Limiter
+from inference_svc.limits.limiter import Admission, Limiter, Need
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, RateLimited
 from svc_kit.metrics import LimitMetrics
@@ -63,7 +63,7 @@ class Drill:
         """Send a request; its output varies around what is expected."""
         prompt, output = self.dice.randrange(10, 200), self.dice.randrange(1, 2 * MEAN_OUTPUT)
         try:
-            admission = await holder.admit(KEY, prompt, 2 * MEAN_OUTPUT)
+            admission = await holder.admit(KEY, Need(prompt, 2 * MEAN_OUTPUT))
         except (RateLimited, BudgetExceeded):
             self.refused += 1
             return

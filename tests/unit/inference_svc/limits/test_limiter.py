@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 
 from inference_svc.limits.lease_client import LimitsFile
-from inference_svc.limits.limiter import Limiter
+from inference_svc.limits.limiter import Limiter, Need
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, DomainError, RateLimited, UpstreamUnavailable
 from svc_kit.metrics import LimitMetrics
@@ -78,7 +78,7 @@ async def test_a_request_reserves_prompt_and_probable_output(
     """At most `max_tokens` of each choice; the exact amount is asked for."""
     harness = Harness(tmp_path, make_limit("one", unit, 10_000, period))
     await harness.limiter.renew()
-    await harness.limiter.admit(KEY, 100, 40, 2)
+    await harness.limiter.admit(KEY, Need(100, 40, 2))
 
     assert [share.required for share in harness.control.calls[-1].shares] == [amount]
 
@@ -110,10 +110,10 @@ async def test_the_mean_output_of_a_model_is_learned(tmp_path: Path) -> None:
     harness = Harness(tmp_path, make_limit("one", "TOKENS", 10**6))
     await harness.limiter.renew()
     for _ in range(100):
-        with await harness.limiter.admit(KEY, 1, 5000) as admission:
+        with await harness.limiter.admit(KEY, Need(1, 5000)) as admission:
             admission.settle(Counts(1, 1, 0, 20))
     other = KEY._replace(model="other")
-    learned = [await harness.limiter.admit(key, 10**5, 5000) for key in (KEY, other)]
+    learned = [await harness.limiter.admit(key, Need(10**5, 5000)) for key in (KEY, other)]
 
     reserved = [admission._open[0].amount - 10**5 for admission in learned]
     assert 20 <= reserved[0] <= 21
@@ -132,7 +132,7 @@ async def test_limits_apply_to_what_they_name(tmp_path: Path) -> None:
     await harness.limiter.renew()
     asked = []
     for key in ("key_1", "key_2"):
-        await harness.limiter.admit(KEY._replace(key=key), 1)
+        await harness.limiter.admit(KEY._replace(key=key), Need(1))
         shares = harness.control.calls[-1].shares
         asked.append([(each.limit_id, each.key) for each in shares])
 
@@ -145,7 +145,7 @@ async def test_a_limit_that_was_deleted_meanwhile_refuses_nothing(tmp_path: Path
     await harness.limiter.renew()
     harness.control.limits = harness.control.limits[:1]
     harness.control.free = 1
-    admission = await harness.limiter.admit(KEY, 1)
+    admission = await harness.limiter.admit(KEY, Need(1))
 
     assert [status.name for status in admission.statuses()] == ["kept"]
 
@@ -157,8 +157,8 @@ async def test_a_refusal_names_the_limit_and_returns_what_was_reserved(tmp_path:
     await harness.limiter.renew()
     harness.control.free = 40
     with pytest.raises(BudgetExceeded) as refusal:
-        await harness.limiter.admit(KEY, 45)
-    admission = await harness.limiter.admit(KEY, 39)
+        await harness.limiter.admit(KEY, Need(45))
+    admission = await harness.limiter.admit(KEY, Need(39))
 
     assert (refusal.value.name, refusal.value.requested) == ("daily", 45)
     assert refusal.value.limit == "50 tokens per day"
@@ -172,7 +172,7 @@ async def test_a_request_that_never_fits_is_refused_without_a_call(tmp_path: Pat
     harness = Harness(tmp_path, make_limit("small", "TOKENS", 50))
     await harness.limiter.renew()
     with pytest.raises(RateLimited) as refusal:
-        await harness.limiter.admit(KEY, 51)
+        await harness.limiter.admit(KEY, Need(51))
 
     assert refusal.value.retry_after is None
     assert len(harness.control.calls) == 1
@@ -184,8 +184,8 @@ async def test_a_shadow_limit_counts_and_admits(tmp_path: Path) -> None:
     harness = Harness(tmp_path, shadow)
     await harness.limiter.renew()
     harness.control.free = 0
-    (await harness.limiter.admit(KEY, 1, is_check=True)).release()
-    admission = await harness.limiter.admit(KEY, 1)
+    (await harness.limiter.admit(KEY, Need(1), is_check=True)).release()
+    admission = await harness.limiter.admit(KEY, Need(1))
 
     assert admission.statuses() == []
     assert harness.exceeded("trial", "shadow") == 1
@@ -198,8 +198,8 @@ async def test_limits_are_enforced_after_a_restart_without_control(tmp_path: Pat
     harness = Harness(tmp_path)
     harness.control.error = UpstreamUnavailable(service="control")
     with pytest.raises(UpstreamUnavailable):
-        await harness.limiter.admit(KEY, 1)
-    await harness.limiter.admit(KEY._replace(model="other"), 1)
+        await harness.limiter.admit(KEY, Need(1))
+    await harness.limiter.admit(KEY._replace(model="other"), Need(1))
 
 
 def test_a_damaged_file_is_ignored(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def test_a_stream_that_is_longer_than_expected_is_not_cut_but_owed(
     """It takes more than the share has; of a rate control subtracts it from what is left."""
     harness = Harness(tmp_path, make_limit("one", "TOKENS", 10**6, period))
     await harness.limiter.renew()
-    admission = await harness.limiter.admit(KEY, 10, 30)
+    admission = await harness.limiter.admit(KEY, Need(10, 30))
     for _ in range(5):
         admission.add_output(20)
     await harness.limiter.renew()
@@ -235,7 +235,7 @@ async def test_what_was_not_used_is_returned(tmp_path: Path) -> None:
     returns everything."""
     harness = Harness(tmp_path, make_limit("one", "TOKENS", 10**6))
     await harness.limiter.renew()
-    (await harness.limiter.admit(KEY, 10, 30)).release()
+    (await harness.limiter.admit(KEY, Need(10, 30))).release()
     await harness.limiter.renew()
     share = harness.control.calls[-1].shares[0]
 
