@@ -41,6 +41,7 @@ check: dev ## Check format, lint, types, layers, protos, generated code and docs
 	$(IN_VENV) tools/check_protos.sh
 	$(BIN)/python -m tools.generate_docs --check
 	$(BIN)/python -m bench.report --check
+	@$(BIN)/python -m tools.code_size
 
 fix: dev ## Repair what can be repaired: format, imports, simple lint
 	$(BIN)/ruff check --fix .
