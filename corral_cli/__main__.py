@@ -6,6 +6,7 @@ import platform
 import sys
 from importlib import import_module
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 import click
 
@@ -89,10 +90,17 @@ class Commands(click.Group):
 @click.group(cls=Commands)
 @click.option("--no-color", envvar="NO_COLOR", default="", hidden=True)
 @click.version_option(package_name="corral", message="%(package)s %(version)s")
+@click.option(
+    "--profiles",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="CORRAL_PROFILES",
+    help="The file of profiles. Default: profiles.toml in the user's configuration folder.",
+)
 @tls_options
 @click.pass_context
-def cli(context: click.Context, no_color: str) -> None:
+def cli(context: click.Context, no_color: str, profiles: Path | None) -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""
+    del profiles  # read by the subcommands (`access.py`)
     if no_color:
         context.color = False
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,11 +108,14 @@ def atomic_file(output: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterator[None]:
+def lock_folder(
+    folder: Path, name: str, *, holder: str, remedy: str, details: Sequence[str] = ()
+) -> Iterator[None]:
     """Lock a folder, which is created if needed, against other processes while the context is open.
 
-    The lock file `name` says who holds it: the process, and `holder`, its kind. Raises StartupError
-    with that and with the `remedy` if another process holds it.
+    The first line of the lock file `name` says which process holds it; `details` are the others.
+    Raises StartupError with that line, `holder` (the kind of process) and the `remedy` if another
+    process holds it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,13 +126,14 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            who = file.read().strip() or "unknown"
+            who = file.readline().strip() or "unknown"
             raise StartupError(
                 f"another {holder} uses the data folder {folder} ({who}): {remedy}"
             ) from error
         with suppress(OSError):  # on a full disk; the lock holds without the text
             file.truncate(0)
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
+            first = f"process {os.getpid()} on {socket.gethostname()}, since {since}"
+            file.write("".join(f"{line}\n" for line in (first, *details)))
             file.flush()
         yield

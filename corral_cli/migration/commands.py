@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 from corral.control.v1 import thread_service_pb2
 
-from corral_cli.adapter_registry import control_options
+from corral_cli.access import control_options
+from corral_cli.connection import Connection
 from corral_cli.migration.export_file import (
     Export,
     Json,
@@ -48,7 +49,7 @@ def threads() -> None:
     help="Whether to export the contents of files too.",
 )
 @control_options
-def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str | None) -> None:
+def export_assistants(file: Path, with_bytes: bool, control: Connection) -> None:
     """Export assistants, threads, messages, vector stores and their files to FILE, one JSON object
     per line in the format of OpenAI's API.
 
@@ -62,7 +63,7 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
             await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    click.echo(f"{file}    {_format_counts(call_control(control, api_key, work))}")
+    click.echo(f"{file}    {_format_counts(call_control(control, work))}")
 
 
 @import_group.command("assistants")
@@ -91,8 +92,7 @@ def import_assistants(
     dry_run: bool,
     search: bool,
     id_map: Path | None,
-    control: str,
-    api_key: str | None,
+    control: Connection,
 ) -> None:
     """Import assistants, threads, messages, vector stores and their files from EXPORT, a file of
     JSON lines or a folder of such files. Objects that have been imported before are skipped.
@@ -114,14 +114,14 @@ def import_assistants(
         return
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
-        with IdMap(id_map or _sibling(export, ".ids"), control) as ids:
+        with IdMap(id_map or _sibling(export, ".ids"), control.target) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
             await _show_progress(importer.steps(), sum(map(len, kinds)))
         return importer.counts, translator
 
-    counts, translator = call_control(control, api_key, work)
+    counts, translator = call_control(control, work)
     click.echo(f"imported {_format_counts(counts)}")
     _report_skipped(translator.skipped, index)
 
@@ -130,7 +130,7 @@ def import_assistants(
 @click.argument("thread_ids", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="All threads of the project.")
 @control_options
-def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: str | None) -> None:
+def migrate(thread_ids: tuple[str, ...], is_all: bool, control: Connection) -> None:
     """Create a conversation for the Responses API from each of THREAD_IDS. The thread stays, with
     the same items. Prints the ids of each thread and its conversation on a line."""
     if is_all == bool(thread_ids):
@@ -149,7 +149,7 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: st
             response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
             click.echo(f"{thread_id} {response.conversation.id}")
 
-    call_control(control, api_key, work)
+    call_control(control, work)
 
 
 async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:

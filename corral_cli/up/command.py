@@ -20,18 +20,17 @@ from corral_cli.up.children import (
     make_service,
     responds_ok,
 )
+from corral_cli.up.folder_lock import lock_data_folder
 from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
-from svc_kit.local_files import lock_folder
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import read_secret
 
-_LOCK_NAME = "up.lock"
 _STOP_MARGIN_S = 10.0
 """Seconds between the end of a service's own drain period and SIGKILL."""
 
@@ -108,12 +107,7 @@ def run_services(
     Raises StartupError.
     """
     plan = Plan.make(flags)
-    with lock_folder(
-        plan.inference.data_dir,
-        _LOCK_NAME,
-        holder="`corral up`",
-        remedy="stop it, or choose another --data-dir",
-    ):
+    with lock_data_folder(plan.inference.data_dir, plan.access()):
         plan.check_ports()
         plan.check_access()
         check_models(plan.inference.models)
@@ -196,7 +190,7 @@ async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
         tls=plan.gateway.tls,
         inference_tls=plan.gateway.inference_tls,
         control_tls=plan.gateway.control_tls,
-        token_file=plan.token_file if plan.gateway.require_keys else None,
+        require_keys=plan.gateway.require_keys,
     )
 
 

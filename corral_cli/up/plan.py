@@ -14,7 +14,7 @@ from inference_svc.models.sources import BUNDLED, BUNDLED_NAME, ModelReference, 
 from svc_kit.auth.authenticator import keyless_scopes
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import Address, parse_address
-from svc_kit.settings.groups import load_settings
+from svc_kit.settings.groups import UpstreamTlsSettings, load_settings
 
 
 class EmbeddingModel(NamedTuple):
@@ -164,6 +164,19 @@ class Plan:
         """The service token file: a configured one, else one in the data folder."""
         configured = [settings.service_token_file for settings in self.by_service.values()]
         return next(filter(None, configured), self.inference.data_dir / "service-token")
+
+    def access(self) -> dict[str, str]:
+        """How commands on this machine call the services, by the fields of a profile."""
+        targets = {"target": "inference", "control": "control"}
+        addresses = {field: str(self.target(service)) for field, service in targets.items()}
+        return addresses | {"service_token_file": str(self.token_file.absolute())}
+
+    def target(self, service: str) -> Address:
+        """The address of a service for clients on this machine, with the name in its certificate
+        as host if that differs."""
+        address = reachable(self.address(service))
+        tls: UpstreamTlsSettings | None = getattr(self.gateway, f"{service}_tls")
+        return Address(tls.server_name, address.port) if tls and tls.server_name else address
 
     def address(self, service: str) -> Address:
         """Listen address of a service, of HTTP for the gateway and gRPC for the others."""

@@ -112,7 +112,8 @@ def test_an_empty_address_is_refused() -> None:
         result = CliRunner().invoke(cli, [*words.split(), name, ""])
 
         assert result.exit_code == 2
-        assert f"Invalid value for '{name}': it is empty" in result.output
+        assert f"Invalid value for '{name}'" in result.output
+        assert "it is empty" in result.output
 
 
 def test_an_adapter_flag_is_split_at_the_first_equals_sign() -> None:
@@ -309,7 +310,7 @@ def test_a_batch_file_without_a_url_is_refused(tmp_path: Path, text: str) -> Non
     """Before a server is called."""
     file = tmp_path / "requests.jsonl"
     file.write_text(text)
-    result = CliRunner().invoke(cli, ["batch", "--target", "127.0.0.1:1", "submit", str(file)])
+    result = CliRunner().invoke(cli, ["batch", "submit", str(file), "--control", "127.0.0.1:1"])
 
     assert result.exit_code == 1
     assert "requests.jsonl is not a request with a" in result.output
