@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -67,6 +67,7 @@ from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
+from svc_kit.settings.reloader import SettingsReloader
 from svc_kit.tracing.setup import open_tracer
 
 _log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Gateway:
     registry: CollectorRegistry
     metrics: HttpMetrics
     readiness: Readiness
+    host_check: HostCheck
 
 
 @asynccontextmanager
@@ -131,11 +133,8 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(context, corral_version)
-        policy = HostPolicy.create(
-            parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
-        )
         metrics = HttpMetrics(registry)
-        checked = HostCheck(HeadRequests(api), policy)
+        checked = HostCheck(HeadRequests(api), _host_policy(settings))
         app = RequestMiddleware(
             checked,
             metrics,
@@ -144,7 +143,13 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             strict_parameters=settings.strict_parameters,
         )
         readiness = Readiness((inference, control), active_calls)
-        yield Gateway(app, api, active_calls, registry, metrics, readiness)
+        yield Gateway(app, api, active_calls, registry, metrics, readiness, checked)
+
+
+def _host_policy(settings: GatewaySettings) -> HostPolicy:
+    return HostPolicy.create(
+        parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
+    )
 
 
 @asynccontextmanager
@@ -164,10 +169,11 @@ async def _stored_keys(
 
 
 class Endpoints(NamedTuple):
-    """The addresses of a running gateway, with the actual ports."""
+    """The addresses of a running gateway, with the actual ports, and its check of hosts."""
 
     http: Address
     management: Address | None
+    host_check: HostCheck
 
 
 @asynccontextmanager
@@ -205,15 +211,22 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
             )
         )
         try:
-            yield Endpoints(address, management)
+            yield Endpoints(address, management, gateway.host_check)
         finally:
             await _drain(gateway.active_calls, listener, settings.drain_grace_s)
 
 
-async def serve(settings: GatewaySettings) -> None:
+async def serve(settings: GatewaySettings, read_settings: Callable[[], GatewaySettings]) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain it. Raises StartupError."""
     stopping = stop_on_signals()
-    async with running(settings) as endpoints:
+    async with running(settings) as endpoints, AsyncExitStack() as stack:
+
+        async def apply_hosts(changed: GatewaySettings) -> None:
+            endpoints.host_check.policy = _host_policy(changed)
+
+        apply = dict.fromkeys(("allowed_hosts", "allowed_origins"), apply_hosts)
+        reloader = SettingsReloader(settings, read_settings, apply)
+        stack.callback(asyncio.create_task(reloader.run()).cancel)
         scheme = "http" if settings.tls is None else "https"
         _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
         await stopping.wait()

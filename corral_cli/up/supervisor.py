@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
+from svc_kit.settings.reloader import has_terminal
 
 _READY_POLL_S = 0.05
 _FIRST_REPORT_S = 1.0
@@ -69,6 +70,7 @@ class _Running:
 
     service: Service
     process: asyncio.subprocess.Process | None = None
+    is_ready: bool = False
     was_ready: bool = False
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,6 +95,13 @@ class Supervisor:
     def kill_now(self) -> None:
         """Kill services that are still stopping, without waiting for their timeout."""
         self._kill_now.set()
+
+    def reload(self) -> None:
+        """Make the services that are ready read their settings again; the others read them when
+        they start."""
+        for running in self._running:
+            if running.process is not None and running.is_ready:
+                _signal(running.process, signal.SIGHUP)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
         """Run the services until `stop` is set. No child is left when this returns.
@@ -145,7 +154,7 @@ class Supervisor:
             pass_fds=(lifeline_fd,),
             start_new_session=True,
         )
-        running.process = process
+        running.process, running.is_ready = process, False
         exited = asyncio.create_task(process.wait())
         probe = asyncio.create_task(self._wait_until_ready(running))
         try:
@@ -165,7 +174,7 @@ class Supervisor:
             await asyncio.sleep(_READY_POLL_S)  # another process cannot set an asyncio event
         if running.was_ready or running.failures:
             self._report(f"{running.service.name} is back")
-        running.was_ready = True
+        running.is_ready = running.was_ready = True
         running.settled.set()
 
     def _handle_exit(self, running: _Running, code: int, uptime_s: float) -> float:
@@ -243,7 +252,8 @@ def describe_exit(code: int) -> str:
 async def run_until_signalled(
     supervisor: Supervisor, on_ready: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run until SIGINT, SIGTERM or SIGHUP. A second signal kills without waiting."""
+    """Run until SIGINT or SIGTERM, or until the terminal is closed. A second signal kills without
+    waiting. Without a terminal, SIGHUP makes the services read their settings again."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -252,8 +262,9 @@ async def run_until_signalled(
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, on_signal if has_terminal() else supervisor.reload)
     await supervisor.run(stop, on_ready)
 
 
