@@ -20,7 +20,7 @@ from corral_cli.up.supervisor import (
     describe_exit,
 )
 
-# A child that writes its pid to a file, and its name when it receives SIGTERM.
+# A child that writes its pid to a file, and its name when it receives SIGTERM or SIGHUP.
 CHILD = """
 import pathlib, signal, sys
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -30,7 +30,12 @@ def stop(*_):
         file.write(name + " ")
     sys.exit(0)
 
+def reload(*_):
+    with (folder / "reloaded").open("a") as file:
+        file.write(name + " ")
+
 signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGHUP, reload)
 with (folder / "pids").open("a") as file:
     file.write(str(__import__("os").getpid()) + " ")
 while True:
@@ -297,13 +302,16 @@ async def test_child_processes_of_a_dead_service_are_killed(tmp_path: Path) -> N
     assert all(has_exited(pid) for pid in pids(tmp_path)[:2])
 
 
-def start_supervisor(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a supervisor process with two services that watch its lifeline."""
+def start_supervisor(folder: Path, terminal: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a supervisor process with two services that watch its lifeline, in a session of its
+    own: without a terminal, or with the one of a file descriptor."""
     child = "from corral_cli.up.parent_watch import exit_with_parent\n" + CHILD.replace(
         "while True", "exit_with_parent(int(sys.argv[3]), 0.2)\nwhile True"
     )
     program = f"""
-import asyncio, pathlib, sys
+import asyncio, fcntl, pathlib, sys, termios
+if {terminal is not None}:
+    fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0)
 from corral_cli.up.supervisor import Service, Supervisor, run_until_signalled
 
 async def is_ready():
@@ -319,13 +327,18 @@ def service(name):
 services = [service("inference"), service("gateway")]
 asyncio.run(run_until_signalled(Supervisor(services, print), nothing))
 """
-    return subprocess.Popen([sys.executable, "-c", program])
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        start_new_session=True,
+        pass_fds=[] if terminal is None else [terminal],
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_stops_everything_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM, Ctrl-C and a closed terminal: the gateway first, with exit code 0."""
-    program = start_supervisor(tmp_path)
+    terminal = os.openpty()
+    program = start_supervisor(tmp_path, terminal[1])
     await wait_until(lambda: len(pids(tmp_path)) == 2)
 
     program.send_signal(number)
@@ -333,6 +346,25 @@ async def test_a_signal_stops_everything_in_order(tmp_path: Path, number: signal
     assert await asyncio.to_thread(program.wait) == 0
     assert stopped(tmp_path) == ["gateway", "inference"]
     assert all(has_exited(pid) for pid in pids(tmp_path))
+    for end in terminal:
+        os.close(end)
+
+
+async def test_without_a_terminal_sighup_is_passed_to_the_services(tmp_path: Path) -> None:
+    """To those that are ready: they read their settings again, and go on."""
+    program = start_supervisor(tmp_path)
+    await wait_until(lambda: len(pids(tmp_path)) == 2)
+
+    def have_reloaded() -> bool:
+        program.send_signal(signal.SIGHUP)  # again, as it is not for services that are not ready
+        file = tmp_path / "reloaded"
+        return file.exists() and set(file.read_text().split()) == {"gateway", "inference"}
+
+    await wait_until(have_reloaded)
+    program.terminate()
+
+    assert await asyncio.to_thread(program.wait) == 0
+    assert len(pids(tmp_path)) == 2
 
 
 async def test_children_exit_when_the_supervisor_is_killed(tmp_path: Path) -> None:
