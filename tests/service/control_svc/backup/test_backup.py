@@ -14,7 +14,7 @@ from sqlalchemy import select, text
 
 from control_svc.backup.backup import back_up, suspended_deletions
 from control_svc.backup.check import check
-from control_svc.backup.database_copy import copy_tables, table_file
+from control_svc.backup.database_copy import copy_tables
 from control_svc.backup.restore import restore
 from control_svc.base.ids import PART
 from control_svc.blobs.local import FolderBlobs
@@ -322,10 +322,10 @@ async def test_all_tables_are_copied_in_one_snapshot(
         await connection.execute(text("SELECT 1 FROM uploads"))
         async with installation.run() as client:
             await client.create(b"late", filename="late.txt")
-        tables = await copy_tables(connection, tmp_path)
+        tables = await copy_tables(connection, tmp_path.joinpath)
 
     (files,) = [table for table in tables if table.table == "files"]
-    copied = gzip.decompress(table_file(tmp_path, files).read_bytes()).decode()
+    copied = gzip.decompress((tmp_path / files.file_name).read_bytes()).decode()
     assert copied.count(".txt") == 3
     assert "late" not in copied
 
