@@ -79,9 +79,9 @@ async def back_up(
     """
     folder = BackupFolder(root)
     remedy = "wait until it has ended, or choose another folder"
+    check_place(settings, root)
     async with open_read_only(database_url(settings), data_folder(settings)) as database:
         installation = await _read_installation(database)
-        check_place(settings, root)
         folder.check_owner(installation)
         with lock_folder(root, LOCK_NAME, holder="`corral backup`", remedy=remedy):
             folder.check_owner(installation)

@@ -98,9 +98,10 @@ def check_sqlite(file: Path, manifest: Manifest) -> None:
     uri = f"file:{quote(str(file))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
-            problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
             if problem != "ok":
-                raise StartupError(f"the backup is damaged: its database is not sound: {problem}")
+                lines = " ".join(problem.split())
+                raise StartupError(f"the backup is damaged: its database is not sound: {lines}")
             (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             query = "SELECT hex(value) FROM secrets WHERE name = ?"
             (installation,) = connection.execute(query, (INSTALLATION,)).fetchone()

@@ -11,6 +11,7 @@ not block the event loop.
 """
 
 import asyncio
+import errno
 import hashlib
 import os
 import re
@@ -184,8 +185,10 @@ class FolderBlobs:
         path = self._path(key)
         try:
             return open_regular(path)
-        except FileNotFoundError:
-            raise BlobMissing(blob=key) from None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL):  # none, or not a file
+                raise BlobMissing(blob=key) from None
+            raise
 
     def _suspend(self, holder: str, duration_s: float) -> None:
         with disk_errors():
