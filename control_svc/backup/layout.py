@@ -35,6 +35,7 @@ MANIFEST: Final = "manifest.json"
 BLOB_LIST: Final = "blobs.jsonl.gz"
 LOCK_NAME: Final = "backup.lock"
 _BLOBS: Final = "blobs"
+_BLOB_FOLDER: Final = re.compile("[0-9a-f]{2}|incoming|suspensions")
 _OWNER: Final = "BACKUPS"
 ID: Final = HOLDER
 DIGEST: Final = re.compile("[0-9a-f]{64}")
@@ -151,9 +152,11 @@ class BackupFolder:
 
     def check_links(self) -> None:
         """Raise StartupError if a folder of a backup or of blobs is a link."""
-        folders = [self.root / _BLOBS, *(self.root / _BLOBS).glob("*"), *self.root.glob("*Z")]
+        blobs = self.root / _BLOBS
+        folders = [blobs, *filter(lambda path: ID.fullmatch(path.name), self.root.glob("*Z"))]
+        folders += filter(lambda path: _BLOB_FOLDER.fullmatch(path.name), blobs.glob("*"))
         if links := [path for path in folders if path.is_symlink()]:
-            raise StartupError(f"{links[0]} is a link: a backup folder has no links in it")
+            raise StartupError(f"{links[0]} is a link: a backup folder has none")
 
     def ids(self) -> list[str]:
         """The ids of all complete backups, oldest first."""
