@@ -76,8 +76,15 @@ async def restore_tables(
 ) -> None:
     """Fill the tables of a new PostgreSQL database, in the transaction of the connection.
 
-    Raises StartupError if a file is not the copy of its table.
+    Raises StartupError if the database has no such table, or a file is not the copy of its table.
     """
+    columns = {name: set(names) for name, names in await connection.execute(_COLUMNS)}
+    for table in tables:
+        if not set(table.columns) <= columns.get(table.table, set()) or not table.columns:
+            raise StartupError(
+                f"the backup is damaged: its schema has no table {table.table} with the columns"
+                f" {', '.join(table.columns)}"
+            )
     await connection.execute(text("SET LOCAL statement_timeout = 0"))
     # Migrations may have inserted rows.
     await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))

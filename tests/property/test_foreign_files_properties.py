@@ -37,6 +37,7 @@ from inference_svc.usage import UsageCounter, UsageReporter
 from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import atomic_file, lock_folder
+from tests.support.examples import examples
 from tests.support.snapshots import make_snapshot
 from tests.support.trees import tree
 
@@ -274,7 +275,7 @@ async def clean_all(root: Path) -> None:
 @example([("usage", "notes.jsonl", "file"), ("blobs/suspensions", "notes", "file")])
 @example([(f"backups/{KILLED}", "notes", "file"), (f"added/{ADDED}", "notes", "file")])
 @given(foreign=st.lists(foreign_files(), min_size=1, max_size=30))
-@settings(max_examples=50, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(25), phases=(Phase.explicit, Phase.generate))
 def test_cleaners_delete_what_is_ours_and_nothing_else(foreign: list[tuple[str, str, str]]) -> None:
     """Whatever others put into our folders is as it was after all of them ran."""
     with tempfile.TemporaryDirectory() as folder:

@@ -242,6 +242,16 @@ def cut_table(folder: Path) -> None:
     content("files.copy.gz", b"junk")(folder)
 
 
+def other_table(folder: Path) -> None:
+    """Let the rows of a table be those of one that is not Corral's."""
+    place = place_of(folder)
+    manifest = json.loads((place / "manifest.json").read_text())
+    (place / "files.copy.gz").rename(place / "pg_class.copy.gz")
+    manifest["files"]["pg_class.copy.gz"] = manifest["files"].pop("files.copy.gz")
+    tables = [["pg_class" if name == "files" else name, each] for name, each in manifest["tables"]]
+    (place / "manifest.json").write_text(json.dumps({**manifest, "tables": tables}))
+
+
 async def test_a_refused_restore_leaves_an_empty_postgres_database(
     tmp_path: Path, postgres_url: str
 ) -> None:
@@ -257,6 +267,7 @@ async def test_a_refused_restore_leaves_an_empty_postgres_database(
         "files.copy.gz: ": cut_table,
         "is of another installation": manifest(installation="00"),
         "is missing or was changed": change_blob,
+        "its schema has no table pg_class": other_table,
     }
     for problem, damage in damages.items():
         folder = shutil.copytree(sound, tmp_path / "damaged")
