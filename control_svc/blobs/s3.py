@@ -12,11 +12,10 @@ rule of the bucket should remove. Checksums, retries and signatures are those of
 import asyncio
 import hashlib
 import logging
-import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,10 +25,13 @@ from obstore.store import S3Store
 from pydantic import SecretStr
 
 from control_svc.blobs.store import (
+    HOLDER,
+    KEY,
     Blob,
     BlobSink,
     StoredKey,
     is_future,
+    read_suspension,
     run_shielded,
     suspension_end,
 )
@@ -45,7 +47,6 @@ READ_BYTES: Final = 256 * 1024
 _LIST_GROUP: Final = 500
 _INSTALLATION: Final = "INSTALLATION"
 _SUSPENSIONS: Final = "suspensions"
-_KEY: Final = re.compile("[0-9a-f]{32}")
 _OPTIONS: Final = {"endpoint", "region"}
 
 
@@ -57,7 +58,7 @@ class Credentials(NamedTuple):
 
 
 class S3Blobs:
-    """A BlobStore under a prefix that no other program writes to."""
+    """A BlobStore under a prefix. Objects with other names than its own belong to others."""
 
     def __init__(self, store: S3Store, name: str) -> None:
         """`name` is used in error messages."""
@@ -85,6 +86,12 @@ class S3Blobs:
                 " the database that belongs to it"
             )
 
+    async def unclaim(self, installation: str) -> None:
+        """Undo `claim`. Raises StorageFailed."""
+        with translate_s3_errors(), suppress(FileNotFoundError):
+            if await self._text(_INSTALLATION) == installation:
+                await obstore.delete_async(self._store, _INSTALLATION)
+
     @asynccontextmanager
     async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
         """Begin a new blob. Unless committed, it is removed when the context is left."""
@@ -108,9 +115,10 @@ class S3Blobs:
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete blobs, unless deletions are suspended; missing ones are ignored."""
-        if keys and not await self.is_deletion_suspended():
+        own = list(filter(KEY.fullmatch, keys))
+        if own and not await self.is_deletion_suspended():
             with translate_s3_errors(), suppress(FileNotFoundError):
-                await obstore.delete_async(self._store, list(keys))
+                await obstore.delete_async(self._store, own)
 
     async def suspend_deletions(self, holder: str, duration_s: float) -> None:
         """Suspend all deletions for so long; 0 ends it for this holder. Raises StorageFailed."""
@@ -119,7 +127,14 @@ class S3Blobs:
             if duration_s:
                 await obstore.put_async(self._store, path, suspension_end(duration_s).encode())
             ends = await self._suspension_ends()
-            ended = {each for each, end in ends.items() if not is_future(end)}  # of killed holders
+            ended = {
+                each
+                for each, end in ends.items()
+                if HOLDER.fullmatch(each.removeprefix(f"{_SUSPENSIONS}/"))
+                and end is not None
+                and not is_future(end)
+            }
+            # Its own, and those of killed holders.
             if unused := ended | (set() if duration_s else {path} & ends.keys()):
                 await obstore.delete_async(self._store, list(unused))
 
@@ -128,9 +143,11 @@ class S3Blobs:
         with translate_s3_errors():
             return any(map(is_future, (await self._suspension_ends()).values()))
 
-    async def _suspension_ends(self) -> dict[str, str]:
+    async def _suspension_ends(self) -> dict[str, datetime | None]:
         listed = await obstore.list(self._store, prefix=_SUSPENSIONS).collect_async()
-        return {each["path"]: await self._text(each["path"]) or "" for each in listed}
+        return {
+            each["path"]: read_suspension(await self._text(each["path"]) or "") for each in listed
+        }
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""
@@ -144,7 +161,7 @@ class S3Blobs:
                 yield [
                     StoredKey(each["path"], each["last_modified"])
                     for each in group
-                    if _KEY.fullmatch(each["path"])
+                    if KEY.fullmatch(each["path"])
                 ]
 
     async def _open(self, key: str, offset: int, length: int) -> "GetResult":

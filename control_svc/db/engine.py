@@ -43,7 +43,7 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder
 
 FILE_NAME: Final = "control.sqlite3"
-_LOCK_NAME: Final = "control.lock"
+LOCK_NAME: Final = "control.lock"
 
 
 class Database(NamedTuple):
@@ -129,6 +129,7 @@ async def _open_sqlite(
         reader = _sqlite(target, limits, SQLITE_READERS, SQLITE_READ, (wait, *_READER))
         notifications = LocalNotifications()
         reserve = DiskReserve(Path(str(target.database)).parent)
+        await asyncio.to_thread(reserve.check)
         await asyncio.to_thread(reserve.fill)
         transactions = Transactions(
             writer,
@@ -289,7 +290,7 @@ def lock_data_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a folder against other processes while the context is open. Raises StartupError."""
     return lock_folder(
         folder,
-        _LOCK_NAME,
+        LOCK_NAME,
         holder="control process",
         remedy="stop it, choose another data_dir, or use PostgreSQL (database_url), which several"
         " processes can share",
