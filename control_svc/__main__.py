@@ -21,7 +21,7 @@ def main() -> int:
             runner.run(serve(settings))
     except StartupError as error:
         sys.stderr.write(f"{error}\n")
-        return StartupError.EXIT_CODE
+        return error.EXIT_CODE
     return 0
 
 

@@ -17,6 +17,13 @@ class StartupError(Exception):
     EXIT_CODE = 2
 
 
+class StartupOutage(StartupError):
+    """A service cannot start now, but may later with the same settings: what it needs is away, full
+    or in use."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
+
+
 @contextmanager
 def importing_modules() -> Iterator[None]:
     """Wrap the imports of a service. The garbage collector does not run meanwhile, and ignores what

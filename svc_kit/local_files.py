@@ -1,7 +1,9 @@
 """Local files: disk errors, allowed folders, private and atomic files, locks."""
 
+import errno
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 import socket
@@ -10,18 +12,29 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
 from svc_kit.errors import InvalidField, StorageFailed
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
+
+_log = logging.getLogger(__name__)
+_SHORTAGES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the system lacks space, files or memory, or the disk fails."""
+    return error.errno in _SHORTAGES
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn an OSError in the block into StorageFailed."""
+    """Turn an OSError in the block into StorageFailed, and log it."""
     try:
         yield
     except OSError as error:
+        _log.warning("the storage failed: %s", error)
         raise StorageFailed(problem=error.strerror or "input or output failed") from error
 
 
@@ -111,8 +124,9 @@ def atomic_file(output: Path) -> Iterator[BinaryIO]:
 def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterator[None]:
     """Lock a folder, which is created if needed, against other processes while the context is open.
 
-    The lock file `name` says who holds it: the process, and `holder`, its kind. Raises StartupError
-    with that and with the `remedy` if another process holds it.
+    The lock file `name` says who holds it: the process, and `holder`, its kind. Raises
+    StartupOutage with that and with the `remedy` if another process holds it, and StartupError if
+    the folder cannot be used.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,8 +137,8 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            who = file.read().strip() or "unknown"
-            raise StartupError(
+            who = file.readline().strip() or "unknown"
+            raise StartupOutage(
                 f"another {holder} uses the data folder {folder} ({who}): {remedy}"
             ) from error
         with suppress(OSError):  # on a full disk; the lock holds without the text
@@ -133,3 +147,18 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
             file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
             file.flush()
         yield
+
+
+def read_lock(folder: Path, name: str) -> list[str] | None:
+    """The lines of a lock file: who holds it, and what the holder added; None if nobody does, or if
+    this user cannot read it."""
+    try:
+        file = (folder / name).open()
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read().splitlines() or ["unknown"]
+    return None
