@@ -139,8 +139,12 @@ class GatewaySettings(ServiceSettings):
     response for this long."""
     websocket_max_age_s: Annotated[float, Field(gt=0)] = 3600.0
     """Maximum age of a WebSocket. Then it sends an error and closes."""
+    drain_delay_s: Annotated[float, Field(ge=0)] = 0.0
+    """How long requests are still accepted after SIGTERM, while /ready and /readyz are 503 already,
+    for load balancers to notice."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """How long running responses may take after SIGTERM before they end with an error."""
+    """How long running responses may take after that before they end with an error. New requests
+    get 503 meanwhile."""
 
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""

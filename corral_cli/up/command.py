@@ -181,7 +181,7 @@ def _probe(plan: Plan, name: str) -> Callable[[], Awaitable[bool]]:
 def _drain_s(settings: ServiceWithPorts) -> float:
     """The longest time that a service takes to drain by itself."""
     if isinstance(settings, GatewaySettings):
-        return settings.drain_grace_s
+        return settings.drain_delay_s + settings.drain_grace_s
     return settings.server.drain_delay_s + settings.server.drain_grace_s
 
 
