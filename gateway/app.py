@@ -63,7 +63,7 @@ from svc_kit.auth.control_keys import (
 )
 from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
-from svc_kit.lifecycle import stop_on_signals
+from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
@@ -217,6 +217,7 @@ async def serve(settings: GatewaySettings) -> None:
     async with running(settings) as endpoints:
         scheme = "http" if settings.tls is None else "https"
         _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
+        notify_systemd("READY=1")
         await stopping.wait()
         _log.info("draining")
 

@@ -64,7 +64,7 @@ from svc_kit.auth.control_keys import (
     control_key_lookup,
     control_project_lookup,
 )
-from svc_kit.lifecycle import StartupError, stop_on_signals
+from svc_kit.lifecycle import StartupError, notify_systemd, stop_on_signals
 from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
@@ -198,6 +198,7 @@ async def serve(settings: InferenceSettings) -> None:
             await asyncio.wait((starting,))
             return
         inference = starting.result()
+        notify_systemd("READY=1")
         await events
         await _drain(inference, settings.server.drain_grace_s)
 

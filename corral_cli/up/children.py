@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from corral_cli.up.supervisor import Service
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import NOTIFY_SOCKET, StartupError
 from svc_kit.network import Address
 
 
@@ -54,11 +54,13 @@ def make_service(
         flags = ["--config", str(config)] if config else []
         return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
 
+    # systemd hears of `corral up`, not of its services.
+    inherited = {key: value for key, value in os.environ.items() if key != NOTIFY_SOCKET}
     return Service(
         name=name,
         command=command,
         is_ready=is_ready,
-        environment={**os.environ, **variables},
+        environment={**inherited, **variables},
         stop_timeout_s=stop_timeout_s,
         is_vital=is_vital,
         count_running=functools.partial(count_running, management),

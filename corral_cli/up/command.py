@@ -25,7 +25,7 @@ from corral_cli.up.running import LOCK_NAME, write_addresses
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, notify_systemd
 from svc_kit.local_files import lock_folder
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel, translate_errors
@@ -145,6 +145,7 @@ async def supervise(plan: Plan, started: float) -> None:
     async def announce() -> None:
         announcement = await make_announcement(plan, time.monotonic() - started, supervisor.away)
         click.echo("\n" + announcement.text() + "\n")
+        notify_systemd("READY=1")
 
     try:
         await run_until_signalled(supervisor, announce)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
-from svc_kit.lifecycle import StartupOutage
+from svc_kit.lifecycle import StartupOutage, notify_systemd
 
 _READY_POLL_S = 0.05
 _FIRST_REPORT_S = 1.0
@@ -262,6 +262,7 @@ async def run_until_signalled(
     def on_signal() -> None:
         if stop.is_set():
             supervisor.kill_now()
+        notify_systemd("STOPPING=1")
         stop.set()
 
     loop = asyncio.get_running_loop()

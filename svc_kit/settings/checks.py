@@ -121,10 +121,11 @@ def find_exposure(path: Path) -> str | None:
     """Why a file with a secret is no secret; None if only its user can read it. Raises OSError.
 
     The group may read a file of another owner, such as root: Kubernetes and systemd hand secrets
-    over so.
+    over so. For root, which may check the settings of another user, one of another group.
     """
-    status = path.stat()
-    handed_over = 0 if status.st_uid == os.geteuid() else stat.S_IRGRP
+    status, user = path.stat(), os.geteuid()
+    is_own = status.st_uid == user and (user != 0 or status.st_gid == 0)
+    handed_over = 0 if is_own else stat.S_IRGRP
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed_over:
         return f"{path} is accessible to other users; run: chmod 600 {path}"
     return None
