@@ -74,7 +74,7 @@ from control_svc.sweeper import Sweeper
 from control_svc.vector_stores.search.pgvector import add_vector_column
 from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
-from svc_kit.lifecycle import stop_on_signals
+from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
@@ -193,6 +193,7 @@ async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSe
 
         reloader = SettingsReloader(settings, read_settings, {"prices": apply_prices})
         stack.callback(asyncio.create_task(reloader.run()).cancel)
+        notify_systemd("READY=1")
         await stopping.wait()
         log.info("draining")
         control.dispatcher.stop()

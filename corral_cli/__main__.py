@@ -12,7 +12,7 @@ import click
 
 from corral_cli.connection import tls_options
 from corral_cli.output import object_option
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
 
 _COMMANDS = {
     "adapters": "adapters:adapters",
@@ -117,12 +117,13 @@ def version(as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run the command. A StartupError is printed as one message, with exit code 1."""
+    """Run the command. A StartupError is printed as one message, with exit code 1; with that of
+    StartupOutage if the command may succeed later."""
     try:
         cli()
     except StartupError as error:
         click.echo(f"corral: {error}", err=True)
-        sys.exit(1)
+        sys.exit(error.EXIT_CODE if isinstance(error, StartupOutage) else 1)
 
 
 if __name__ == "__main__":

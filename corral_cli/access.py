@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import Field, SecretStr, ValidationError
 
 from corral_cli.connection import Connection, command_tls
-from corral_cli.up.folder_lock import running_access
+from corral_cli.up.running import read_running
 from svc_kit.settings.groups import (
     SettingsGroup,
     UpstreamTlsSettings,
@@ -190,11 +190,11 @@ def _choose(target: str | None, control: str | None, data_dir: Path | None) -> P
         profiles = Profiles.read(file)
         if profiles.default:
             return profiles.find(profiles.default, file)
-        access = running_access(default_data_dir())
+        running = read_running(default_data_dir())
         # The owner's token is for who asks for it: other callers keep the key of the environment.
-        if access is None:
+        if running is None:
             return None
-        return Profile(target=access["target"], control=access["control"])
+        return Profile.model_validate({**running.access, "service_token_file": None})
     if target is None or ":" in target:
         return Profile(target=target or "", control=control or "")
     profile = Profiles.read(file).find(target, file)
@@ -202,10 +202,10 @@ def _choose(target: str | None, control: str | None, data_dir: Path | None) -> P
 
 
 def _of_folder(data_dir: Path) -> Profile:
-    access = running_access(data_dir)
-    if access is None:
+    running = read_running(data_dir)
+    if running is None:
         raise click.ClickException(f"no `corral up` runs with the data folder {data_dir}")
-    return Profile(**access)
+    return Profile.model_validate(running.access)
 
 
 def _choose_credential(

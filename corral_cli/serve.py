@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from corral_cli.settings_checks import check_alone
 from corral_cli.up.parent_watch import exit_with_parent
 from svc_kit.lifecycle import importing_modules
 from svc_kit.logs import configure_logging
@@ -53,6 +54,13 @@ def load(name: str, config: Path | None) -> Any:
     return load_settings(settings_class(name), toml=config, overrides=overrides)
 
 
+def load_alone(name: str, config: Path | None) -> Any:
+    """Load the settings of a service that runs alone, and check them. Raises StartupError."""
+    settings = load(name, config)
+    check_alone(settings)
+    return settings
+
+
 def serve_function(name: str) -> Serve[Any]:
     """Import the function that runs a service until it is stopped."""
     if name == "inference":
@@ -78,7 +86,8 @@ def serve(service: str, config: Path | None, lifeline: int | None) -> None:
     if lifeline is not None:
         exit_with_parent(lifeline)
     ignore_hangup()
-    settings = load(service, config)
+    # `corral up` has checked all services together before it starts one.
+    settings = load_alone(service, config) if lifeline is None else load(service, config)
     configure_logging(service, level=settings.log_level)
     with importing_modules():
         serve_service = serve_function(service)

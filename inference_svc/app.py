@@ -65,7 +65,7 @@ from svc_kit.auth.control_keys import (
     control_key_lookup,
     control_project_lookup,
 )
-from svc_kit.lifecycle import StartupError, stop_on_signals
+from svc_kit.lifecycle import StartupError, notify_systemd, stop_on_signals
 from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
@@ -208,6 +208,7 @@ async def serve(
 
         reloader = SettingsReloader(settings, read_settings, {"models": apply_models})
         stack.callback(asyncio.create_task(reloader.run()).cancel)
+        notify_systemd("READY=1")
         await events
         await _drain(inference, settings.server.drain_grace_s)
 

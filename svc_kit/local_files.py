@@ -3,13 +3,14 @@
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import FileIO
@@ -17,15 +18,26 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 from svc_kit.errors import InvalidField, StorageFailed
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
+
+_log = logging.getLogger(__name__)
+_SHORTAGES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the system lacks space, files or memory, or the disk fails."""
+    return error.errno in _SHORTAGES
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn an OSError in the block into StorageFailed."""
+    """Turn an OSError in the block into StorageFailed, and log it."""
     try:
         yield
     except OSError as error:
+        _log.warning("the storage failed: %s", error)
         raise StorageFailed(problem=error.strerror or "input or output failed") from error
 
 
@@ -152,14 +164,12 @@ def atomic_file(output: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def lock_folder(
-    folder: Path, name: str, *, holder: str, remedy: str, details: Sequence[str] = ()
-) -> Iterator[None]:
+def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterator[None]:
     """Lock a folder, which is created if needed, against other processes while the context is open.
 
-    The first line of the lock file `name` says which process holds it; `details` are the others.
-    Raises StartupError with that line, `holder` (the kind of process) and the `remedy` if another
-    process holds it, or if the file is not a lock file.
+    The first line of the lock file `name` says which process holds it. Raises StartupOutage with
+    that and with `holder` (the kind of process) and the `remedy` if another process holds it, and
+    StartupError if the folder cannot be used, or if the file is not a lock file.
     """
     path = folder / name
     try:
@@ -173,7 +183,7 @@ def lock_folder(
         except BlockingIOError as error:
             found = _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES))
             who = found["holder"].decode() if found and found["holder"] else ""
-            raise StartupError(
+            raise StartupOutage(
                 f"another {holder} uses the data folder {folder} ({who or 'unknown'}): {remedy}"
             ) from error
         if _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES)) is None:
@@ -184,15 +194,12 @@ def lock_folder(
             file.truncate(0)
             file.seek(0)
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            first = f"process {os.getpid()} on {socket.gethostname()}, since {since}"
-            file.write("".join(f"{line}\n" for line in (first, *details)).encode())
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode())
         yield
 
 
 _LOCK_BYTES = 8192
-_LOCK_TEXT = re.compile(
-    rb"((?P<holder>process \d+ on [^\n]*, since [^\n]*)\n([a-z_]+ [^\n]*\n)*)?"
-)
+_LOCK_TEXT = re.compile(rb"((?P<holder>process \d+ on [^\n]*, since [^\n]*)\n([a-z_]+ [^\n]*\n)*)?")
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
@@ -201,3 +208,18 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
         return os.path.samestat(path.lstat(), status)
     except FileNotFoundError:
         return False
+
+
+def read_lock(folder: Path, name: str) -> list[str] | None:
+    """The lines of a lock file: who holds it, and what the holder added; None if nobody does, or if
+    this user cannot read it."""
+    try:
+        file = (folder / name).open()
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read().splitlines() or ["unknown"]
+    return None

@@ -37,5 +37,5 @@ def main(name: str, cls: type[SettingsT], serve: Serve[SettingsT]) -> int:
         run(serve, settings, read)
     except StartupError as error:
         sys.stderr.write(f"{error}\n")
-        return StartupError.EXIT_CODE
+        return error.EXIT_CODE
     return 0

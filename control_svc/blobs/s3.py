@@ -17,10 +17,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator,
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
 from obstore.store import S3Store
 from pydantic import SecretStr
 
@@ -35,8 +40,9 @@ from control_svc.blobs.store import (
     run_shielded,
     suspension_end,
 )
+from control_svc.urls import parse_bucket_url
 from svc_kit.errors import BlobMissing, StorageFailed
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
@@ -47,7 +53,14 @@ READ_BYTES: Final = 256 * 1024
 _LIST_GROUP: Final = 500
 _INSTALLATION: Final = "INSTALLATION"
 _SUSPENSIONS: Final = "suspensions"
-_OPTIONS: Final = {"endpoint", "region"}
+_REFUSALS: Final = (
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+    FileNotFoundError,
+    ValueError,
+)
+"""What other settings than these would change: credentials, region, bucket."""
 
 
 class Credentials(NamedTuple):
@@ -79,7 +92,8 @@ class S3Blobs:
                 owner = await self._text(_INSTALLATION)
         except (BaseError, OSError, ValueError) as error:
             _log.warning("S3 failed: %s", error)
-            raise StartupError(f"cannot store files in {self._name}: {_reason(error)}") from error
+            kind = StartupError if isinstance(error, _REFUSALS) else StartupOutage
+            raise kind(f"cannot store files in {self._name}: {_reason(error)}") from error
         if owner != installation:
             raise StartupError(
                 f"{self._name} holds the files of another database: choose another blobs_url, or"
@@ -190,20 +204,16 @@ class S3Blobs:
 
 def open_bucket(url: str, credentials: Credentials) -> S3Blobs:
     """Open the store of a URL: s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Raises StartupError."""
-    parsed = urlsplit(url)
-    options = dict(parse_qsl(parsed.query))
-    if parsed.scheme != "s3" or not parsed.hostname:
-        raise StartupError("blobs_url is not valid: use s3://BUCKET/PREFIX?endpoint=URL")
-    if unknown := sorted(options.keys() - _OPTIONS):
-        raise StartupError(
-            f"blobs_url has unknown options: {', '.join(unknown)}; allowed are endpoint and region"
-        )
+    try:
+        bucket, path, options = parse_bucket_url(url)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
     config: dict[str, Any] = {**options, **_secrets(credentials)}
     endpoint = options.get("endpoint", "")
     try:
         store = S3Store(
-            parsed.hostname,
-            prefix=parsed.path.strip("/") or None,
+            bucket,
+            prefix=path.strip("/") or None,
             client_options={
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=5),
@@ -213,7 +223,7 @@ def open_bucket(url: str, credentials: Credentials) -> S3Blobs:
         )
     except (BaseError, ValueError) as error:
         raise StartupError(f"blobs_url cannot be used: {_reason(error)}") from error
-    return S3Blobs(store, f"s3://{parsed.hostname}{parsed.path}")
+    return S3Blobs(store, f"s3://{bucket}{path}")
 
 
 def _secrets(credentials: Credentials) -> dict[str, str]:

@@ -4,7 +4,7 @@ import json
 import shlex
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.inference.v1 import model_pb2
@@ -38,6 +38,8 @@ class Announcement:
     elapsed_s: float
     needs_key: bool
     """Whether callers must send an API key."""
+    away: Mapping[str, str] = field(default_factory=dict)
+    """The services that could not start yet, and why."""
     tls: TlsSettings | None = None
     """That of the gateway, which then serves HTTPS."""
     inference_tls: UpstreamTlsSettings | None = None
@@ -60,7 +62,8 @@ class Announcement:
             *([("keys", self.create_key_command())] if self.require_keys else []),
             *(("model", describe(model)) for model in self.models),
         ]
-        lines = [f"Corral is ready after {self.elapsed_s:.1f} s", ""]
+        away = "".join(f", without {name}: it {why}" for name, why in self.away.items())
+        lines = [f"Corral is ready after {self.elapsed_s:.1f} s{away}", ""]
         lines += [f"  {title:<11} {value}" for title, value in rows]
         lines += [
             "",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
+from svc_kit.lifecycle import StartupOutage, notify_systemd
 from svc_kit.settings.reloader import has_terminal
 
 _READY_POLL_S = 0.05
@@ -42,7 +43,8 @@ class Service:
     stop_timeout_s: float = 40.0
     """Seconds from SIGTERM to SIGKILL."""
     is_vital: bool = True
-    """Whether the others stop if it fails permanently. If False, it is restarted without limit."""
+    """Whether the others stop if it fails permanently. If False, it is restarted without limit
+    once it was ready, or has exited for an outage (StartupOutage)."""
     count_running: Callable[[], Awaitable[int | None]] = _unknown
     """Returns the number of its running requests, calls and jobs; None if it cannot be read."""
 
@@ -75,6 +77,8 @@ class _Running:
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is ready, or has failed and is not vital."""
+    last_exit: str = ""
+    """How it ended, for the operator."""
 
 
 class Supervisor:
@@ -91,6 +95,11 @@ class Supervisor:
         self._policy = policy or RestartPolicy()
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
+
+    @property
+    def away(self) -> Mapping[str, str]:
+        """The services that have not been ready yet, and how they ended."""
+        return {each.service.name: each.last_exit for each in self._running if not each.was_ready}
 
     def kill_now(self) -> None:
         """Kill services that are still stopping, without waiting for their timeout."""
@@ -180,7 +189,9 @@ class Supervisor:
     def _handle_exit(self, running: _Running, code: int, uptime_s: float) -> float:
         """Count the failure and return the seconds until the restart. Raises ServiceFailed."""
         name, reason, vital = running.service.name, describe_exit(code), running.service.is_vital
-        if vital and not running.was_ready:
+        running.last_exit = reason
+        may_be_away = running.settled.is_set() or code < 0 or code == StartupOutage.EXIT_CODE
+        if not running.was_ready and (vital or not may_be_away):
             raise ServiceFailed(f"{name} could not start: it {reason} (see its message above)")
         stable = uptime_s >= self._policy.stable_after_s
         running.failures = 1 if stable else running.failures + 1
@@ -241,6 +252,8 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code of asyncio, which is negative for signals."""
+    if code == StartupOutage.EXIT_CODE:
+        return f"exited with code {code}: what it needs is not available (see its message above)"
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -259,6 +272,7 @@ async def run_until_signalled(
     def on_signal() -> None:
         if stop.is_set():
             supervisor.kill_now()
+        notify_systemd("STOPPING=1")
         stop.set()
 
     loop = asyncio.get_running_loop()

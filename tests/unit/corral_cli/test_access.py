@@ -1,7 +1,8 @@
 """Which services a command calls, and with which credential."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from click.testing import CliRunner, Result
 from corral_cli.__main__ import cli
 from corral_cli.access import access_options
 from corral_cli.connection import Connection
-from corral_cli.up.folder_lock import lock_data_folder
+from corral_cli.up.running import LOCK_NAME, write_addresses
+from svc_kit.local_files import lock_folder
 from tests.unit.corral_cli.test_commands import commands
 
 PROFILES = """
@@ -46,6 +48,14 @@ def group(profiles: Path | None) -> None:
 
 
 group.add_command(show)
+
+
+@contextmanager
+def run_up(folder: Path, access: Mapping[str, str]) -> Iterator[None]:
+    """As `corral up` with a data folder."""
+    with lock_folder(folder, LOCK_NAME, holder="x", remedy="y"):
+        write_addresses(folder, [], access)
+        yield
 
 
 class Machine:
@@ -141,11 +151,11 @@ def test_a_choice_without_the_address_calls_nothing_else(
 def test_the_services_of_a_data_folder_are_called_with_its_token(machine: Machine) -> None:
     """While `corral up` uses it. The default folder is found without an option, for callers with
     their own key."""
-    access = RUNNING | {"service_token_file": machine.home / "second" / "service-token"}
+    access = RUNNING | {"service_token_file": str(machine.home / "second" / "service-token")}
     others = {"target": "127.0.0.1:30001", "control": "127.0.0.1:30002"}
     with (
-        lock_data_folder(machine.home / "second", access),
-        lock_data_folder(machine.home / "data", others | {"service_token_file": "/x"}),
+        run_up(machine.home / "second", access),
+        run_up(machine.home / "data", others | {"service_token_file": "/x"}),
     ):
         chosen = machine.run("control", "--data-dir HOME/second", API_KEY="k", TARGET="lab")
         found = machine.run("inference", API_KEY="k")
@@ -164,7 +174,7 @@ def test_the_default_address_is_named_when_it_is_used(machine: Machine) -> None:
 def test_a_profile_can_be_the_default(machine: Machine) -> None:
     """It comes before what runs on this machine."""
     machine.write(f'default = "lab"\n{PROFILES}')
-    with lock_data_folder(machine.home / "data", RUNNING | {"service_token_file": "/x"}):
+    with run_up(machine.home / "data", RUNNING | {"service_token_file": "/x"}):
         result = machine.run("inference")
 
     assert json.loads(result.output)[0] == "lab:50051"

@@ -34,7 +34,7 @@ ANNOUNCEMENT = Announcement(
 def make_tls(folder: Path) -> TlsSettings:
     """Files of a certificate."""
     for name in ("tls.crt", "tls.key"):
-        (folder / name).touch()
+        (folder / name).touch(mode=0o600)
     return TlsSettings(certificate_file=folder / "tls.crt", key_file=folder / "tls.key")
 
 
@@ -46,6 +46,15 @@ def test_addresses_model_and_sizes_are_printed() -> None:
     assert "http://127.0.0.1:8080/v1" in text
     assert "gRPC        127.0.0.1:50051" in text
     assert "8 slots of 2,048 tokens (25 MB of KV cache), 2 compute thread(s)" in text
+
+
+def test_a_service_that_is_away_is_named_in_the_first_line() -> None:
+    """With the reason."""
+    text = replace(ANNOUNCEMENT, away={"control": "exited with code 75: x"}).text()
+
+    assert text.startswith(
+        "Corral is ready after 2.3 s, without control: it exited with code 75: x"
+    )
 
 
 def test_the_curl_command_is_valid_shell_syntax() -> None:

@@ -149,22 +149,6 @@ async def test_services_stop_in_the_reverse_order_of_their_start(tmp_path: Path)
     assert stopped(tmp_path) == ["gateway", "inference"]
 
 
-async def test_a_service_that_exits_before_it_is_ready_is_not_restarted(tmp_path: Path) -> None:
-    """Usually its settings are wrong. The other services are stopped."""
-    waiting = asyncio.Event()
-
-    async def is_ready() -> bool:
-        await waiting.wait()
-        return False
-
-    bad = Service("gateway", lambda _: [sys.executable, "-c", SHORT_LIVED], is_ready)
-    supervisor = Supervisor([make_service(tmp_path), bad], lambda _: None)
-
-    with pytest.raises(ServiceFailed, match="gateway could not start: it exited with code 3"):
-        await supervisor.run(asyncio.Event(), do_nothing)
-    assert all(has_exited(pid) for pid in pids(tmp_path))
-
-
 async def test_too_many_failures_in_a_row_stop_the_supervisor(tmp_path: Path) -> None:
     """With one message."""
     reports: list[str] = []
@@ -181,29 +165,47 @@ async def test_too_many_failures_in_a_row_stop_the_supervisor(tmp_path: Path) ->
 
 
 async def test_a_service_that_is_not_vital_is_restarted_without_limit(tmp_path: Path) -> None:
-    """`on_ready` runs without it, and the other services continue."""
+    """`on_ready` runs without it, and the other services continue: its database is away."""
     reports: list[str] = []
     vital = make_service(tmp_path)
     fixed = tmp_path / "fixed"
-    script = f"import pathlib\nif not pathlib.Path({str(fixed)!r}).exists(): raise SystemExit(3)\n"
+    script = f"import pathlib\nif not pathlib.Path({str(fixed)!r}).exists(): raise SystemExit(75)\n"
     control_folder = tmp_path / "control"
     control_folder.mkdir()
     control = replace(
         make_service(control_folder, "control", script=script + CHILD), is_vital=False
     )
 
+    supervisor = Supervisor([vital, control], reports.append, FAST_RESTARTS)
+
     async def fix() -> None:
+        assert supervisor.away.keys() == {"control"}
+        assert "what it needs is not available" in supervisor.away["control"]
         await wait_until(lambda: len(reports) > FAST_RESTARTS.failures_allowed + 1)
         fixed.touch()
         await wait_until(lambda: "control is back" in reports)
 
-    await run_until(Supervisor([vital, control], reports.append, FAST_RESTARTS), fix)
+    await run_until(supervisor, fix)
 
     assert reports[0] == (
-        "control exited with code 3; restarting it in 0.01 s"
-        " (the other services continue without it)"
+        "control exited with code 75: what it needs is not available (see its message above);"
+        " restarting it in 0.01 s (the other services continue without it)"
     )
+    assert supervisor.away == {}
     assert len(pids(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("is_vital", [True, False])
+async def test_a_service_whose_settings_cannot_work_stops_the_start(
+    tmp_path: Path, is_vital: bool
+) -> None:
+    """Also one without which the others could continue: it would never start."""
+    bad = replace(make_service(tmp_path / "none", "control", script=SHORT_LIVED), is_vital=is_vital)
+    supervisor = Supervisor([make_service(tmp_path), bad], lambda _: None, FAST_RESTARTS)
+
+    with pytest.raises(ServiceFailed, match="control could not start: it exited with code 3"):
+        await supervisor.run(asyncio.Event(), do_nothing)
+    assert all(has_exited(pid) for pid in pids(tmp_path))
 
 
 async def test_a_long_run_resets_the_count_of_failures(tmp_path: Path) -> None:
