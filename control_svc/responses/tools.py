@@ -160,7 +160,9 @@ def _check_allowed(call: McpCall, tools: Sequence[Tool]) -> None:
         problem = f"the approved call needs the server '{call.server_label}'"
         raise InvalidField(field="tools", problem=problem)
     if server.allowed_tools is not None and call.name not in server.allowed_tools:
-        problem = f"the approved call needs '{call.name}' in allowed_tools of '{server.server_label}'"
+        problem = (
+            f"the approved call needs '{call.name}' in allowed_tools of '{server.server_label}'"
+        )
         raise InvalidField(field="tools", problem=problem)
 
 

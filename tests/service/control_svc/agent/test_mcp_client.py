@@ -223,5 +223,7 @@ async def test_an_answer_that_is_not_mcp_is_named_without_its_text(kind: str, bo
         with pytest.raises(McpError) as failed:
             await servers(url, timeout_s=5).tools(LABEL)
 
-    assert not {"validation", "pydantic", "html>", "127.0.0.1"} & set(re.split(r"[ /:]", str(failed.value)))
+    assert not {"validation", "pydantic", "html>", "127.0.0.1"} & set(
+        re.split(r"[ /:]", str(failed.value))
+    )
     assert len(str(failed.value)) < 200
