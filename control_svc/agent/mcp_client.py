@@ -162,7 +162,7 @@ async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
 
 
 class _Pace:
-    """Makes a connection wait before it opens a stream again, also if the server says `retry: 0`."""
+    """Makes a connection wait before it opens a stream again, also after `retry: 0`."""
 
     def __init__(self) -> None:
         self._next_at = 0.0

@@ -1,27 +1,30 @@
 """`corral export assistants`, `corral import assistants` and `corral threads migrate`."""
 
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
+import grpc.aio
 from corral.control.v1 import thread_service_pb2
+from corral.inference.v1 import inference_service_pb2
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.adapter_registry import control_options
-from corral_cli.migration.export_file import (
-    Export,
-    Json,
-    explain_object_errors,
-    index_export,
-    read,
-)
+from corral_cli.connection import CONTROL_TARGET, INFERENCE_TARGET, Connection, target_option
+from corral_cli.migration.export_file import Export, index_export
 from corral_cli.migration.exporter import Exporter
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
 from corral_cli.migration.server import CALL_TIMEOUT_S, Server, call_control, list_objects
 from corral_cli.migration.translator import Translator
+from svc_kit.errors import ModelNotFound
 from svc_kit.local_files import atomic_file
+from svc_kit.rpc.client import translate_errors
+
+_NAMED_IDS: Final = 10
+"""Ids that are printed of each kind that is skipped."""
 
 
 @click.group("export")
@@ -79,6 +82,7 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
     help="Whether to import vector stores and file search. The server needs an embedding model.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be imported and skipped.")
+@target_option(None, "Address of the inference service, to check that the models exist.")
 @click.option(
     "--id-map",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -91,6 +95,7 @@ def import_assistants(
     dry_run: bool,
     search: bool,
     id_map: Path | None,
+    target: str | None,
     control: str,
     api_key: str | None,
 ) -> None:
@@ -101,20 +106,10 @@ def import_assistants(
     """
     index = index_export(export)
     default, names = _parse_models(models)
-    if dry_run:
-        translator = Translator(
-            names,
-            default,
-            lambda old: old if old in index.files or old in index.stores else None,
-            with_search=search,
-        )
-        _convert_all(index, translator)
-        click.echo(f"would import {_format_counts(_counts(index))}")
-        _report_skipped(translator.skipped, index)
-        return
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
-        with IdMap(id_map or _sibling(export, ".ids"), control) as ids:
+        map_path = id_map or _sibling(export, ".ids")
+        with IdMap(map_path, control, is_stored=not dry_run) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
@@ -122,8 +117,11 @@ def import_assistants(
         return importer.counts, translator
 
     counts, translator = call_control(control, api_key, work)
-    click.echo(f"imported {_format_counts(counts)}")
+    click.echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
     _report_skipped(translator.skipped, index)
+    if target is None and control == CONTROL_TARGET:
+        target = INFERENCE_TARGET
+    _report_models(translator.models, target, api_key)
 
 
 @threads.command("migrate")
@@ -165,27 +163,6 @@ async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
             bar.update(1)
 
 
-def _convert_all(export: Export, translator: Translator) -> None:
-    """Convert everything, to find what is invalid or skipped. Raises click.ClickException."""
-    kinds = (export.stores, export.assistants, export.threads)
-    for obj in (read(location) for locations in kinds for location in locations.values()):
-        with explain_object_errors(obj):
-            _convert(obj, export, translator)
-
-
-def _convert(obj: Json, export: Export, translator: Translator) -> None:
-    if obj["object"] == "vector_store":
-        if translator.store(obj) is not None:
-            for file in export.files_of(obj["id"]):
-                translator.store_file(file, obj["id"])
-    elif obj["object"] == "assistant":
-        translator.assistant(obj, "")
-    else:
-        translator.thread(obj)
-        for message in export.messages_of(obj["id"]):
-            translator.message(message)
-
-
 def _parse_models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
     """Return the model for all assistants (empty if not given), and new names by old names."""
     renamed = dict(each.split("=", 1) for each in models if "=" in each)
@@ -201,24 +178,54 @@ def _sibling(export: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _counts(export: Export) -> Mapping[str, int]:
-    return {
-        "assistants": len(export.assistants),
-        "threads": len(export.threads),
-        "messages": export.num_messages,
-        "files": len(export.files),
-        "vector stores": len(export.stores),
-    }
-
-
 def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _report_skipped(skipped: Counter[str], export: Export) -> None:
-    skipped["lines with other objects"] += export.num_others
-    skipped["messages whose thread is not in the export"] += export.num_orphan_messages
-    skipped["files whose vector store is not in the export"] += export.num_orphan_files
-    for description, count in sorted(skipped.items()):
-        if count:
-            click.echo(f"skipped: {count} {description}", err=True)
+def _report_skipped(skipped: Mapping[str, Sequence[str]], export: Export) -> None:
+    groups = {
+        **skipped,
+        "lines with other objects": export.others,
+        "messages whose thread is not in the export": export.orphan_messages,
+        "files whose vector store is not in the export": export.orphan_files,
+    }
+    for description, ids in sorted(groups.items()):
+        if ids:
+            click.echo(f"skipped: {len(ids)} {description}: {_format_ids(ids)}", err=True)
+
+
+def _report_models(
+    models: Mapping[str, Sequence[str]], target: str | None, api_key: str | None
+) -> None:
+    """Name the models of assistants that the server does not have."""
+    if not models:
+        return
+
+    async def find_missing(channel: grpc.aio.Channel) -> list[str]:
+        stub, missing = InferenceServiceStub(channel), []
+        for model in models:
+            try:
+                with translate_errors():
+                    request = inference_service_pb2.GetModelRequest(model=model)
+                    await stub.GetModel(request, timeout=CALL_TIMEOUT_S)
+            except ModelNotFound:
+                missing.append(model)
+        return missing
+
+    try:
+        if target is None:
+            raise click.ClickException("give the inference service with --target")
+        missing = Connection(target, api_key).run(find_missing)
+    except click.ClickException as error:
+        click.echo(f"not checked whether the models exist: {error.message}", err=True)
+        return
+    for model in missing:
+        ids = models[model]
+        text = f"{len(ids)} assistants with the model {model!r}: {_format_ids(ids)}"
+        click.echo(f"not served: {text}. Give another with --model {model}=NEW", err=True)
+
+
+def _format_ids(ids: Sequence[str]) -> str:
+    """The first ids, and how many more there are."""
+    named = ", ".join(list(dict.fromkeys(ids))[:_NAMED_IDS])
+    return named if len(set(ids)) <= _NAMED_IDS else f"{named}, ..."

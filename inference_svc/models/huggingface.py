@@ -28,7 +28,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import (
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported, but not in __all__
     build_hf_headers,
     hf_raise_for_status,
     validate_repo_id,
@@ -59,7 +59,8 @@ def _download(*args: Any, **kwargs: Any) -> str:
             timeout=_TIMEOUT_S,
         )
     )
-    return hf_hub_download(*args, **kwargs)
+    path: str = hf_hub_download(*args, **kwargs)
+    return path
 
 
 class HuggingFaceDownloads:

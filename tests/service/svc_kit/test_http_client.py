@@ -125,10 +125,9 @@ async def test_a_read_ends_with_its_caller(
 
 async def test_a_download_that_drips_is_given_up() -> None:
     """Although no read times out."""
-    async with run_hostile_server(slow_drip) as server:
-        async with open_client(None, block_s=0.2) as client:
-            with pytest.raises(httpx2.ReadTimeout, match="less than 1 MiB"):
-                await client.get(server.url)
+    async with run_hostile_server(slow_drip) as server, open_client(None, block_s=0.2) as client:
+        with pytest.raises(httpx2.ReadTimeout, match="less than 1 MiB"):
+            await client.get(server.url)
     assert server.num_bytes < 1000
 
 
