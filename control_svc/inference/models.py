@@ -1,5 +1,6 @@
 """Model names, options and seeds as the inference service resolves them."""
 
+import logging
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,7 +12,13 @@ from control_svc.inference.client import SERVICE, call_metadata
 from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
-from svc_kit.errors import DomainError, ModelExists, ModelLoadFailed, ModelLoading
+from svc_kit.errors import (
+    DomainError,
+    ModelExists,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+)
 from svc_kit.rpc.client import translate_errors
 
 
@@ -37,6 +44,7 @@ class Models(Protocol):
         """
 
 
+_log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 60.0
 _NAME_TIMEOUT_S: Final = 5.0
 _SHOWN_SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
@@ -79,7 +87,10 @@ class RpcModels:
                 )
         except (ModelLoading, ModelLoadFailed):
             raise ModelExists(model=name) from None
-        except DomainError:
-            return  # above all ModelNotFound
+        except ModelNotFound:
+            return
+        except DomainError as error:
+            _log.warning("whether %r is the name of a model is not known: %s", name, error)
+            return
         if not reply.model.parent:  # else it is an adapter
             raise ModelExists(model=name)

@@ -21,8 +21,9 @@ from control_svc.adapters.sync import AdapterSync
 from control_svc.blobs.local import FolderBlobs
 from model_files.adapter_facts import AdapterFacts
 from svc_kit import errors
+from svc_kit.auth.authenticator import build_authenticator
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from tests.support.control import RunningControl, run_control
+from tests.support.control import RunningControl, run_control, write_service_token
 from tests.support.gguf_files import F32Tensor
 from tests.support.jobs import open_test_database
 from tests.support.registry import Registry, adapter_bytes, lora_pair
@@ -248,7 +249,10 @@ async def test_an_adapter_cannot_have_the_name_of_a_model(tmp_path: Path) -> Non
                 raise errors.ModelNotFound(model=request.model)
             return inference_service_pb2.GetModelResponse(model=model)
 
-    async with run_rpc_server(Models()) as inference:
+    authenticator = build_authenticator(
+        listen="127.0.0.1:0", service_token_file=write_service_token(tmp_path)
+    )
+    async with run_rpc_server(Models(), authenticator=authenticator) as inference:
         target = inference.target
         async with run_control(tmp_path, inference_target=target) as running:
             registry = Registry.of(running.client)
