@@ -19,7 +19,7 @@ from corral_cli.connection import (
     list_all,
     target_option,
 )
-from corral_cli.output import read_chunks
+from corral_cli.output import echo, echo_line, read_chunks
 
 _UPLOAD_TIMEOUT_S = 3600.0
 _ENGINES_TIMEOUT_S = 30
@@ -56,7 +56,7 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    click.echo(describe(Connection(control, api_key).run(call)))
+    echo_line(describe(Connection(control, api_key).run(call)))
 
 
 @click.command("remove")
@@ -71,10 +71,10 @@ def remove(name: str, control: str, api_key: str | None) -> None:
         return await AdapterServiceStub(channel).DeleteAdapter(request, timeout=timeout_s)
 
     reply = Connection(control, api_key).run(call)
-    click.echo(f"{name} ({reply.adapter_id}) is deleted")
+    echo_line(f"{name} ({reply.adapter_id}) is deleted")
     if reply.pending_frontend_count:
         pending = f"{reply.pending_frontend_count} of {reply.frontend_count}"
-        click.echo(f"    {pending} servers have not unloaded it yet")
+        echo(f"    {pending} servers have not unloaded it yet")
 
 
 def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:

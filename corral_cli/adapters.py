@@ -10,7 +10,7 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
 from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
-from corral_cli.output import json_option, print_list
+from corral_cli.output import echo_line, json_option, print_list
 
 _LOAD_TIMEOUT_S = 300.0
 
@@ -70,7 +70,7 @@ def load(
     reply = Connection(target, api_key).call(
         lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
     )
-    click.echo(describe(reply.adapter))
+    echo_line(describe(reply.adapter))
 
 
 @adapters.command("unload")
@@ -82,7 +82,7 @@ def unload(name: str, target: str, api_key: str | None) -> None:
         lambda channel: EngineServiceStub(channel).UnloadAdapter,
         pb.UnloadAdapterRequest(name=name),
     )
-    click.echo(describe(reply.adapter))
+    echo_line(describe(reply.adapter))
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from corral_cli.output import object_option
+from corral_cli.output import echo, object_option
 from corral_cli.serve import SERVICES, load
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import settings_toml
@@ -34,7 +34,7 @@ def check(config: Path | None, services: tuple[str, ...], as_json: bool) -> None
     if problems:
         raise StartupError("\n".join(problems))
     text = "\n".join(tables)
-    click.echo(_to_json(text) if as_json else text, nl=as_json)
+    echo(_to_json(text) if as_json else text, nl=as_json)
 
 
 def _to_json(toml: str) -> str:

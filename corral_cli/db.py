@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from control_svc.config import ControlSettings
+from corral_cli.output import echo
 from corral_cli.serve import load
 
 
@@ -27,7 +28,7 @@ def upgrade(config: Path | None) -> None:
     from control_svc.app import upgrade_database
 
     revision = asyncio.run(upgrade_database(load("control", config)))
-    click.echo(f"the database is at revision {revision}")
+    echo(f"the database is at revision {revision}")
 
 
 @db.command("check")
@@ -35,7 +36,7 @@ def upgrade(config: Path | None) -> None:
 def check(config: Path | None) -> None:
     """Check that the database has the schema of this release. If not, exit with code 1."""
     revision = asyncio.run(check_schema(load("control", config)))
-    click.echo(f"the database is at revision {revision}, as this release needs it")
+    echo(f"the database is at revision {revision}, as this release needs it")
 
 
 async def check_schema(settings: ControlSettings) -> str:

@@ -19,9 +19,11 @@ from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
 from corral_cli.migration.server import CALL_TIMEOUT_S, Server, call_control, list_objects
 from corral_cli.migration.translator import Translator
+from corral_cli.output import echo, echo_line
 from svc_kit.errors import ModelNotFound
 from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import translate_errors
+from svc_kit.terminal import escape
 
 _NAMED_IDS: Final = 10
 """Ids that are printed of each kind that is skipped."""
@@ -65,7 +67,7 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
             await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    click.echo(f"{file}    {_format_counts(call_control(control, api_key, work))}")
+    echo(f"{file}    {_format_counts(call_control(control, api_key, work))}")
 
 
 @import_group.command("assistants")
@@ -117,7 +119,7 @@ def import_assistants(
         return importer.counts, translator
 
     counts, translator = call_control(control, api_key, work)
-    click.echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
+    echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
     _report_skipped(translator.skipped, index)
     if target is None and control == CONTROL_TARGET:
         target = INFERENCE_TARGET
@@ -145,7 +147,7 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: st
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
             response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
-            click.echo(f"{thread_id} {response.conversation.id}")
+            echo_line(f"{thread_id} {response.conversation.id}")
 
     call_control(control, api_key, work)
 
@@ -158,7 +160,7 @@ async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
         return
     with click.progressbar(length=total or 0, file=sys.stderr, show_pos=True) as bar:
         async for step in steps:
-            bar.label = step
+            bar.label = escape(step)
             bar.length = max(bar.length or 0, bar.pos + 1)
             bar.update(1)
 
@@ -191,7 +193,7 @@ def _report_skipped(skipped: Mapping[str, Sequence[str]], export: Export) -> Non
     }
     for description, ids in sorted(groups.items()):
         if ids:
-            click.echo(f"skipped: {len(ids)} {description}: {_format_ids(ids)}", err=True)
+            echo_line(f"skipped: {len(ids)} {description}: {_format_ids(ids)}", err=True)
 
 
 def _report_models(
@@ -217,12 +219,12 @@ def _report_models(
             raise click.ClickException("give the inference service with --target")
         missing = Connection(target, api_key).run(find_missing)
     except click.ClickException as error:
-        click.echo(f"not checked whether the models exist: {error.message}", err=True)
+        echo_line(f"not checked whether the models exist: {error.message}", err=True)
         return
     for model in missing:
         ids = models[model]
         text = f"{len(ids)} assistants with the model {model!r}: {_format_ids(ids)}"
-        click.echo(f"not served: {text}. Give another with --model {model}=NEW", err=True)
+        echo_line(f"not served: {text}. Give another with --model {model}=NEW", err=True)
 
 
 def _format_ids(ids: Sequence[str]) -> str:

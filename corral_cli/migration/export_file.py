@@ -13,6 +13,7 @@ import orjson
 
 from svc_kit.errors import DomainError, Unauthenticated, Unavailable
 from svc_kit.rpc.client import translate_errors
+from svc_kit.terminal import escape
 
 Json = dict[str, Any]
 KINDS = {
@@ -118,9 +119,10 @@ def explain_object_errors(obj: Json) -> Iterator[None]:
     except (Unauthenticated, Unavailable):  # not caused by the object
         raise
     except DomainError as error:
-        raise click.ClickException(f"{obj['id']}: {error.message}") from error
+        raise click.ClickException(escape(f"{obj['id']}: {error.message}")) from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{obj['id']}: not a valid OpenAI object") from error
+        text = escape(f"{obj['id']}: not a valid OpenAI object")
+        raise click.ClickException(text) from error
 
 
 def _add(export: Export, file: Path, offset: int, obj: Json) -> None:

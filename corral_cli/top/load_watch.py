@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Final
 
 import click
 import grpc.aio
@@ -22,9 +21,8 @@ from corral_cli.connection import (
     list_all,
     target_option,
 )
+from corral_cli.output import echo, redraw
 from corral_cli.top.report import Sample, lines, report
-
-_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 @click.command("top")
@@ -47,7 +45,7 @@ def top(target: str, api_key: str | None, interval_s: float, once: bool, as_json
             if previous is not None:
                 found = report(previous, sample)
                 text = json.dumps(found) if as_json else "\n".join(lines(found, target))
-                click.echo(_CLEAR + text if clears else text)
+                (redraw if clears else echo)(text)
                 if once:
                     return
             previous = sample
@@ -55,7 +53,7 @@ def top(target: str, api_key: str | None, interval_s: float, once: bool, as_json
     try:
         Connection(target, api_key).run(show)
     except KeyboardInterrupt:
-        click.echo()
+        echo()
 
 
 async def samples(channel: grpc.aio.Channel, interval_s: float) -> AsyncIterator[Sample]:

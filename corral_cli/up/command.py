@@ -11,6 +11,7 @@ import click
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
+from corral_cli.output import echo
 from corral_cli.up.announcement import Announcement
 from corral_cli.up.children import (
     accepts_connections,
@@ -141,7 +142,7 @@ async def supervise(plan: Plan, started: float) -> None:
     report(f"starting on {plan.gateway.listen} (HTTP) and {plan.inference.listen} (gRPC)")
 
     async def announce() -> None:
-        click.echo("\n" + (await make_announcement(plan, time.monotonic() - started)).text() + "\n")
+        echo("\n" + (await make_announcement(plan, time.monotonic() - started)).text() + "\n")
 
     try:
         await run_until_signalled(Supervisor(make_services(plan), report), announce)
@@ -219,4 +220,4 @@ async def list_models(plan: Plan) -> list[model_pb2.Model]:
 
 def report(text: str) -> None:
     """Print a line of the supervisor to stderr."""
-    click.echo(f"corral: {text}", err=True)
+    echo(f"corral: {text}", err=True)
