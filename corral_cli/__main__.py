@@ -80,9 +80,10 @@ class Commands(click.Group):
         """Run the subcommand. Raises click.ClickException."""
         try:
             return super().invoke(ctx)
-        except click.ClickException as error:  # its message may contain a server's
-            error.message = escape(error.message, kept="\n")
+        except click.UsageError:  # of the command line alone
             raise
+        except click.ClickException as error:  # its message may contain a server's
+            raise click.ClickException(escape(error.message, kept="\n")) from error
         except OSError as error:
             if ctx.invoked_subcommand in _SERVERS or error.errno not in _FILE_ERRORS:
                 raise
