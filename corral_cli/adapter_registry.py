@@ -56,7 +56,8 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    echo_line(describe(Connection(control, api_key).run(call)))
+    for line in describe(Connection(control, api_key).run(call)):
+        echo_line(line)
 
 
 @click.command("remove")
@@ -89,7 +90,7 @@ def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:
     return control.run(call)
 
 
-def describe(adapter: adapter_pb2.Adapter) -> str:
+def describe(adapter: adapter_pb2.Adapter) -> list[str]:
     """Format an adapter as one line, followed by a line for each engine that cannot use it."""
     names = [adapter_pb2.AdapterReport.State.Name(report.state) for report in adapter.engines]
     states = [name.removeprefix("STATE_").lower() for name in names] or ["in no engine yet"]
@@ -105,7 +106,7 @@ def describe(adapter: adapter_pb2.Adapter) -> str:
         for report in adapter.engines
         if report.problem
     ]
-    return "\n".join([line, *problems])
+    return [line, *problems]
 
 
 async def _upload(

@@ -1,6 +1,7 @@
 """`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import click
@@ -39,7 +40,8 @@ def list_adapters(target: str | None, control: str, api_key: str | None, as_json
     draining ones."""
     if target is None:
         registered = adapter_registry.list_registered(Connection(control, api_key))
-        print_list(registered, as_json, lambda each: map(adapter_registry.describe, each))
+        describe_all = adapter_registry.describe
+        print_list(registered, as_json, lambda each: chain.from_iterable(map(describe_all, each)))
         return
     reply = Connection(target, api_key).call(
         lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()

@@ -57,7 +57,10 @@ def list_models(connection: Connection, as_json: bool) -> None:
     )
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        return [table(models), *(f"{each.name}: {each.problem}" for each in models if each.problem)]
+        return [
+            *format_table(_HEADER, map(_row, models)),
+            *(f"{each.name}: {each.problem}" for each in models if each.problem),
+        ]
 
     print_list(listed, as_json, lines)
 

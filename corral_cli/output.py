@@ -36,6 +36,12 @@ def echo_line(text: str, *, err: bool = False) -> None:
     click.echo(escape(text), err=err)
 
 
+def echo_styled(text: str) -> None:
+    """Print a text with styles of ours, whose parts are escaped. click omits the styles if the
+    output is not a terminal."""
+    click.echo(text)
+
+
 def redraw(text: str) -> None:
     """Print a text instead of everything that the terminal shows."""
     click.echo(_CLEAR + escape(text, kept=_LAYOUT))
