@@ -53,6 +53,7 @@ from control_svc.files.servicers import (
 from control_svc.files.uploads import Uploads
 from control_svc.inference import prefix_cleanup
 from control_svc.inference.embeddings import EmbeddingClient
+from control_svc.inference.models import RpcModels
 from control_svc.inference.prefix_cleanup import PrefixCleanupWorker, RpcDiskPrefixCache
 from control_svc.jobs.handler import JobHandler, refuse_retry, retry_from_start
 from control_svc.jobs.service import Jobs, Retry
@@ -153,6 +154,7 @@ def adapter_service(deps: Deps) -> Service:
         settings.adapters.per_project,
         deps.notifications,
         deps.clock,
+        RpcModels(deps.inference, deps.token).check_free,
     )
     desired = AdapterSync(deps.transactions, deps.blobs, deps.notifications)
     return _service(AdapterServicer(adapters, desired, deps.clock))

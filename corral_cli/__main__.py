@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from corral_cli.connection import tls_options
-from corral_cli.output import object_option
+from corral_cli.output import echo, object_option
 from svc_kit.lifecycle import StartupError, StartupOutage
+from svc_kit.terminal import escape
 
 _COMMANDS = {
     "adapters": "adapters:adapters",
@@ -80,6 +81,10 @@ class Commands(click.Group):
         """Run the subcommand. Raises click.ClickException."""
         try:
             return super().invoke(ctx)
+        except click.UsageError:  # of the command line alone
+            raise
+        except click.ClickException as error:  # its message may contain a server's
+            raise click.ClickException(escape(error.message, kept="\n")) from error
         except OSError as error:
             if ctx.invoked_subcommand in _SERVERS or error.errno not in _FILE_ERRORS:
                 raise
@@ -113,7 +118,7 @@ def version(as_json: bool) -> None:
     versions = {name: installed_version(name) for name in names}
     versions |= {"Python": platform.python_version(), "platform": platform.platform()}
     lines = (f"{name} {version}" for name, version in versions.items())
-    click.echo(json.dumps(versions, indent=2) if as_json else "\n".join(lines))
+    echo(json.dumps(versions, indent=2) if as_json else "\n".join(lines))
 
 
 def main() -> None:
@@ -122,7 +127,7 @@ def main() -> None:
     try:
         cli()
     except StartupError as error:
-        click.echo(f"corral: {error}", err=True)
+        echo(f"corral: {error}", err=True)
         sys.exit(error.EXIT_CODE if isinstance(error, StartupOutage) else 1)
 
 

@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import Field, SecretStr, ValidationError
 
 from corral_cli.connection import Connection, command_tls
+from corral_cli.output import echo
 from corral_cli.up.running import read_running
 from svc_kit.settings.groups import (
     SettingsGroup,
@@ -224,9 +225,7 @@ def _connect(chosen: Profile | None, credential: str | None, service: str) -> Co
     if chosen is None:
         address = DEFAULT_ADDRESSES[service]
         text = f"corral: calling {address}, the default address of the {service} service"
-        click.echo(
-            f"{text} ({_OPTIONS[service]}, CORRAL_TARGET or a profile name others)", err=True
-        )
+        echo(f"{text} ({_OPTIONS[service]}, CORRAL_TARGET or a profile name others)", err=True)
         return Connection(address, credential, command_tls())
     address = chosen.address(service)
     if not address:

@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from corral_cli.access import control_options
 from corral_cli.connection import CALL_TIMEOUT_S, Connection, list_all
-from corral_cli.output import read_chunks
+from corral_cli.output import echo, echo_line, read_chunks
 
 _UPLOAD_TIMEOUT_S = 3600.0
 _ENGINES_TIMEOUT_S = 30
@@ -44,7 +44,8 @@ def add(name: str, file: Path, control: Connection, **fields: Any) -> None:
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    click.echo(describe(control.run(call)))
+    for line in describe(control.run(call)):
+        echo_line(line)
 
 
 @click.command("remove")
@@ -59,10 +60,10 @@ def remove(name: str, control: Connection) -> None:
         return await AdapterServiceStub(channel).DeleteAdapter(request, timeout=timeout_s)
 
     reply = control.run(call)
-    click.echo(f"{name} ({reply.adapter_id}) is deleted")
+    echo_line(f"{name} ({reply.adapter_id}) is deleted")
     if reply.pending_frontend_count:
         pending = f"{reply.pending_frontend_count} of {reply.frontend_count}"
-        click.echo(f"    {pending} servers have not unloaded it yet")
+        echo(f"    {pending} servers have not unloaded it yet")
 
 
 def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:
@@ -77,7 +78,7 @@ def list_registered(control: Connection) -> list[adapter_pb2.Adapter]:
     return control.run(call)
 
 
-def describe(adapter: adapter_pb2.Adapter) -> str:
+def describe(adapter: adapter_pb2.Adapter) -> list[str]:
     """Format an adapter as one line, followed by a line for each engine that cannot use it."""
     names = [adapter_pb2.AdapterReport.State.Name(report.state) for report in adapter.engines]
     states = [name.removeprefix("STATE_").lower() for name in names] or ["in no engine yet"]
@@ -93,7 +94,7 @@ def describe(adapter: adapter_pb2.Adapter) -> str:
         for report in adapter.engines
         if report.problem
     ]
-    return "\n".join([line, *problems])
+    return [line, *problems]
 
 
 async def _upload(

@@ -1,6 +1,7 @@
 """`corral adapters load|unload|list`: the adapters of a running server and of the registry."""
 
 from collections.abc import Callable
+from itertools import chain
 
 import click
 from corral.inference.v1 import adapter_pb2
@@ -10,7 +11,7 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral_cli import adapter_registry
 from corral_cli.access import access_options, inference_options
 from corral_cli.connection import Connection
-from corral_cli.output import json_option, print_list
+from corral_cli.output import echo_line, json_option, print_list
 
 _LOAD_TIMEOUT_S = 300.0
 
@@ -32,7 +33,8 @@ def list_adapters(connect: Callable[[str], Connection], *, loaded: bool, as_json
     """List the registered adapters, or those in a server's memory, including draining ones."""
     if not loaded:
         registered = adapter_registry.list_registered(connect("control"))
-        print_list(registered, as_json, lambda each: map(adapter_registry.describe, each))
+        describe_all = adapter_registry.describe
+        print_list(registered, as_json, lambda each: chain.from_iterable(map(describe_all, each)))
         return
     reply = connect("inference").call(
         lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()
@@ -62,7 +64,7 @@ def load(
     reply = inference.call(
         lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
     )
-    click.echo(describe(reply.adapter))
+    echo_line(describe(reply.adapter))
 
 
 @adapters.command("unload")
@@ -74,7 +76,7 @@ def unload(name: str, inference: Connection) -> None:
         lambda channel: EngineServiceStub(channel).UnloadAdapter,
         pb.UnloadAdapterRequest(name=name),
     )
-    click.echo(describe(reply.adapter))
+    echo_line(describe(reply.adapter))
 
 
 def describe(adapter: adapter_pb2.Adapter) -> str:

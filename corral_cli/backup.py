@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from corral_cli.output import object_option
+from corral_cli.output import echo, echo_line, object_option, rewrite_line
 from corral_cli.serve import load
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -61,7 +61,7 @@ def check(settings: "ControlSettings", *, quick: bool, as_json: bool) -> None:
 
     progress = Progress("checked")
     report = asyncio.run(_run(check_installation(settings, quick=quick, progress=progress)))
-    click.echo(json.dumps(_report_object(report)) if as_json else "\n".join(_lines(report)))
+    echo(json.dumps(_report_object(report)) if as_json else "\n".join(_lines(report)))
     if report.problems:
         sys.exit(DAMAGED)
 
@@ -152,19 +152,18 @@ async def _run(work: Awaitable[ResultT]) -> ResultT:
         raise StartupError(f"{error.filename or 'the data'}: {error.strerror or error}") from error
     finally:
         if sys.stderr.isatty():
-            click.echo(err=True)  # ends the line of the progress
+            echo(err=True)  # ends the line of the progress
 
 
 def _print_manifest(manifest: "Manifest", *, as_json: bool, verb: str) -> None:
     if as_json:
         lost = [each._asdict() for each in manifest.lost]
         fields = {**asdict(manifest), "mark": manifest.mark.isoformat(), "lost": lost}
-        click.echo(json.dumps(fields))
+        echo(json.dumps(fields))
         return
     for each in manifest.lost:
-        line = f"lost before the backup: {each.object}: blob {each.key}: {each.problem}"
-        click.echo("".join(c if c.isprintable() else "\ufffd" for c in line))
-    click.echo(
+        echo_line(f"lost before the backup: {each.object}: blob {each.key}: {each.problem}")
+    echo(
         f"{verb} {manifest.backup_id} of installation {manifest.installation}:"
         f" {manifest.database} at revision {manifest.revision},"
         f" {manifest.num_blobs:,} files ({manifest.num_bytes / 1e6:,.1f} MB,"
@@ -182,4 +181,4 @@ class Progress:
     def __call__(self, num_blobs: int) -> None:
         """Print the number of files so far."""
         if sys.stderr.isatty():
-            click.echo(f"\r{self._verb} {num_blobs:,} files", err=True, nl=False)
+            rewrite_line(f"{self._verb} {num_blobs:,} files")

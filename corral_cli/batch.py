@@ -20,7 +20,7 @@ from corral_cli.connection import (
     CALL_TIMEOUT_S,
     Connection,
 )
-from corral_cli.output import json_option, print_list, read_chunks, transfer_bar
+from corral_cli.output import echo, echo_line, json_option, print_list, read_chunks, transfer_bar
 from svc_kit.errors import Unavailable
 from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import translate_errors
@@ -63,7 +63,7 @@ class Progress:
         counts = batch.request_counts
         if not sys.stderr.isatty():
             if batch.state != self._state:
-                click.echo(f"{format_state(batch)} {counts.completed}/{counts.total}", err=True)
+                echo_line(f"{format_state(batch)} {counts.completed}/{counts.total}", err=True)
         elif counts.total:
             self._draw(batch, counts.completed + counts.failed, counts.total)
         self._state = batch.state
@@ -81,7 +81,7 @@ class Progress:
         if self._bar is not None:
             self._bar.render_finish()
             self._bar = None
-        click.echo(f"waiting for the server at {target}", err=True)
+        echo(f"waiting for the server at {target}", err=True)
 
     def _draw(self, batch: batch_pb2.Batch, finished: int, total: int) -> None:
         if self._bar is None:
@@ -116,7 +116,7 @@ def submit(control: Connection, file: Path, endpoint: str | None, watch: bool) -
         return (await stub.CreateBatch(request, timeout=CALL_TIMEOUT_S)).batch
 
     created = control.run(create_batch)
-    click.echo(created.id)
+    echo_line(created.id)
     if watch:
         _watch(control, created.id)
 
@@ -147,7 +147,7 @@ def cancel(control: Connection, batch_id: str) -> None:
     """Cancel BATCH_ID. The results so far are kept."""
     request = pb.CancelBatchRequest(batch_id=batch_id)
     reply = control.call(lambda channel: BatchServiceStub(channel).CancelBatch, request)
-    click.echo(describe(reply.batch))
+    echo_line(describe(reply.batch))
 
 
 @batch.command("download")
@@ -227,7 +227,7 @@ def _report_result(batch: batch_pb2.Batch) -> None:
     """Print the result of a batch. Raises click.ClickException if its file was invalid."""
     for error in batch.errors:
         place = f"line {error.line}: " if error.line else ""
-        click.echo(f"{place}{error.code}: {error.message}", err=True)
+        echo_line(f"{place}{error.code}: {error.message}", err=True)
     if batch.state == batch_pb2.Batch.STATE_FAILED:
         raise click.ClickException(f"{batch.id} failed")
-    click.echo(describe(batch))
+    echo_line(describe(batch))

@@ -13,6 +13,7 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.access import inference_options
 from corral_cli.connection import CALL_TIMEOUT_S, Connection, explain_failures
+from corral_cli.output import echo
 from corral_cli.up.announcement import real_model_command
 from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.errors import DomainError
@@ -118,11 +119,11 @@ class Screen:
 
     def content(self, text: str) -> None:
         """Print without a newline."""
-        click.echo(text, nl=False)
+        echo(text, nl=False)
 
     def reasoning(self, text: str) -> None:
         """Print dimmed. click omits the style if the output is not a terminal."""
-        click.secho(text, nl=False, dim=True)
+        echo(text, nl=False, dim=True)
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Repl:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                click.echo("\n(type /exit to quit)")
+                echo("\n(type /exit to quit)")
                 continue
             if line in ("/exit", "/quit"):
                 return
@@ -156,27 +157,27 @@ class Repl:
         """Run one command."""
         match command:
             case "/help":
-                click.echo(HELP)
+                echo(HELP)
             case "/reset":
                 self.conversation.reset()
-                click.echo("(conversation cleared)")
+                echo("(conversation cleared)")
             case "/system":
                 self.conversation.system = argument.strip()
                 self.conversation.reset()
-                click.echo("(system message set, conversation cleared)")
+                echo("(system message set, conversation cleared)")
             case _:
-                click.echo(f"{command} is not a command; /help lists the commands")
+                echo(f"{command} is not a command; /help lists the commands")
 
     def send(self, text: str) -> None:
         """Send a user message and print the answer, or one line if it fails."""
         self.conversation.add(chat_pb2.ROLE_USER, text)
         try:
             notice = self.runner.run(stream_answer(self.stub, self.conversation, Screen()))
-            click.echo(f"\n({notice})" if notice else "")
+            echo(f"\n({notice})" if notice else "")
         except KeyboardInterrupt:
-            click.echo("\n(stopped)")
+            echo("\n(stopped)")
         except DomainError as error:
-            click.echo(f"\n{error.message}", err=True)
+            echo(f"\n{error.message}", err=True)
 
 
 @click.command("chat")
@@ -198,7 +199,7 @@ def chat(
         try:
             stub = InferenceServiceStub(channel)
             served = runner.run(get_model(stub, model, inference.target))
-            click.echo(introduction(served))
+            echo(introduction(served))
             conversation = Conversation(served.name, system, temperature, max_tokens)
             Repl(runner, stub, conversation, read_line).run()
         finally:

@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
+from corral_cli.output import echo
+
 _VARIABLE = "_CORRAL_COMPLETE"
 _HELP = """Print the completion script of a shell.
 
@@ -22,4 +24,4 @@ def completion(context: click.Context, shell: str) -> None:
     if found is None:
         raise click.UsageError(f"there is no completion for {shell}")
     root = context.find_root().command
-    click.echo(found(root, {}, "corral", _VARIABLE).source())
+    echo(found(root, {}, "corral", _VARIABLE).source())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from corral_cli.output import object_option
+from corral_cli.output import echo, object_option
 from corral_cli.serve import SERVICES, load_alone
 from corral_cli.up.plan import Plan, UpFlags
 from corral_cli.up.running import read_running
@@ -35,7 +35,7 @@ def check(config: Path | None, services: tuple[str, ...], as_json: bool) -> None
         plan.check_settings(is_running=read_running(plan.inference.data_dir) is not None)
         loaded = list(plan.by_service.values())
     text = "\n".join(map(settings_toml, loaded))
-    click.echo(_to_json(text) if as_json else text, nl=as_json)
+    echo(_to_json(text) if as_json else text, nl=as_json)
 
 
 def _to_json(toml: str) -> str:

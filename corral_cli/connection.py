@@ -16,8 +16,10 @@ import grpc.aio
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import UpstreamTlsSettings
+from svc_kit.terminal import escape
 
 CALL_TIMEOUT_S: Final = 5.0
+_MAX_PAGES: Final = 100_000
 ResultT = TypeVar("ResultT")
 
 
@@ -133,13 +135,16 @@ async def list_all(
     timeout_s: float | None = CALL_TIMEOUT_S,
 ) -> AsyncIterator[Any]:
     """Yield the objects of all pages of a list; `field` is the repeated field of the response."""
-    while True:
+    for _ in range(_MAX_PAGES):
         page = await method(request, timeout=timeout_s)
         for item in getattr(page, field):
             yield item
         if not page.next_page_token:
             return
+        if page.next_page_token == request.page_token:
+            break
         request.page_token = page.next_page_token
+    raise click.ClickException("the server repeats the pages of a list without an end")
 
 
 @contextmanager
@@ -149,7 +154,7 @@ def explain_failures(target: str) -> Iterator[None]:
         with translate_errors(target):
             yield
     except DomainError as error:
-        raise click.ClickException(_message(error, target)) from error
+        raise click.ClickException(escape(_message(error, target))) from error
 
 
 def _message(error: DomainError, target: str) -> str:

@@ -6,6 +6,7 @@ import click
 
 from control_svc.config import ControlSettings
 from corral_cli.backup import installation_options
+from corral_cli.output import echo
 
 
 @click.group("db")
@@ -21,7 +22,7 @@ def upgrade(settings: ControlSettings) -> None:
     from control_svc.app import upgrade_database
 
     revision = asyncio.run(upgrade_database(settings))
-    click.echo(f"the database is at revision {revision}")
+    echo(f"the database is at revision {revision}")
 
 
 @db.command("check")
@@ -29,7 +30,7 @@ def upgrade(settings: ControlSettings) -> None:
 def check(settings: ControlSettings) -> None:
     """Check that the database has the schema of this release. If not, exit with code 1."""
     revision = asyncio.run(check_schema(settings))
-    click.echo(f"the database is at revision {revision}, as this release needs it")
+    echo(f"the database is at revision {revision}, as this release needs it")
 
 
 async def check_schema(settings: ControlSettings) -> str:

@@ -6,7 +6,7 @@ from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
 from corral_cli.access import control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.output import json_option, print_list
+from corral_cli.output import echo_line, json_option, print_list
 
 
 @click.group("jobs")
@@ -32,7 +32,7 @@ def retry(control: Connection, job_id: str) -> None:
     """Queue the dead job JOB_ID again, and reopen the object that it belongs to."""
     request = pb.RetryJobRequest(job_id=job_id)
     reply = control.call(lambda channel: JobServiceStub(channel).RetryJob, request)
-    click.echo(describe(reply.job))
+    echo_line(describe(reply.job))
 
 
 def describe(job: pb.Job) -> str:

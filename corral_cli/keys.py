@@ -15,7 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.access import DAYS, access_options, control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.output import json_option, print_list
+from corral_cli.output import echo, echo_line, json_option, print_list
 from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
 
@@ -80,11 +80,12 @@ def create(
         networks=networks,
     )
     created = connect("control").call(lambda channel: KeyServiceStub(channel).CreateKey, request)
-    click.echo(f"key (shown once): {created.secret}\n")
-    click.echo(describe(created.key))
-    click.echo("\nCallers send it as: authorization: Bearer <key>")
+    echo_line(f"key (shown once): {created.secret}")
+    echo()
+    echo_line(describe(created.key))
+    echo("\nCallers send it as: authorization: Bearer <key>")
     if created.serves_keyless_callers:
-        click.echo(
+        echo(
             "Callers without a key are still served on this machine; the setting require_keys of "
             "each service (corral up --require-keys) ends that."
         )
@@ -109,7 +110,7 @@ def revoke(control: Connection, key_id: str) -> None:
     """Revoke KEY_ID permanently. Every service refuses it within 30 seconds."""
     request = pb.RevokeKeyRequest(key_id=key_id)
     reply = control.call(lambda channel: KeyServiceStub(channel).RevokeKey, request)
-    click.echo(describe(reply.key))
+    echo_line(describe(reply.key))
 
 
 @keys.command("rotate")
@@ -130,15 +131,16 @@ def rotate(control: Connection, key_id: str, overlap_hours: int, days: int | Non
     expires_at = None if days is None else _timestamp(datetime.now(UTC) + timedelta(days=days))
     request = pb.RotateKeyRequest(key_id=key_id, overlap=overlap, expire_time=expires_at)
     rotated = control.call(lambda channel: KeyServiceStub(channel).RotateKey, request)
-    click.echo(f"key (shown once): {rotated.secret}\n")
-    click.echo(describe(rotated.key))
+    echo_line(f"key (shown once): {rotated.secret}")
+    echo()
+    echo_line(describe(rotated.key))
 
 
 @keys.command("hash")
 @click.option("--key", prompt=True, hide_input=True, help="The key. Default: a prompt asks for it.")
 def hash_existing(key: str) -> None:
     """Print the hash of an existing key."""
-    click.echo(hash_key(key.strip()))
+    echo(hash_key(key.strip()))
 
 
 def describe(key: pb.ApiKey) -> str:
@@ -181,11 +183,11 @@ def print_settings(
         lines.append(f"priority = {_toml_string(priority)}")
     if expires_at:
         lines.append(f"expires_at = {expires_at.replace(microsecond=0).isoformat()}")
-    click.echo(f"key (shown once): {key}\n")
-    click.echo("Put these lines into the file of --config:\n")
+    echo(f"key (shown once): {key}\n")
+    echo("Put these lines into the file of --config:\n")
     for service in SERVICES:
-        click.echo("\n".join([f"[[{service}.keys]]", *lines, ""]))
-    click.echo("Callers send it as: authorization: Bearer <key>")
+        echo("\n".join([f"[[{service}.keys]]", *lines, ""]))
+    echo("Callers send it as: authorization: Bearer <key>")
 
 
 def _toml_string(text: str) -> str:

@@ -10,7 +10,7 @@ from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 from corral_cli.access import control_options
 from corral_cli.connection import Connection
-from corral_cli.output import format_table, json_option, print_list
+from corral_cli.output import echo, echo_line, format_table, json_option, print_list
 
 _NANOS: Final = 10**9
 _COST: Final = pb.Limit.UNIT_COST
@@ -100,7 +100,7 @@ def create(
     reply = control.call(
         lambda channel: LimitServiceStub(channel).CreateLimit, pb.CreateLimitRequest(limit=limit)
     )
-    click.echo(describe(reply.limit))
+    echo_line(describe(reply.limit))
 
 
 @limits.command("list")
@@ -146,7 +146,7 @@ def update(control: Connection, limit_id: str, amount: Decimal | None, mode: str
     reply = control.call(
         lambda channel: LimitServiceStub(channel).UpdateLimit, pb.UpdateLimitRequest(limit=limit)
     )
-    click.echo(describe(reply.limit))
+    echo_line(describe(reply.limit))
 
 
 @limits.command("delete")
@@ -158,7 +158,7 @@ def delete(control: Connection, limit_id: str) -> None:
         lambda channel: LimitServiceStub(channel).DeleteLimit,
         pb.DeleteLimitRequest(limit_id=limit_id),
     )
-    click.echo(f"{limit_id} is deleted")
+    echo(f"{limit_id} is deleted")
 
 
 def _status_table(

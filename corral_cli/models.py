@@ -21,7 +21,15 @@ from google.protobuf.message import Message
 
 from corral_cli.access import inference_options
 from corral_cli.connection import Connection
-from corral_cli.output import as_object, format_table, json_option, object_option, print_list
+from corral_cli.output import (
+    as_object,
+    echo,
+    echo_line,
+    format_table,
+    json_option,
+    object_option,
+    print_list,
+)
 from corral_cli.serve import load as load_settings
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
@@ -46,7 +54,10 @@ def list_models(inference: Connection, as_json: bool) -> None:
     )
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        return [table(models), *(f"{each.name}: {each.problem}" for each in models if each.problem)]
+        return [
+            *format_table(_HEADER, map(_row, models)),
+            *(f"{each.name}: {each.problem}" for each in models if each.problem),
+        ]
 
     print_list(listed, as_json, lines)
 
@@ -62,9 +73,9 @@ def show(inference: Connection, model: str, as_json: bool) -> None:
         lambda channel: InferenceServiceStub(channel).GetModel, request, timeout_s=None
     )
     if as_json:
-        click.echo(json.dumps(as_object(reply.model), indent=2))
+        echo(json.dumps(as_object(reply.model), indent=2))
         return
-    click.echo(text_format.MessageToString(reply.model, as_utf8=True), nl=False)
+    echo(text_format.MessageToString(reply.model, as_utf8=True), nl=False)
 
 
 @models.command("explain")
@@ -82,13 +93,13 @@ def explain(source: str, config: Path | None, verify: bool, as_json: bool) -> No
 
     explained = asyncio.run(collect())
     if as_json:
-        click.echo(json.dumps(explained if len(explained) > 1 else explained[0], indent=2))
+        echo(json.dumps(explained if len(explained) > 1 else explained[0], indent=2))
         return
     for each in explained:
         for title, section in each.items():
-            click.echo(title)
+            echo_line(title)
             for line in format_section(section):
-                click.echo(f"  {line}")
+                echo_line(f"  {line}")
 
 
 def format_section(section: Any) -> Iterator[str]:
@@ -143,7 +154,7 @@ def load(inference: Connection, model: str, slots: int | None, context: int | No
         raise click.ClickException(
             loaded.problem or "the load was cancelled, or there was not enough memory"
         )
-    click.echo(table([loaded]))
+    echo(table([loaded]))
 
 
 @models.command("unload")
@@ -163,7 +174,7 @@ def _change(
     reply = inference.call(
         lambda channel: method(EngineServiceStub(channel)), request, timeout_s=None
     )
-    click.echo(table([reply.model]))
+    echo(table([reply.model]))
 
 
 ttl_option = click.option(
@@ -216,7 +227,7 @@ def add(
     added = inference.run(follow)
     if added.state == State.STATE_FAILED:
         raise click.ClickException(added.problem)
-    click.echo(table([added]))
+    echo(table([added]))
 
 
 models.add_command(add, "pull")
@@ -284,7 +295,7 @@ async def _watch(
         if response.removed:
             raise click.ClickException(f"the model {name!r} was removed")
         latest = response.model
-        click.echo(format_progress(latest), err=True)
+        echo_line(format_progress(latest), err=True)
         if latest.state not in states:
             break
     watch.cancel()

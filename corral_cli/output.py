@@ -1,4 +1,8 @@
-"""Output that commands share: listings as text or JSON, progress bars of transfers."""
+"""Output of commands: text, listings as text or JSON, progress bars of transfers.
+
+All text goes through `escape`, because names, models' answers and errors come from servers: a
+terminal would obey the control characters in them.
+"""
 
 import asyncio
 import json
@@ -7,13 +11,45 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from svc_kit.terminal import escape
+
 MessageT = TypeVar("MessageT", bound=Message)
+_LAYOUT: Final = "\n\t\u200c\u200d"
+"""Of texts: also the joiners of letters and of emoji, which names have no use for."""
+_CLEAR: Final = "\033[H\033[2J"
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True, dim: bool = False) -> None:
+    """Print a text, of several lines if it has them."""
+    escaped = escape(str(text), kept=_LAYOUT)
+    click.echo(click.style(escaped, dim=True) if dim else escaped, err=err, nl=nl)
+
+
+def echo_line(text: str, *, err: bool = False) -> None:
+    """Print a text in one line, also if a name in it contains the end of a line."""
+    click.echo(escape(text), err=err)
+
+
+def echo_styled(text: str) -> None:
+    """Print a text with styles of ours, whose parts are escaped. click omits the styles if the
+    output is not a terminal."""
+    click.echo(text)
+
+
+def redraw(text: str) -> None:
+    """Print a text instead of everything that the terminal shows."""
+    click.echo(_CLEAR + escape(text, kept=_LAYOUT))
+
+
+def rewrite_line(text: str) -> None:
+    """Print a text instead of the last line, on stderr, and stay in that line."""
+    click.echo("\r" + escape(text), err=True, nl=False)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,16 +78,16 @@ def print_list(
     """Print messages as the lines that `lines` makes of them, or as one JSON array."""
     listed = list(messages)
     if as_json:
-        click.echo(json.dumps([as_object(message) for message in listed], indent=2))
+        echo(json.dumps([as_object(message) for message in listed], indent=2))
         return
     for line in lines(listed):
-        click.echo(line)
+        echo_line(line)
 
 
 def transfer_bar(num_bytes: int, label: str) -> AbstractContextManager[Any]:
     """A progress bar on stderr, if that is a terminal; `update(n)` adds n bytes."""
     return click.progressbar(
-        length=num_bytes, label=label, file=sys.stderr, hidden=not sys.stderr.isatty()
+        length=num_bytes, label=escape(label), file=sys.stderr, hidden=not sys.stderr.isatty()
     )
 
 
@@ -71,7 +107,7 @@ def format_table(
 ) -> list[str]:
     """The lines of a table. Columns after the first `num_text_columns` are numbers, aligned to the
     right; default: all are text."""
-    cells = [header, *rows]
+    cells = [[escape(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     num_text = len(header) if num_text_columns is None else num_text_columns
     return [

@@ -6,7 +6,7 @@ from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 
 from corral_cli.access import control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.output import json_option, print_list
+from corral_cli.output import echo_line, json_option, print_list
 
 
 @click.group("projects")
@@ -22,7 +22,7 @@ def create(control: Connection, project_id: str, name: str) -> None:
     """Create the project PROJECT_ID. API keys belong to a project."""
     request = pb.CreateProjectRequest(project_id=project_id, display_name=name)
     reply = control.call(lambda channel: ProjectServiceStub(channel).CreateProject, request)
-    click.echo(describe(reply.project))
+    echo_line(describe(reply.project))
 
 
 @projects.command("list")
@@ -45,7 +45,7 @@ def archive(control: Connection, project_id: str) -> None:
     """Archive PROJECT_ID permanently: its keys are refused, its data stays."""
     request = pb.ArchiveProjectRequest(project_id=project_id)
     reply = control.call(lambda channel: ProjectServiceStub(channel).ArchiveProject, request)
-    click.echo(describe(reply.project))
+    echo_line(describe(reply.project))
 
 
 def describe(project: pb.Project) -> str:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from model_files.adapter_facts import AdapterFacts
 from model_files.ggml_types import TENSOR_LAYOUTS
@@ -24,6 +25,9 @@ _F32, _F16, _Q8_0, _BF16 = 0, 1, 8, 30
 _MAX_NAME_BYTES = 63  # GGML_MAX_NAME - 1
 _MAX_RANK = 65_536
 _BLOCKS_PER_READ = 1 << 18
+_Q8_0_MAX = 128
+_MAX_CHANGE = 65_504.0
+"""Of a weight: the largest 16-bit float, in which llama.cpp computes."""
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 
 
@@ -52,7 +56,7 @@ def describe_adapter(path: Path, model_paths: Sequence[Path]) -> AdapterFacts:
     pairs = _pairs(header)
     base = [read_header(part, keep_tensors=True) for part in model_paths]
     _compare(header, pairs, base)
-    _check_values(header)
+    _check_values(header, pairs)
     return _facts(header, pairs)
 
 
@@ -71,7 +75,7 @@ def read_adapter(path: Path) -> AdapterFacts:
         if not _is_product(pair):
             shapes = f"{_shape(pair.a)} and {_shape(pair.b)}"
             raise ModelFileInvalid(path, f"the matrices for {pair.name!r:.80} are {shapes}")
-    _check_values(header)
+    _check_values(header, pairs)
     return _facts(header, pairs)
 
 
@@ -179,34 +183,45 @@ def _shape(tensor: Tensor) -> str:
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _check_values(header: GgufHeader) -> None:
+def _check_values(header: GgufHeader, pairs: Sequence[_Pair]) -> None:
+    alpha = abs(float(header.metadata.get(_ALPHA, 0.0)))  # type: ignore[arg-type]  # see _check_kind
     with header.path.open("rb") as file:
-        for tensor in header.tensors:
-            if not _is_finite(tensor, file, header.data_start + tensor.offset):
+        for pair in pairs:
+            largest = [_largest(header, tensor, file) for tensor in (pair.a, pair.b)]
+            # A sum of as many products as the rank, times alpha / rank; without alpha, times 1.
+            change = math.prod(largest) * (alpha or pair.b.shape[0])
+            if change > _MAX_CHANGE:
                 raise ModelFileInvalid(
-                    header.path, f"tensor {tensor.name!r:.80} has values that are not finite"
+                    header.path,
+                    f"its values for {pair.name!r:.80} are too large: with them a weight could"
+                    f" change by {change:.2g}, the limit is {_MAX_CHANGE:,.0f}",
                 )
 
 
-def _is_finite(tensor: Tensor, file: BinaryIO, start: int) -> bool:
+def _largest(header: GgufHeader, tensor: Tensor, file: BinaryIO) -> float:
+    """The largest absolute value of a tensor. Raises `ModelFileInvalid` if one is not finite."""
     layout = TENSOR_LAYOUTS[tensor.type_id]
-    file.seek(start)
-    blocks = math.prod(tensor.shape) // layout.block_items
+    file.seek(header.data_start + tensor.offset)
+    blocks, largest = math.prod(tensor.shape) // layout.block_items, 0.0
     while blocks:
         count = min(blocks, _BLOCKS_PER_READ)
         data = file.read(count * layout.block_bytes)
         if len(data) < count * layout.block_bytes:
-            raise ModelFileInvalid(Path(file.name), "the file shrank while it was read")
-        if not _numbers_are_finite(data, tensor.type_id):
-            return False
+            raise ModelFileInvalid(header.path, "the file shrank while it was read")
+        values = _numbers(data, tensor.type_id)
+        largest = max(largest, abs(float(values.min())), abs(float(values.max())))
+        if not np.isfinite(values).all():
+            problem = f"tensor {tensor.name!r:.80} has values that are not finite"
+            raise ModelFileInvalid(header.path, problem)
         blocks -= count
-    return True
+    return largest * (_Q8_0_MAX if tensor.type_id == _Q8_0 else 1)
 
 
-def _numbers_are_finite(data: bytes, type_id: int) -> bool:
+def _numbers(data: bytes, type_id: int) -> npt.NDArray[np.floating[Any]]:
+    """The numbers of a block; of q8_0, the scales of its values."""
     if type_id == _BF16:  # the upper half of a 32-bit float
-        return bool(((np.frombuffer(data, "<u2") & 0x7F80) != 0x7F80).all())
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
     if type_id == _Q8_0:  # a scale, then 32 integers
-        scales = np.frombuffer(data, np.dtype([("scale", "<f2"), ("values", "V32")]))["scale"]
-        return bool(np.isfinite(scales).all())
-    return bool(np.isfinite(np.frombuffer(data, "<f2" if type_id == _F16 else "<f4")).all())
+        layout = np.dtype([("scale", "<f2"), ("values", "V32")])
+        return np.frombuffer(data, layout)["scale"].astype("<f4")
+    return np.frombuffer(data, "<f2" if type_id == _F16 else "<f4")

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from svc_kit.errors import DomainError, Draining
+from svc_kit.terminal import escape
 from svc_kit.tracing.span import current_span
 
 request_id_var: Final[contextvars.ContextVar[str]] = contextvars.ContextVar(
@@ -188,7 +189,7 @@ class TextFormatter(logging.Formatter):
         line = f"{clock} {self._service} {record.levelname.lower()}: {message}{tail}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return line
+        return escape(line, kept="\n\t")
 
 
 def _time(record: logging.LogRecord) -> datetime:

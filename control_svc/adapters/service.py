@@ -61,13 +61,17 @@ class Adapters:
     """Maximum number of adapters of a project."""
     notifications: Notifications
     clock: Clock
+    check_name: Callable[[str, str], Awaitable[None]]
+    """Raises ModelExists if a model has this name; the first argument is the project."""
 
     async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
         """Register an adapter. A rejected request stores nothing.
 
-        Raises the errors of `AdapterBytes`, AdapterExists, TooManyAdapters or RequestIdReused.
+        Raises the errors of `AdapterBytes`, AdapterExists, ModelExists, TooManyAdapters or
+        RequestIdReused.
         """
         async with self.source.receive(project, pieces) as (new, file):
+            await self.check_name(project, new.name)
             facts = await self.source.validate(new.name, file)
             blob = await self.source.store(file)
         adapter = self._new_adapter(new, facts, blob)

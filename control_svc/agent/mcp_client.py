@@ -5,10 +5,11 @@ duration of answers are limited.
 """
 
 import logging
-from asyncio import timeout
+from asyncio import sleep, timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 import httpx2
@@ -17,6 +18,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
+    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -32,12 +34,22 @@ from control_svc.agent.mcp import McpError
 from control_svc.config import McpServerSettings
 from control_svc.items.input_items import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
+from svc_kit.http_client import (
+    MAX_REDIRECTS,
+    ResponseRejected,
+    ResponseTooLong,
+    open_client,
+)
 from svc_kit.tracing.span import trace_metadata
 
 _log = logging.getLogger(__name__)
 _MAX_PROBLEM_CHARACTERS: Final = 2000
 _CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit for deleting the session at the server when a connection closes."""
+_RESUME_S: Final = 1.0
+"""The shortest time between two openings of a stream, which the package has as its default."""
+_REQUESTS: Final = MAX_TOOLS + 16
+"""Requests of a connection, besides those that open a stream again: at most one for each page."""
 _FOLLOWED_REDIRECTS: Final = frozenset({307, 308})
 """Redirects that repeat the request with its body."""
 _RESULT: Final = TypeAdapter[CallToolResult | InputRequiredResult](
@@ -99,7 +111,7 @@ class RemoteMcpServers:
                 raise McpError("The tool requires user input, which is not supported.")
             text = _text(result)
             if len(text.encode()) > limit:
-                raise _too_long(limit)
+                raise ResponseTooLong(limit)
             if result.is_error:
                 raise McpError(text[:_MAX_PROBLEM_CHARACTERS] or "The tool failed.")
             return text
@@ -129,12 +141,15 @@ class RemoteMcpServers:
 
 @asynccontextmanager
 async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
-    http = httpx2.AsyncClient(
-        transport=_BoundedTransport(server.output_bytes),
+    http = open_client(
+        server.output_bytes,
+        max_requests=_REQUESTS + int(server.timeout_s / _RESUME_S),
         headers=dict(server.headers) | dict(trace_metadata()),
         timeout=server.timeout_s,
         trust_env=False,
     )
+    http.event_hooks["request"].append(_Pace().on_request)
+    http.event_hooks["response"].append(_check_redirect)
     async with http:
         transport = streamable_http_client(
             server.url, http_client=http, max_sse_event_size=server.output_bytes
@@ -143,74 +158,41 @@ async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
             yield client
 
 
-class _ResponseRejected(httpx2.ReadError):
-    """A response that is not read, or not completely."""
+class _Pace:
+    """Makes a connection wait before it opens a stream again, also after `retry: 0`."""
 
+    def __init__(self) -> None:
+        self._next_at = 0.0
 
-def _too_long(limit: int) -> _ResponseRejected:
-    return _ResponseRejected(f"The answer is longer than {limit} bytes.")
-
-
-class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP transport that limits response sizes and rejects redirects to other origins."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(trust_env=False)
-        self._limit = limit
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        request.headers["accept-encoding"] = "identity"
+    async def on_request(self, request: httpx2.Request) -> None:
         if request.method == "DELETE":  # ends the session; nothing depends on its response
             request.extensions["timeout"] = httpx2.Timeout(_CLOSE_TIMEOUT_S).as_dict()
-        response = await super().handle_async_request(request)
-        if (problem := _problem(request, response)) is not None:
-            await response.aclose()
-            raise _ResponseRejected(problem)
-        if not isinstance(response.stream, httpx2.AsyncByteStream):
-            return response
-        return httpx2.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_BoundedStream(response.stream, self._limit),
-            extensions=response.extensions,
-        )
+        if request.method == "GET":
+            now = monotonic()
+            wait_s, self._next_at = self._next_at - now, max(self._next_at, now) + _RESUME_S
+            await sleep(max(wait_s, 0))
 
 
-def _problem(request: httpx2.Request, response: httpx2.Response) -> str | None:
-    """Why a response is rejected, or None. The message does not name the target of a redirect,
+async def _check_redirect(response: httpx2.Response) -> None:
+    """Refuse redirects, except to another path of the server. The message does not name the target,
     which may be an internal address.
     """
-    if response.headers.get("content-encoding", "identity").lower() != "identity":
-        return "The answer is compressed, which is not supported."
-    if response.has_redirect_location:
-        target = request.url.join(response.headers["location"])
-        is_followed = response.status_code in _FOLLOWED_REDIRECTS
-        if not is_followed or _origin(target) != _origin(request.url):
-            return "The server redirects to another address, which is not followed."
-    return None
+    if not response.has_redirect_location:
+        return
+    url = response.request.url
+    target = url.join(response.headers["location"])
+    is_followed = response.status_code in _FOLLOWED_REDIRECTS
+    if not is_followed or _origin(target) != _origin(url) or target.userinfo:
+        raise ResponseRejected("The server redirects to another address, which is not followed.")
+    redirects = response.request.extensions["redirects"] = (
+        response.request.extensions.get("redirects", 0) + 1
+    )
+    if redirects > MAX_REDIRECTS:
+        raise ResponseRejected("The server redirects too often.")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    """The body of a response, up to a limit."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
-        self._stream = stream
-        self._limit = limit
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        num_bytes = 0
-        async for chunk in self._stream:
-            num_bytes += len(chunk)
-            if num_bytes > self._limit:
-                raise _too_long(self._limit)
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _failure(label: str, error: Exception) -> McpError:
@@ -221,7 +203,9 @@ def _failure(label: str, error: Exception) -> McpError:
         error = error.exceptions[0]
     if isinstance(error, McpError):
         return error
-    if isinstance(error, MCPError | _ResponseRejected):
+    if isinstance(error, MCPError) and error.code == PARSE_ERROR:  # its text is the package's
+        return McpError(f"The server '{label}' sent an answer that is not MCP.")
+    if isinstance(error, MCPError | ResponseRejected):
         return McpError(str(error)[:_MAX_PROBLEM_CHARACTERS])
     kind = type(error).__name__
     # The text of any other error may quote secrets.
@@ -236,7 +220,7 @@ def _check_size(label: str, tools: Sequence[McpToolDescription], limit: int) -> 
         raise McpError(f"The server '{label}' has more than {MAX_TOOLS} tools.")
     texts = (t.name + t.description + t.input_schema_json + t.annotations_json for t in tools)
     if sum(len(text.encode()) for text in texts) > limit:
-        raise _too_long(limit)
+        raise ResponseTooLong(limit)
 
 
 def _tool_description(tool: Tool) -> McpToolDescription:

@@ -10,6 +10,7 @@ rule of the bucket should remove. Checksums, retries and signatures are those of
 """
 
 import asyncio
+import errno
 import hashlib
 import logging
 import secrets
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 READ_BYTES: Final = 256 * 1024
 _LIST_GROUP: Final = 500
+_TEXT_BYTES: Final = 4096
+_MAX_SUSPENSIONS: Final = 10_000
 _INSTALLATION: Final = "INSTALLATION"
 _SUSPENSIONS: Final = "suspensions"
 _REFUSALS: Final = (
@@ -123,6 +126,8 @@ class S3Blobs:
                 return
             async for chunk in result.stream(min_chunk_size=READ_BYTES):
                 length -= len(chunk)
+                if length < 0:
+                    raise _unexpected(f"{key} is longer than was asked for")
                 yield bytes(chunk)
         if length:
             raise BlobMissing(blob=key)  # too short
@@ -158,10 +163,12 @@ class S3Blobs:
             return any(map(is_future, (await self._suspension_ends()).values()))
 
     async def _suspension_ends(self) -> dict[str, datetime | None]:
-        listed = await obstore.list(self._store, prefix=_SUSPENSIONS).collect_async()
-        return {
-            each["path"]: read_suspension(await self._text(each["path"]) or "") for each in listed
-        }
+        paths: list[str] = []
+        async for group in obstore.list(self._store, prefix=_SUSPENSIONS, chunk_size=_LIST_GROUP):
+            paths += [each["path"] for each in group]
+            if len(paths) > _MAX_SUSPENSIONS:
+                raise _unexpected(f"there are more than {_MAX_SUSPENSIONS} suspensions")
+        return {path: read_suspension(await self._text(path) or "") for path in paths}
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""
@@ -191,7 +198,9 @@ class S3Blobs:
             result = await obstore.get_async(self._store, path)
         except FileNotFoundError:
             return None
-        return bytes(await result.bytes_async()).decode().strip()
+        if result.meta["size"] > _TEXT_BYTES:
+            raise _unexpected(f"{path} is longer than {_TEXT_BYTES} bytes")
+        return bytes(await result.bytes_async()).decode(errors="replace").strip()
 
     async def _check_empty(self, installation: str) -> None:
         async for group in self.keys():
@@ -232,6 +241,11 @@ def _secrets(credentials: Credentials) -> dict[str, str]:
         for name, value in credentials._asdict().items()
         if value is not None
     }
+
+
+def _unexpected(problem: str) -> OSError:
+    """The error of a service that answers with what Corral has not written."""
+    return OSError(errno.EIO, problem)
 
 
 def _reason(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """Model names, options and seeds as the inference service resolves them."""
 
+import logging
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,6 +12,13 @@ from control_svc.inference.client import SERVICE, call_metadata
 from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
+from svc_kit.errors import (
+    DomainError,
+    ModelExists,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+)
 from svc_kit.rpc.client import translate_errors
 
 
@@ -36,7 +44,9 @@ class Models(Protocol):
         """
 
 
+_log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 60.0
+_NAME_TIMEOUT_S: Final = 5.0
 _SHOWN_SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 """Sampling fields that a response always contains."""
 
@@ -63,3 +73,24 @@ class RpcModels:
         seed = sampling.seed if sampling.HasField("seed") else None
         options = OPTIONS.from_message(resolved)
         return ResolvedModel(model or response.model.name, options, seed)
+
+    async def check_free(self, project: str, name: str) -> None:
+        """Raise ModelExists if a model or an alias of one has this name. If the service cannot be
+        reached, nothing is known: frontends refuse an adapter with the name of a model too.
+        """
+        metadata = call_metadata(self._token, project, Priority.INTERACTIVE)
+        request = pb.GetModelRequest(model=name)
+        try:
+            with translate_errors(SERVICE):
+                reply = await self._stub.GetModel(
+                    request, metadata=metadata, timeout=_NAME_TIMEOUT_S
+                )
+        except (ModelLoading, ModelLoadFailed):
+            raise ModelExists(model=name) from None
+        except ModelNotFound:
+            return
+        except DomainError as error:
+            _log.warning("whether %r is the name of a model is not known: %s", name, error)
+            return
+        if not reply.model.parent:  # else it is an adapter
+            raise ModelExists(model=name)

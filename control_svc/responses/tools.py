@@ -22,6 +22,7 @@ from control_svc.items.model import (
     Item,
     ItemStatus,
     McpApprovalResponse,
+    McpCall,
     McpListTools,
 )
 from control_svc.responses.model import Response
@@ -121,15 +122,12 @@ class McpPreparer:
     ) -> PreparedItems:
         """Add missing tool lists and newly approved calls.
 
-        Raises InvalidField for an approved call of a server that is not among the tools.
+        Raises InvalidField for an approved call of a server or a tool that is not among the tools.
         """
         tools = recorder.response.settings.tools
         calls = approved_calls(items, own)
-        labels = [tool.server_label for tool in tools if isinstance(tool, McpTool)]
         for call in calls:
-            if call.server_label not in labels:
-                problem = f"the approved call needs the server '{call.server_label}'"
-                raise InvalidField(field="tools", problem=problem)
+            _check_allowed(call, tools)
         tool_lists: list[Item] = []
         for label in _unlisted_servers(tools, items, own):
             await recorder.begin()
@@ -151,6 +149,21 @@ class McpPreparer:
     def _item(self, content: Content, status: ItemStatus) -> Item:
         new_id = self.ids.new(ITEM_PREFIXES[type(content)])
         return Item(id=new_id, status=status, created_at=self.clock(), content=content)
+
+
+def _check_allowed(call: McpCall, tools: Sequence[Tool]) -> None:
+    """Raise InvalidField unless the request allows an approved call: its item may be the caller's,
+    or of an earlier response with other tools."""
+    servers = {tool.server_label: tool for tool in tools if isinstance(tool, McpTool)}
+    server = servers.get(call.server_label)
+    if server is None:
+        problem = f"the approved call needs the server '{call.server_label}'"
+        raise InvalidField(field="tools", problem=problem)
+    if server.allowed_tools is not None and call.name not in server.allowed_tools:
+        problem = (
+            f"the approved call needs '{call.name}' in allowed_tools of '{server.server_label}'"
+        )
+        raise InvalidField(field="tools", problem=problem)
 
 
 def _unlisted_servers(

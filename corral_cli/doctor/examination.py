@@ -8,6 +8,7 @@ import click
 
 from corral_cli.doctor.findings import Finding, Level
 from corral_cli.doctor.machine_checks import check_machine
+from corral_cli.output import echo, echo_styled
 from corral_cli.serve import SERVICES
 
 
@@ -28,9 +29,10 @@ def doctor(
     from corral_cli.doctor.installation_checks import check_installation
 
     findings = [*check_machine(), *check_installation(config, services)]
-    click.echo(
-        json.dumps([each.as_json() for each in findings], indent=2) if as_json else report(findings)
-    )
+    if as_json:
+        echo(json.dumps([each.as_json() for each in findings], indent=2))
+    else:
+        echo_styled(report(findings))
     context.exit(any(finding.level is Level.ERROR for finding in findings))
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from svc_kit.terminal import escape
+
 
 class Level(StrEnum):
     """How bad a finding is."""
@@ -40,7 +42,7 @@ class Finding:
         """The finding as one line; `width` is that of the longest name of a check."""
         level = click.style(self.level.ljust(_LEVEL_WIDTH), fg=_COLORS[self.level])
         remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{level}  {self.check.ljust(width)}  {self.message}{remedy}"
+        return f"{level}  {escape(f'{self.check.ljust(width)}  {self.message}{remedy}')}"
 
 
 def ok(check: str, message: str) -> Finding:

@@ -1,28 +1,32 @@
 """`corral export assistants`, `corral import assistants` and `corral threads migrate`."""
 
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
+import grpc.aio
 from corral.control.v1 import thread_service_pb2
+from corral.inference.v1 import inference_service_pb2
+from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from corral_cli.access import control_options
+from corral_cli.access import access_options, control_options
 from corral_cli.connection import Connection
-from corral_cli.migration.export_file import (
-    Export,
-    Json,
-    explain_object_errors,
-    index_export,
-    read,
-)
+from corral_cli.migration.export_file import Export, index_export
 from corral_cli.migration.exporter import Exporter
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
 from corral_cli.migration.server import CALL_TIMEOUT_S, Server, call_control, list_objects
 from corral_cli.migration.translator import Translator
+from corral_cli.output import echo, echo_line
+from svc_kit.errors import ModelNotFound
 from svc_kit.local_files import atomic_file
+from svc_kit.rpc.client import translate_errors
+from svc_kit.terminal import escape
+
+_NAMED_IDS: Final = 10
+"""Ids that are printed of each kind that is skipped."""
 
 
 @click.group("export")
@@ -63,7 +67,7 @@ def export_assistants(file: Path, with_bytes: bool, control: Connection) -> None
             await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    click.echo(f"{file}    {_format_counts(call_control(control, work))}")
+    echo(f"{file}    {_format_counts(call_control(control, work))}")
 
 
 @import_group.command("assistants")
@@ -85,36 +89,27 @@ def export_assistants(file: Path, with_bytes: bool, control: Connection) -> None
     type=click.Path(path_type=Path, dir_okay=False),
     help="File that maps old ids to new ids. Default: EXPORT.ids.",
 )
-@control_options
+@access_options
 def import_assistants(
     export: Path,
     models: tuple[str, ...],
     dry_run: bool,
     search: bool,
     id_map: Path | None,
-    control: Connection,
+    connect: Callable[[str], Connection],
 ) -> None:
     """Import assistants, threads, messages, vector stores and their files from EXPORT, a file of
     JSON lines or a folder of such files. Objects that have been imported before are skipped.
 
     The contents of files are read from the folder EXPORT.files, each named by the file's id.
     """
+    control = connect("control")
     index = index_export(export)
     default, names = _parse_models(models)
-    if dry_run:
-        translator = Translator(
-            names,
-            default,
-            lambda old: old if old in index.files or old in index.stores else None,
-            with_search=search,
-        )
-        _convert_all(index, translator)
-        click.echo(f"would import {_format_counts(_counts(index))}")
-        _report_skipped(translator.skipped, index)
-        return
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
-        with IdMap(id_map or _sibling(export, ".ids"), control.target) as ids:
+        map_path = id_map or _sibling(export, ".ids")
+        with IdMap(map_path, control.target, is_stored=not dry_run) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
@@ -122,8 +117,9 @@ def import_assistants(
         return importer.counts, translator
 
     counts, translator = call_control(control, work)
-    click.echo(f"imported {_format_counts(counts)}")
+    echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
     _report_skipped(translator.skipped, index)
+    _report_models(translator.models, connect)
 
 
 @threads.command("migrate")
@@ -147,7 +143,7 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: Connection) -> N
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
             response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
-            click.echo(f"{thread_id} {response.conversation.id}")
+            echo_line(f"{thread_id} {response.conversation.id}")
 
     call_control(control, work)
 
@@ -160,30 +156,9 @@ async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
         return
     with click.progressbar(length=total or 0, file=sys.stderr, show_pos=True) as bar:
         async for step in steps:
-            bar.label = step
+            bar.label = escape(step)
             bar.length = max(bar.length or 0, bar.pos + 1)
             bar.update(1)
-
-
-def _convert_all(export: Export, translator: Translator) -> None:
-    """Convert everything, to find what is invalid or skipped. Raises click.ClickException."""
-    kinds = (export.stores, export.assistants, export.threads)
-    for obj in (read(location) for locations in kinds for location in locations.values()):
-        with explain_object_errors(obj):
-            _convert(obj, export, translator)
-
-
-def _convert(obj: Json, export: Export, translator: Translator) -> None:
-    if obj["object"] == "vector_store":
-        if translator.store(obj) is not None:
-            for file in export.files_of(obj["id"]):
-                translator.store_file(file, obj["id"])
-    elif obj["object"] == "assistant":
-        translator.assistant(obj, "")
-    else:
-        translator.thread(obj)
-        for message in export.messages_of(obj["id"]):
-            translator.message(message)
 
 
 def _parse_models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
@@ -201,24 +176,52 @@ def _sibling(export: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-def _counts(export: Export) -> Mapping[str, int]:
-    return {
-        "assistants": len(export.assistants),
-        "threads": len(export.threads),
-        "messages": export.num_messages,
-        "files": len(export.files),
-        "vector stores": len(export.stores),
-    }
-
-
 def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
-def _report_skipped(skipped: Counter[str], export: Export) -> None:
-    skipped["lines with other objects"] += export.num_others
-    skipped["messages whose thread is not in the export"] += export.num_orphan_messages
-    skipped["files whose vector store is not in the export"] += export.num_orphan_files
-    for description, count in sorted(skipped.items()):
-        if count:
-            click.echo(f"skipped: {count} {description}", err=True)
+def _report_skipped(skipped: Mapping[str, Sequence[str]], export: Export) -> None:
+    groups = {
+        **skipped,
+        "lines with other objects": export.others,
+        "messages whose thread is not in the export": export.orphan_messages,
+        "files whose vector store is not in the export": export.orphan_files,
+    }
+    for description, ids in sorted(groups.items()):
+        if ids:
+            echo_line(f"skipped: {len(ids)} {description}: {_format_ids(ids)}", err=True)
+
+
+def _report_models(
+    models: Mapping[str, Sequence[str]], connect: Callable[[str], Connection]
+) -> None:
+    """Name the models of assistants that the server does not have."""
+    if not models:
+        return
+
+    async def find_missing(channel: grpc.aio.Channel) -> list[str]:
+        stub, missing = InferenceServiceStub(channel), []
+        for model in models:
+            try:
+                with translate_errors():
+                    request = inference_service_pb2.GetModelRequest(model=model)
+                    await stub.GetModel(request, timeout=CALL_TIMEOUT_S)
+            except ModelNotFound:
+                missing.append(model)
+        return missing
+
+    try:
+        missing = connect("inference").run(find_missing)
+    except click.ClickException as error:
+        echo_line(f"not checked whether the models exist: {error.message}", err=True)
+        return
+    for model in missing:
+        ids = models[model]
+        text = f"{len(ids)} assistants with the model {model!r}: {_format_ids(ids)}"
+        echo_line(f"not served: {text}. Give another with --model {model}=NEW", err=True)
+
+
+def _format_ids(ids: Sequence[str]) -> str:
+    """The first ids, and how many more there are."""
+    named = ", ".join(list(dict.fromkeys(ids))[:_NAMED_IDS])
+    return named if len(set(ids)) <= _NAMED_IDS else f"{named}, ..."

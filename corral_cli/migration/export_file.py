@@ -13,6 +13,7 @@ import orjson
 
 from svc_kit.errors import DomainError, Unauthenticated, Unavailable
 from svc_kit.rpc.client import translate_errors
+from svc_kit.terminal import escape
 
 Json = dict[str, Any]
 KINDS = {
@@ -24,6 +25,7 @@ KINDS = {
     "vector_store.file": "store files",
 }
 """Kinds of objects in an export, by their field `object`. Others are skipped."""
+MAX_LINE_BYTES = 64 * 1024 * 1024
 COUNTED_KINDS = ("assistants", "threads", "messages", "files", "vector stores")
 """Kinds that exports and imports count."""
 
@@ -48,8 +50,8 @@ class Export:
     stores: dict[str, Location] = field(default_factory=dict)
     store_files: dict[str, dict[str, Location]] = field(default_factory=lambda: defaultdict(dict))
     """By vector store id, then file id."""
-    num_others: int = 0
-    """Number of lines with objects of other kinds."""
+    others: list[str] = field(default_factory=list)
+    """Ids of objects of other kinds."""
 
     def messages_of(self, thread_id: str) -> list[Json]:
         """Read the messages of a thread, oldest first."""
@@ -63,20 +65,16 @@ class Export:
         return [read(location) for location in self.store_files.get(store_id, {}).values()]
 
     @property
-    def num_messages(self) -> int:
-        """Number of messages in all threads."""
-        return sum(len(self.messages.get(thread, ())) for thread in self.threads)
+    def orphan_messages(self) -> list[str]:
+        """Ids of the messages whose thread is not in the export."""
+        missing = self.messages.keys() - self.threads.keys()
+        return [message for thread in sorted(missing) for message in self.messages[thread]]
 
     @property
-    def num_orphan_messages(self) -> int:
-        """Number of messages whose thread is not in the export."""
-        return sum(map(len, self.messages.values())) - self.num_messages
-
-    @property
-    def num_orphan_files(self) -> int:
-        """Number of files whose vector store is not in the export."""
+    def orphan_files(self) -> list[str]:
+        """Ids of the files whose vector store is not in the export."""
         missing = self.store_files.keys() - self.stores.keys()
-        return sum(len(self.store_files[store]) for store in missing)
+        return [file for store in sorted(missing) for file in self.store_files[store]]
 
     @cached_property
     def _direction(self) -> int:
@@ -121,9 +119,10 @@ def explain_object_errors(obj: Json) -> Iterator[None]:
     except (Unauthenticated, Unavailable):  # not caused by the object
         raise
     except DomainError as error:
-        raise click.ClickException(f"{obj['id']}: {error.message}") from error
+        raise click.ClickException(escape(f"{obj['id']}: {error.message}")) from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise click.ClickException(f"{obj['id']}: not a valid OpenAI object") from error
+        text = escape(f"{obj['id']}: not a valid OpenAI object")
+        raise click.ClickException(text) from error
 
 
 def _add(export: Export, file: Path, offset: int, obj: Json) -> None:
@@ -131,7 +130,7 @@ def _add(export: Export, file: Path, offset: int, obj: Json) -> None:
     location = Location(file, offset, created_at if isinstance(created_at, int) else 0)
     match KINDS.get(str(obj.get("object"))):
         case None:
-            export.num_others += 1
+            export.others.append(obj["id"])
         case "messages":
             export.messages[str(obj.get("thread_id"))].setdefault(obj["id"], location)
         case "store files":
@@ -143,7 +142,11 @@ def _add(export: Export, file: Path, offset: int, obj: Json) -> None:
 def _lines(file: Path) -> Iterator[tuple[int, int, bytes]]:
     offset = 0
     with file.open("rb") as source:
-        for number, line in enumerate(source, 1):
+        lines = iter(lambda: source.readline(MAX_LINE_BYTES + 1), b"")
+        for number, line in enumerate(lines, 1):
+            if len(line) > MAX_LINE_BYTES:
+                problem = f"longer than {MAX_LINE_BYTES} bytes"
+                raise click.ClickException(f"{file}, line {number}: {problem}")
             if line.strip():
                 yield number, offset, line
             offset += len(line)

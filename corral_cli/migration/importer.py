@@ -54,7 +54,8 @@ class Importer:
         folder: Path,
         max_initial_messages: int = MAX_INITIAL_MESSAGES,
     ) -> None:
-        """`folder` has the bytes of files, each named by its id. It need not exist."""
+        """`folder` has the bytes of files, each named by its id. It need not exist. With ids that
+        are not stored it is a dry run: nothing is created, and each new id is the old one."""
         self._server = server
         self._export = export
         self._ids = ids
@@ -121,11 +122,14 @@ class Importer:
             return
         path = file_path(self._folder, old)
         if path is None or not path.is_file():
+            self._translator.skipped["files without their content"].append(old)
             return
         if path.is_symlink():
             raise click.ClickException(f"{path} is a link: replace it by the file itself.")
-        created = await upload(self._server.files, exported, path)
-        self._record("files", {old: created.id})
+        new = old
+        if self._ids.is_stored:
+            new = (await upload(self._server.files, exported, path)).id
+        self._record("files", {old: new})
 
     async def _import_store(self, exported: Json) -> None:
         """Import a vector store with its files, unless stores are skipped."""
@@ -134,9 +138,11 @@ class Importer:
         if request is None:
             return
         if self._ids.get(old) is None:
-            create = self._server.stores.CreateVectorStore
-            created = await create_once(create, request, old, VectorStoreNotFound)
-            self._record("vector stores", {old: created.vector_store.id})
+            new, create = old, self._server.stores.CreateVectorStore
+            if self._ids.is_stored:
+                created = await create_once(create, request, old, VectorStoreNotFound)
+                new = created.vector_store.id
+            self._record("vector stores", {old: new})
         for file in self._export.files_of(old):
             await self._import_store_file(str(self._ids.get(old)), f"{old}/{file['id']}", file)
 
@@ -145,7 +151,7 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         request = self._translator.store_file(exported, store_id)
-        if request is not None:
+        if request is not None and self._ids.is_stored:
             method = self._server.store_files.CreateVectorStoreFile
             response = await method(request, timeout=CALL_TIMEOUT_S)
             self._ids.add({old: response.file.file_id})
@@ -153,10 +159,12 @@ class Importer:
     async def _import_assistant(self, exported: Json) -> None:
         old = exported["id"]
         if self._ids.get(old) is None:
-            request = self._translator.assistant(exported, "")
+            new, request = old, self._translator.assistant(exported, "")
             create = self._server.assistants.CreateAssistant
-            created = await create_once(create, request, old, AssistantNotFound)
-            self._record("assistants", {old: created.assistant.id})
+            if self._ids.is_stored:
+                created = await create_once(create, request, old, AssistantNotFound)
+                new = created.assistant.id
+            self._record("assistants", {old: new})
 
     async def _import_thread(self, exported: Json) -> None:
         old = exported["id"]
@@ -172,17 +180,18 @@ class Importer:
                 thread=self._translator.thread(exported),
                 messages=[new for _, new in initial],
             )
-            create = self._server.threads.CreateThread
-            thread = (await create_once(create, request, old, ThreadNotFound)).thread
-            created = await self._message_ids(thread.id)
-            pairs = zip((message_id for message_id, _ in initial), created, strict=False)
-            self._ids.add({old: thread.id, **dict(pairs)})
+            new, create = old, self._server.threads.CreateThread
+            olds = created = [message_id for message_id, _ in initial]
+            if self._ids.is_stored:
+                new = (await create_once(create, request, old, ThreadNotFound)).thread.id
+                created = await self._message_ids(new)
+            self._ids.add({old: new, **dict(zip(olds, created, strict=False))})
             self.counts["threads"] += 1
             self.counts["messages"] += len(initial)
         for message_id, new in rest:
             await self._import_message(str(self._ids.get(old)), message_id, new)
 
-    async def _message_ids(self, thread_id: str) -> Sequence[str]:
+    async def _message_ids(self, thread_id: str) -> list[str]:
         request = message_service_pb2.ListMessagesRequest(
             thread_id=thread_id, page_size=100, order=OLDEST
         )
@@ -193,9 +202,10 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
-        create = self._server.messages.CreateMessage
-        created = await create_once(create, request, old, MessageNotFound)
-        self._record("messages", {old: created.message.id})
+        created_id, create = old, self._server.messages.CreateMessage
+        if self._ids.is_stored:
+            created_id = (await create_once(create, request, old, MessageNotFound)).message.id
+        self._record("messages", {old: created_id})
 
     def _record(self, kind: str, pair: dict[str, str]) -> None:
         self._ids.add(pair)

@@ -1,6 +1,6 @@
-"""Converts objects of an export to requests, and counts what cannot be imported."""
+"""Converts objects of an export to requests, and names what cannot be imported."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -64,8 +64,10 @@ class Translator:
         self._default_model = default_model
         self._new_id = new_id
         self._with_search = with_search
-        self.skipped: Counter[str] = Counter()
-        """Numbers of skipped objects by description."""
+        self.skipped: defaultdict[str, list[str]] = defaultdict(list)
+        """The old ids of skipped objects, or of the objects that have them, by description."""
+        self.models: defaultdict[str, list[str]] = defaultdict(list)
+        """The old ids of assistants by the model that they get."""
 
     def assistant(
         self, exported: Json, request_id: str
@@ -73,9 +75,12 @@ class Translator:
         """Convert an assistant."""
         fields = {name: exported.get(name) for name in _ASSISTANT_FIELDS}
         model = str(fields["model"])
-        fields["model"] = self._models.get(model, self._default_model or model)
+        model = self._models.get(model, self._default_model or model)
+        fields["model"] = model
+        self.models[model].append(exported["id"])
         tools = [tool for tool in fields["tools"] or () if tool.get("type") != _CODE]
-        self.skipped[f"tools {_CODE}"] += len(fields["tools"] or ()) - len(tools)
+        num_skipped = len(fields["tools"] or ()) - len(tools)
+        self.skipped[f"tools {_CODE}"] += [exported["id"]] * num_skipped
         fields["tools"] = tools
         fields["tool_resources"] = self._tool_resources(exported)
         return create_assistant_request(fields, request_id)
@@ -91,10 +96,10 @@ class Translator:
     def store(self, exported: Json) -> vector_store_service_pb2.CreateVectorStoreRequest | None:
         """Convert a vector store, without its files. None if it is skipped."""
         if not self._with_search:
-            self.skipped["vector stores"] += 1
+            self.skipped["vector stores"].append(exported["id"])
             return None
         if exported.get("status") == _EXPIRED:
-            self.skipped["expired vector stores"] += 1
+            self.skipped["expired vector stores"].append(exported["id"])
             return None
         return create_store_request({name: exported.get(name) for name in _STORE_FIELDS}, "")
 
@@ -103,7 +108,7 @@ class Translator:
     ) -> vector_store_file_service_pb2.CreateVectorStoreFileRequest | None:
         """Convert a file of an imported vector store. None if it is skipped."""
         if exported.get("status") in _UNSEARCHABLE:
-            self.skipped["files that could not be processed"] += 1
+            self.skipped["files that could not be processed"].append(exported["id"])
             return None
         file_id = self._new_file_id(exported["id"])
         if file_id is None:
@@ -115,9 +120,10 @@ class Translator:
 
     def message(self, exported: Json) -> message_pb2.NewMessage | None:
         """Convert a message. None if it has no content that can be imported."""
-        parts = [part for part in map(self._part, exported.get("content") or ()) if part]
+        content = exported.get("content") or ()
+        parts = [new for part in content if (new := self._part(part, exported["id"]))]
         if not parts:
-            self.skipped["messages without content"] += 1
+            self.skipped["messages without content"].append(exported["id"])
             return None
         fields = {
             "role": exported.get("role"),
@@ -127,7 +133,7 @@ class Translator:
         }
         return messages_to_proto([validate(MessageBody, fields)])[0]
 
-    def _part(self, part: Json) -> Json | None:
+    def _part(self, part: Json, message_id: str) -> Json | None:
         kind = part.get("type")
         if kind == "text":
             text = part["text"]["value"] if isinstance(part.get("text"), dict) else part["text"]
@@ -140,7 +146,7 @@ class Translator:
             image = part["image_file"]
             file_id = self._new_file_id(image["file_id"])
             return file_id and {"type": kind, "image_file": {**image, "file_id": file_id}}
-        self.skipped[f"parts {kind}"] += 1
+        self.skipped[f"parts {kind}"].append(message_id)
         return None
 
     def _attachment(self, attachment: Json) -> Json | None:
@@ -152,16 +158,17 @@ class Translator:
     def _new_file_id(self, old: str) -> Any:
         new = self._new_id(old)
         if new is None:
-            self.skipped["files that were not imported"] += 1
+            self.skipped["references to files that were not imported"].append(old)
         return new
 
     def _tool_resources(self, exported: Json) -> Json:
         """The imported vector stores of an object's tools."""
         search = (exported.get("tool_resources") or {}).get(_SEARCH) or {}
         olds = search.get("vector_store_ids") or ()
-        news = [new for old in olds if self._with_search and (new := self._new_id(old))]
-        self.skipped["references to vector stores that were not imported"] += len(olds) - len(news)
-        return {_SEARCH: {"vector_store_ids": news}}
+        news = {old: self._new_id(old) if self._with_search else None for old in olds}
+        missing = [old for old, new in news.items() if new is None]
+        self.skipped["references to vector stores that were not imported"] += missing
+        return {_SEARCH: {"vector_store_ids": [new for new in news.values() if new]}}
 
 
 def _attachments(exported: Json) -> list[Json]:

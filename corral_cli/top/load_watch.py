@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from typing import Final
 
 import click
 import grpc.aio
@@ -16,9 +15,8 @@ from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.access import inference_options
 from corral_cli.connection import CALL_TIMEOUT_S, Connection, list_all
+from corral_cli.output import echo, redraw
 from corral_cli.top.report import Sample, lines, report
-
-_CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 @click.command("top")
@@ -40,7 +38,7 @@ def top(inference: Connection, interval_s: float, once: bool, as_json: bool) -> 
             if previous is not None:
                 found = report(previous, sample)
                 text = json.dumps(found) if as_json else "\n".join(lines(found, inference.target))
-                click.echo(_CLEAR + text if clears else text)
+                (redraw if clears else echo)(text)
                 if once:
                     return
             previous = sample
@@ -48,7 +46,7 @@ def top(inference: Connection, interval_s: float, once: bool, as_json: bool) -> 
     try:
         inference.run(show)
     except KeyboardInterrupt:
-        click.echo()
+        echo()
 
 
 async def samples(channel: grpc.aio.Channel, interval_s: float) -> AsyncIterator[Sample]:

@@ -11,6 +11,7 @@ import click
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
+from corral_cli.output import echo
 from corral_cli.up.announcement import Announcement
 from corral_cli.up.children import (
     accepts_connections,
@@ -144,7 +145,7 @@ async def supervise(plan: Plan, started: float) -> None:
 
     async def announce() -> None:
         announcement = await make_announcement(plan, time.monotonic() - started, supervisor.away)
-        click.echo("\n" + announcement.text() + "\n")
+        echo("\n" + announcement.text() + "\n")
         notify_systemd("READY=1")
 
     try:
@@ -225,4 +226,4 @@ async def list_models(plan: Plan) -> list[model_pb2.Model]:
 
 def report(text: str) -> None:
     """Print a line of the supervisor to stderr."""
-    click.echo(f"corral: {text}", err=True)
+    echo(f"corral: {text}", err=True)

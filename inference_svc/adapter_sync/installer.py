@@ -1,6 +1,6 @@
 """Downloads, loads and unloads single adapters for the reconciler."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.control_client import Control
@@ -28,6 +28,10 @@ class AdapterInstaller:
         self._crash_marker = crash_marker
         self._catalog = catalog
         self._service = service
+
+    def reserve_names(self, every: Iterable[DesiredAdapter]) -> None:
+        """Keep models that are added from getting the name of an adapter."""
+        self._catalog.registered_adapters = {desired.name for desired in every}
 
     def has_bytes(self, desired: DesiredAdapter) -> bool:
         """Whether the cache has its file."""

@@ -77,6 +77,7 @@ class Reconciler:
     async def load_saved(self) -> None:
         """Load the adapters of the saved state that are cached; failures are reported later."""
         self._state = await asyncio.to_thread(load_state, self._path)
+        self._installer.reserve_names(self._state.adapters.values())
         for desired in self._state.adapters.values():
             if self._installer.has_bytes(desired):
                 await self._try_install(desired)
@@ -113,6 +114,7 @@ class Reconciler:
 
     async def _apply(self, state: DesiredState) -> None:
         previous, self._state = self._state.adapters, state
+        self._installer.reserve_names(state.adapters.values())
         for desired in state.adapters.values():
             old = previous.get(desired.id)
             if old is not None and desired.attempt > old.attempt:

@@ -13,7 +13,7 @@ from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
-from svc_kit.errors import DecodeFailed, InvalidField, SnapshotNotFound
+from svc_kit.errors import DecodeFailed, DomainError, InvalidField, SnapshotNotFound
 
 
 class OutputProcessor:
@@ -32,7 +32,7 @@ class OutputProcessor:
     def process(self, sequence: Sequence, sampled: SampledToken | SampleFailure) -> None:
         """Append the sampled token and the tokens that a constraint forces after it."""
         if isinstance(sampled, SampleFailure):
-            self._sequences.fail(sequence, DecodeFailed(request_id=sequence.request.request_id))
+            self._sequences.fail(sequence, _sampling_error(sequence.request))
             return
         if sequence.first_token_at is None:
             sequence.first_token_at = self._clock()
@@ -235,3 +235,14 @@ class SequencePreparer:
             except GuideError as problem:
                 self._sequences.fail_guide(sequence, problem)
             patience_s = 0.0
+
+
+def _sampling_error(request: SequenceRequest) -> DomainError:
+    """Why no token could be sampled: the logits are not finite, for which adapters, whose files and
+    scales are the caller's, are the likely reason."""
+    if request.adapters:
+        problem = (
+            "with them the model computes no finite values; remove them, or lower their scales"
+        )
+        return InvalidField(field="adapters", problem=problem)
+    return DecodeFailed(request_id=request.request_id)

@@ -11,8 +11,11 @@ from typing import Final
 import httpx2
 
 from svc_kit.errors import InvalidField, TooLong
+from svc_kit.http_client import BLOCK_S, ResponseTooLong, open_client
 
 FETCH_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 30.0
+"""The longest time until the headers of a response, and between two pieces of its body."""
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_ADDRESSES: Final = 4
 """Of a host: so many are tried."""
@@ -48,9 +51,13 @@ class MediaFetcher:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self.stream(field, url, {}) as response,
+                self.stream(field, url, {}, max_bytes) as response,
             ):
-                return await _read(response, field, host, max_bytes)
+                return await _read(response, field, host)
+        except ResponseTooLong:
+            raise TooLong(
+                field=field, length=max_bytes + 1, limit=max_bytes, unit="bytes"
+            ) from None
         except TimeoutError:
             problem = f"fetching it took longer than {self._timeout_s:g} s"
             raise InvalidField(field=field, problem=problem) from None
@@ -60,24 +67,30 @@ class MediaFetcher:
 
     @asynccontextmanager
     async def stream(
-        self, field: str, url: str, headers: Mapping[str, str], read_timeout_s: float | None = None
+        self, field: str, url: str, headers: Mapping[str, str], max_bytes: int | None
     ) -> AsyncIterator[httpx2.Response]:
-        """Send a GET request for a URL; the body of the response is not read yet.
+        """Send a GET request for a URL; the body of the response is not read yet. With `max_bytes`
+        None it is a download, of as many bytes as the server declares.
 
         Raises `InvalidField` if the host is not allowed, and the errors of httpx and sockets.
         """
         target, host_may_be_private = self.check(field, url)
-        addresses = await _resolve(target, host_may_be_private)
-        if not addresses:
-            raise InvalidField(
-                field=field, problem=f"the host '{target.host}' has no public address"
-            )
         if self._tls is None:
             self._tls = await asyncio.to_thread(httpx2.create_ssl_context, trust_env=False)
-        async with httpx2.AsyncClient(
-            verify=self._tls, timeout=read_timeout_s, trust_env=False
+        async with open_client(
+            max_bytes,
+            block_s=BLOCK_S if max_bytes is None else None,
+            verify=self._tls,
+            timeout=ANSWER_TIMEOUT_S,
+            trust_env=False,
         ) as client:
-            response = await _send(client, addresses, target, headers)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                addresses = await _resolve(target, host_may_be_private)
+                if not addresses:
+                    raise InvalidField(
+                        field=field, problem=f"the host '{target.host}' has no public address"
+                    )
+                response = await _send(client, addresses, target, headers)
             try:
                 yield response
             finally:
@@ -140,7 +153,7 @@ async def _send(
 def _request(
     client: httpx2.AsyncClient, address: str, url: httpx2.URL, headers: Mapping[str, str]
 ) -> httpx2.Request:
-    host = {"host": url.netloc.decode("ascii"), "accept-encoding": "identity"}
+    host = {"host": url.netloc.decode("ascii")}
     return client.build_request(
         "GET",
         url.copy_with(host=address),
@@ -149,15 +162,10 @@ def _request(
     )
 
 
-async def _read(response: httpx2.Response, field: str, host: str, max_bytes: int) -> bytes:
+async def _read(response: httpx2.Response, field: str, host: str) -> bytes:
     if response.status_code != httpx2.codes.OK:
         problem = f"'{host}' answered with status {response.status_code}"
         if response.has_redirect_location:
             problem = f"'{host}' redirects to another address, which is not followed"
         raise InvalidField(field=field, problem=problem)
-    content = bytearray()
-    async for chunk in response.aiter_raw():
-        content += chunk
-        if len(content) > max_bytes:
-            raise TooLong(field=field, length=len(content), limit=max_bytes, unit="bytes")
-    return bytes(content)
+    return await response.aread()

@@ -1,6 +1,5 @@
 """Finds the files that the source of an added model means, before anything is downloaded."""
 
-import asyncio
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -69,11 +68,8 @@ class AddedModelSources:
             from inference_svc.models.huggingface import find_files
 
             try:
-                return await asyncio.to_thread(
-                    find_files,
-                    source,
-                    with_projector=with_projector,
-                    with_adapter=field == "source",
+                return await find_files(
+                    source, with_projector=with_projector, with_adapter=field == "source"
                 )
             except StartupError as error:
                 raise InvalidField(field=field, problem=str(error)) from error

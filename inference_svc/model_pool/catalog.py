@@ -5,7 +5,7 @@ opened on first use; and an engine, while the model is loaded.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -198,6 +198,9 @@ class Catalog:
         self._names: dict[str, ModelEntry] = {}
         self._load_marker: LoadMarker | None = None
         self.pending: dict[str, PendingModel] = {}
+        self.registered_adapters: Set[str] = frozenset()
+        """Names of the adapters that the control service wants loaded, also of those that are not
+        loaded yet, or cannot be."""
         for model in models:
             self._models.append(model)
             for name in (model.name, *model.aliases):
@@ -214,12 +217,17 @@ class Catalog:
         """Whether a model has this name or alias."""
         return name in self._names
 
-    def check_free(self, name: str) -> None:
-        """Raise `ModelExists` or `AdapterExists` if a model or an adapter has this name."""
+    def check_no_model(self, name: str) -> None:
+        """Raise `ModelExists` if a model, also a pending one, has this name or alias."""
         is_unloading = any(name == model.name for model in self)  # and not found any more
         if name in self._names or self.find_pending(name) or is_unloading:
             raise ModelExists(model=name)
-        if any(name == each.name for model in self for each in model.adapters.current()):
+
+    def check_free(self, name: str) -> None:
+        """Raise `ModelExists` or `AdapterExists` if a model or an adapter has this name."""
+        self.check_no_model(name)
+        loaded = (each.name for model in self for each in model.adapters.current())
+        if name in self.registered_adapters or name in loaded:
             raise AdapterExists(adapter=name)
 
     def add(self, model: ModelEntry) -> None:

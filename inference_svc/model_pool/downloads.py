@@ -18,19 +18,26 @@ from typing import Final
 
 import httpx2
 
-from inference_svc.media.fetcher import MediaFetcher
+from inference_svc.media.fetcher import ANSWER_TIMEOUT_S, MediaFetcher
 from inference_svc.models.file_identity import FileStamp, hash_files
 from inference_svc.models.sources import DownloadFile
 from svc_kit.errors import DownloadFailed, StorageFailed
+from svc_kit.http_client import (
+    BLOCK_BYTES,
+    BLOCK_S,
+    MAX_REDIRECTS,
+    ResponseRejected,
+    declared_bytes,
+    open_client,
+)
 from svc_kit.local_files import disk_errors
 
 log = logging.getLogger(__name__)
 ATTEMPTS: Final = 5
-"""Consecutive ones without a new byte, after which a download fails."""
-_READ_TIMEOUT_S: Final = 30.0
-_MAX_REDIRECTS: Final = 5
-_WRITE_BYTES: Final = 1 << 20
-_CONTENT_RANGE: Final = re.compile(r"bytes (?P<start>\d+)-\d+/(?P<total>\d+)")
+"""Consecutive ones with less than a MiB, after which a download fails."""
+_CONTENT_RANGE: Final = re.compile(
+    r"bytes (?P<start>[0-9]{1,18})-(?P<last>[0-9]{1,18})/(?P<total>[0-9]{1,18})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +142,10 @@ class ModelDownloader:
             try:
                 await self._continue(file, part, report)
                 return
+            except ResponseRejected as error:
+                raise DownloadFailed(file=file.name, problem=str(error)) from None
             except (httpx2.TransportError, OSError) as error:
-                failures = 1 if part.size > before else failures + 1
+                failures = 1 if part.size - before >= BLOCK_BYTES else failures + 1
                 if failures == ATTEMPTS:
                     problem = str(error) or type(error).__name__
                     raise DownloadFailed(file=file.name, problem=problem) from None
@@ -158,10 +167,13 @@ class ModelDownloader:
                     return  # complete; the caller compares its digest
                 part.discard()
                 raise httpx2.ReadError("the server has less of it")
-            start, total = _extent(response, offset)
             if not response.is_success:
                 problem = f"the server answered with status {response.status_code}"
                 raise DownloadFailed(file=file.name, problem=problem)
+            start, total = _extent(response, offset)
+            if start and etag not in ("", response.headers.get("etag", "")):
+                part.discard()
+                raise httpx2.ReadError("the file changed meanwhile")
             if file.size_bytes and total != file.size_bytes:
                 problem = f"the server has {total} bytes, not {file.size_bytes}"
                 raise DownloadFailed(file=file.name, problem=problem)
@@ -171,6 +183,8 @@ class ModelDownloader:
                     report(DownloadProgress(file.name, file.sha256, start + completed, total))
 
                 await _write_body(response, output, on_bytes)
+            if part.size != total:
+                raise httpx2.ReadError(f"the server sent {part.size} of {total} bytes")
 
     @asynccontextmanager
     async def _open(
@@ -181,13 +195,13 @@ class ModelDownloader:
                 yield response
             return
         url = file.source
-        for _ in range(_MAX_REDIRECTS):
-            async with self._fetcher.stream("source", url, headers, _READ_TIMEOUT_S) as response:
+        for _ in range(MAX_REDIRECTS):
+            async with self._fetcher.stream("source", url, headers, None) as response:
                 if not response.has_redirect_location:
                     yield response
                     return
                 url = str(httpx2.URL(url).join(response.headers["location"]))
-        raise DownloadFailed(file=file.name, problem=f"more than {_MAX_REDIRECTS} redirects")
+        raise DownloadFailed(file=file.name, problem=f"more than {MAX_REDIRECTS} redirects")
 
 
 async def verify_file(path: Path, sha256: str, report: Report) -> None:
@@ -205,23 +219,28 @@ async def _open_on_hub(source: str, headers: Mapping[str, str]) -> AsyncIterator
     from inference_svc.models.huggingface import file_request
 
     url, credentials = await asyncio.to_thread(file_request, source)
-    identity = {"accept-encoding": "identity"}
     async with (
-        httpx2.AsyncClient(timeout=_READ_TIMEOUT_S, follow_redirects=True) as client,
-        client.stream("GET", url, headers={**credentials, **headers, **identity}) as response,
+        open_client(
+            None, block_s=BLOCK_S, timeout=ANSWER_TIMEOUT_S, follow_redirects=True
+        ) as client,
+        client.stream("GET", url, headers={**credentials, **headers}) as response,
     ):
         yield response
 
 
 def _extent(response: httpx2.Response, offset: int) -> tuple[int, int]:
-    """Where the body starts in the file, and the size of the file; 0 if it is not known."""
-    if response.status_code == httpx2.codes.PARTIAL_CONTENT:
-        match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
-        if match is None or int(match["start"]) != offset:
-            raise httpx2.RemoteProtocolError("the server sent another range")
-        return offset, int(match["total"])
-    length = response.headers.get("content-length", "")
-    return 0, int(length) if length.isdigit() else 0
+    """Where the body starts in the file, and the size of the file. Raises `ResponseRejected` if the
+    body is not the rest of the file."""
+    length = declared_bytes(response) or 0
+    if response.status_code != httpx2.codes.PARTIAL_CONTENT:
+        return 0, length
+    match = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    if match is None:
+        raise ResponseRejected("the server sent a part of the file without its place")
+    start, last, total = map(int, match.group("start", "last", "total"))
+    if (start, last, length) != (offset, total - 1, total - offset):
+        raise ResponseRejected("the server sent another part of the file")
+    return start, total
 
 
 async def _write_body(
@@ -232,7 +251,7 @@ async def _write_body(
     try:
         async for chunk in response.aiter_raw():
             block += chunk
-            if len(block) >= _WRITE_BYTES:
+            if len(block) >= BLOCK_BYTES:
                 completed += await _write(output, block)
                 on_bytes(completed)
     except httpx2.TransportError:

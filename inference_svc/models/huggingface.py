@@ -4,12 +4,21 @@ files of a repository for downloads at run time.
 Import this module only to download: the client library takes a second to import.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import httpx2
-from huggingface_hub import HfApi, get_token, hf_hub_download, hf_hub_url
+from huggingface_hub import (
+    constants,
+    get_token,
+    hf_hub_download,
+    hf_hub_url,
+    set_client_factory,
+)
 from huggingface_hub.errors import (
     EntryNotFoundError,
     GatedRepoError,
@@ -19,6 +28,12 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported, but not in __all__
+    build_hf_headers,
+    hf_raise_for_status,
+    validate_repo_id,
+)
+from pydantic import BaseModel, Field, ValidationError
 
 from inference_svc.models.sources import (
     DownloadFile,
@@ -28,8 +43,24 @@ from inference_svc.models.sources import (
     is_projector,
     remote_parts,
 )
+from svc_kit import http_client
 from svc_kit.errors import DownloadFailed
 from svc_kit.lifecycle import StartupError
+
+
+def _download(*args: Any, **kwargs: Any) -> str:
+    """`hf_hub_download` with a client whose bodies are limited."""
+    hooks: dict[str, list[Callable[..., Any]]] = {"response": [http_client.limit_download]}
+    set_client_factory(
+        lambda: httpx2.Client(
+            event_hooks=hooks,
+            follow_redirects=True,
+            max_redirects=http_client.MAX_REDIRECTS,
+            timeout=_TIMEOUT_S,
+        )
+    )
+    path: str = hf_hub_download(*args, **kwargs)
+    return path
 
 
 class HuggingFaceDownloads:
@@ -38,7 +69,7 @@ class HuggingFaceDownloads:
     The client reads HF_TOKEN, for private and gated repositories, and HF_ENDPOINT, for a mirror.
     """
 
-    def __init__(self, folder: Path, client: Callable[..., str] = hf_hub_download) -> None:
+    def __init__(self, folder: Path, client: Callable[..., str] = _download) -> None:
         self._folder = folder
         self._client = client
 
@@ -61,10 +92,10 @@ class HuggingFaceDownloads:
             raise StartupError(f"model {remote}: {_explain(error, self._folder)}") from error
 
 
-def find_files(
+async def find_files(
     source: str, *, with_projector: bool, with_adapter: bool
 ) -> tuple[DownloadFile, ...]:
-    """Return the files of a model in a repository, at its current commit. Blocks.
+    """Return the files of a model in a repository, at its current commit.
 
     Args:
         source: hf:owner/repository/file.gguf[@revision], or hf:owner/repository[:QUANTIZATION] for
@@ -76,12 +107,12 @@ def find_files(
 
     Raises:
         StartupError: the source is invalid, or there is no such repository or file.
-        DownloadFailed: the Hub cannot be reached.
+        DownloadFailed: the Hub cannot be reached, or its answer is not one.
     """
     match = _REPOSITORY.fullmatch(source)
     remote = None if match else ModelReference(None, source).remote
     repository = match["repository"] if match else remote.repository if remote else ""
-    listed = _list_repository(repository, remote.revision if remote else None)
+    listed = await _list_repository(repository, remote.revision if remote else None)
     names = sorted(name for name in listed if name.endswith(".gguf"))
     projectors = [name for name in names if is_projector(name)]
     others = [name for name in names if not is_projector(name)]
@@ -112,12 +143,50 @@ def file_request(source: str) -> tuple[str, dict[str, str]]:
 
 
 _ADAPTER_SHARE = 3
+_TIMEOUT_S: Final = 10.0
+_LISTING_BYTES: Final = 8 << 20
+_NAME_BYTES: Final = 200
+_PROBLEM_CHARACTERS: Final = 300
 _REPOSITORY = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(:(?P<quantization>[\w.-]+))?")
 
 
-def _list_repository(repository: str, revision: str | None) -> dict[str, DownloadFile]:
+class _Lfs(BaseModel):
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class _Sibling(BaseModel):
+    rfilename: str
+    size: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    lfs: _Lfs | None = None
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its name can be that of a file here, and be printed."""
+        return self.rfilename.isprintable() and len(self.rfilename.encode()) <= _NAME_BYTES
+
+
+class _Repository(BaseModel):
+    """What is read of the Hub's answer about a repository."""
+
+    sha: Annotated[str, Field(pattern="^[0-9a-f]{40,64}$")]
+    siblings: list[_Sibling] = Field(default_factory=list)
+
+
+async def _list_repository(repository: str, revision: str | None) -> dict[str, DownloadFile]:
+    """The files of a repository by name. Raises `StartupError` and `DownloadFailed`."""
+    path = f"{repository}/revision/{quote(revision, safe='')}" if revision else repository
     try:
-        info = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=10)
+        validate_repo_id(repository)
+        response = await http_client.get(
+            f"{constants.ENDPOINT}/api/models/{path}",
+            max_bytes=_LISTING_BYTES,
+            timeout_s=_TIMEOUT_S,
+            headers=await asyncio.to_thread(build_hf_headers),
+            params={"blobs": "true"},
+            follow_redirects=True,
+        )
+        hf_raise_for_status(response)
+        info = await asyncio.to_thread(_Repository.model_validate_json, response.content)
     except (
         GatedRepoError,
         HFValidationError,
@@ -125,10 +194,15 @@ def _list_repository(repository: str, revision: str | None) -> dict[str, Downloa
         RevisionNotFoundError,
     ) as error:
         raise StartupError(_explain(error)) from error
-    except (HfHubHTTPError, httpx2.TransportError) as error:
-        raise DownloadFailed(
-            file=repository, problem=f"the Hub does not answer: {error}"
-        ) from error
+    except TimeoutError as error:
+        problem = f"the Hub did not answer within {_TIMEOUT_S:g} seconds"
+        raise DownloadFailed(file=repository, problem=problem) from error
+    except ValidationError as error:
+        problem = "the answer of the Hub does not describe a repository"
+        raise DownloadFailed(file=repository, problem=problem) from error
+    except (HfHubHTTPError, httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        problem = f"the Hub does not answer: {str(error)[:_PROBLEM_CHARACTERS]}"
+        raise DownloadFailed(file=repository, problem=problem) from error
     return {
         each.rfilename: DownloadFile(
             source=f"hf:{repository}/{each.rfilename}@{info.sha}",
@@ -136,7 +210,8 @@ def _list_repository(repository: str, revision: str | None) -> dict[str, Downloa
             sha256=each.lfs.sha256 if each.lfs else "",
             size_bytes=each.size or 0,
         )
-        for each in info.siblings or ()
+        for each in info.siblings
+        if each.is_usable
     }
 
 

@@ -30,7 +30,6 @@ from svc_kit.errors import (
     DomainError,
     InvalidField,
     MissingField,
-    ModelExists,
 )
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, PrivateFile
@@ -202,8 +201,7 @@ class AdapterService:
         return model
 
     def _check_name(self, key: AdapterKey, model: str) -> None:
-        if self._catalog.has_model(key.name):
-            raise ModelExists(model=key.name)
+        self._catalog.check_no_model(key.name)
         before = self._catalog.find_adapter_model(key.name, key.project)
         if before is not None and before.name != model:
             raise AdapterExists(adapter=key.name)

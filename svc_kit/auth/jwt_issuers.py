@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import jwt
-from jwt import PyJWK, PyJWKClient, PyJWKClientError, PyJWKSet
+import orjson
+from jwt import PyJWK, PyJWKSet
 
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
@@ -31,12 +32,13 @@ MAX_STALE_S: Final = 24 * 3600.0
 UNKNOWN_KEY_INTERVAL_S: Final = 30.0
 """Tokens with an unknown key cause at most one fetch in this time."""
 _TIMEOUT_S: Final = 5.0
+_DOCUMENT_BYTES: Final = 256 * 1024
 _MAX_SUBJECT: Final = 255
 
 ProjectCheck = Callable[[str], Awaitable[None]]
 """Raises ProjectArchived for an archived project, UpstreamUnavailable if its state is unknown."""
-Fetch = Callable[[], Sequence[PyJWK]]
-"""Fetches the keys of an issuer, blocking. Raises PyJWKClientError, PyJWKSetError or ValueError."""
+Fetch = Callable[[], Awaitable[Sequence[PyJWK]]]
+"""Fetches the keys of an issuer. Raises OSError or ValueError."""
 
 
 class IssuerKeys:
@@ -93,8 +95,8 @@ class IssuerKeys:
 
     async def _fetch_keys(self) -> None:
         try:
-            keys = await asyncio.to_thread(self._fetch)
-        except (PyJWKClientError, jwt.PyJWKSetError, OSError, ValueError) as error:
+            keys = await self._fetch()
+        except (OSError, ValueError) as error:
             _log.warning("the keys of the issuer %s cannot be fetched: %s", self._name, error)
             return
         self._keys = {key.key_id: key for key in keys if key.public_key_use in ("sig", None)}
@@ -186,28 +188,54 @@ class JwtIssuers:
 
 
 def _fetcher(settings: IssuerSettings) -> Fetch:
-    context = None
-    if settings.ca_file is not None:
-        context = ssl.create_default_context(cafile=settings.ca_file)
+    context = ssl.create_default_context(cafile=settings.ca_file)  # None: those of the system
 
-    def fetch_json(url: str) -> dict[str, Any]:
-        # PyJWT's client follows no redirects, and opens http and https only.
-        client = PyJWKClient(url, cache_jwk_set=False, timeout=_TIMEOUT_S, ssl_context=context)
-        document: dict[str, Any] = client.fetch_data()
+    async def fetch_json(url: str) -> Mapping[str, Any]:
+        # Imported here because httpx2 is slow to import and seldom needed.
+        import httpx2
+
+        from svc_kit import http_client
+
+        try:
+            response = await http_client.get(
+                url, max_bytes=_DOCUMENT_BYTES, timeout_s=_TIMEOUT_S, verify=context
+            )
+            response.raise_for_status()  # also for redirects, which are not followed
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ValueError(f"{url}: {error!r}") from error
+        document = orjson.loads(response.content)
+        if not isinstance(document, dict):
+            raise ValueError(f"{url} is not a JSON object")
         return document
 
-    def fetch() -> Sequence[PyJWK]:
+    async def fetch() -> Sequence[PyJWK]:
         url = settings.jwks_url
         if url is None:
             base = settings.issuer.rstrip("/")
-            document = fetch_json(f"{base}/.well-known/openid-configuration")
+            document = await fetch_json(f"{base}/.well-known/openid-configuration")
             if document.get("issuer") != settings.issuer:
-                raise ValueError(f"{base} describes the issuer {document.get('issuer')!r}")
+                raise ValueError(f"{base} describes the issuer {document.get('issuer')!r:.200}")
             url = str(document.get("jwks_uri"))
             settings.check_url(url)
-        return PyJWKSet.from_dict(fetch_json(url)).keys
+        return await asyncio.to_thread(_keys, await fetch_json(url))
 
     return fetch
+
+
+def _keys(document: Mapping[str, Any]) -> Sequence[PyJWK]:
+    """The keys of a set that can be used. Raises ValueError if there is none."""
+    keys = document.get("keys")
+    if not isinstance(keys, list):
+        raise ValueError("the set of keys has no list of keys")
+    texts = [each for each in keys if isinstance(each, dict) and _are_texts(each)]
+    try:
+        return PyJWKSet.from_dict({"keys": texts}).keys
+    except (jwt.PyJWTError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"the set of keys cannot be used: {error!r:.200}") from error
+
+
+def _are_texts(key: Mapping[str, Any]) -> bool:
+    return all(isinstance(key.get(name, ""), str) for name in ("kty", "kid", "alg", "use", "crv"))
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:

@@ -102,6 +102,20 @@ def test_only_the_command_prints() -> None:
     assert violations(prints, allowed=("corral_cli/",)) == []
 
 
+def test_commands_print_through_one_module() -> None:
+    """It escapes what a terminal would obey in the names and answers of servers."""
+
+    def echoes(node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Attribute)
+            and node.attr in ("echo", "secho", "echo_via_pager")
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "click"
+        )
+
+    assert violations(echoes, allowed=("corral_cli/output.py",)) == []
+
+
 def test_nothing_is_validated_by_assert() -> None:
     """`python -O` removes assertions; product code raises."""
     assert violations(lambda node: isinstance(node, ast.Assert)) == []

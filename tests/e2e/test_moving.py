@@ -146,13 +146,16 @@ def test_large_messages_are_imported_singly(
 
 
 def test_a_dry_run_changes_nothing(up: Corral, client: openai.OpenAI, export: Path) -> None:
-    """It prints what would be imported and skipped."""
+    """It prints what would be imported and skipped, and models that the server does not have."""
     before = client.beta.assistants.list(limit=1).data
-    result = corral(up, "import", "assistants", export, "--dry-run")
+    result = corral(
+        up, "import", "assistants", export, "--dry-run", "--no-search", "--target", up.target
+    )
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("would import 1 assistants, 1 threads, 4 messages, 1 files, ")
-    assert "skipped: 1 messages without content" in result.stderr
+    assert result.stdout.startswith("would import 1 assistants, 1 threads, 3 messages, 1 files, ")
+    assert "skipped: 1 messages without content: msg_old3" in result.stderr
+    assert "not served: 1 assistants with the model 'gpt-4o': asst_old" in result.stderr
     assert client.beta.assistants.list(limit=1).data == before
     assert not export.with_name(export.name + ".ids").exists()
 

@@ -21,6 +21,11 @@ class ModelHub:
     files: dict[str, bytes]
     endpoint: str = ""
     has_etags: bool = True
+    has_lengths: bool = True
+    joins_versions: bool = False
+    """Whether it sends the rest of the file that it has now, whatever `if-range` says."""
+    content_range: str = ""
+    """Sent instead of the right one."""
     cuts: list[int] = field(default_factory=list)
     gate: threading.Event | None = None
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -95,17 +100,23 @@ class _Handler(BaseHTTPRequestHandler):
         etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"etag": etag} if self.hub.has_etags else {}
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("range", ""))
-        start = int(span[1]) if span and self.headers.get("if-range", etag) == etag else 0
+        is_same = self.hub.joins_versions or self.headers.get("if-range", etag) == etag
+        start = int(span[1]) if span and is_same else 0
         if start >= len(content) > 0 and span:
             self._send(416, {"content-range": f"bytes */{len(content)}"}, b"")
             return
         if start:
-            headers["content-range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            right = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            headers["content-range"] = self.hub.content_range or right
         self._send(206 if start else 200, headers, content[start:])
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)
-        for name, value in {**headers, "content-length": str(len(body))}.items():
+        if self.hub.has_lengths:
+            headers = {**headers, "content-length": str(len(body))}
+        else:
+            self.close_connection = True
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if status >= 300 or self.path.startswith("/api/"):

@@ -1,6 +1,7 @@
 """Samples and scores all rows of a step; slow rows are distributed over threads."""
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -41,6 +42,9 @@ class RowSampler:
         try:
             chain = _chain(task)
             token = chain.sample(row, task.draw, scratch, task.mask)
+            if not math.isfinite(row[token]):
+                log.error("the model computed a logit that is not finite")
+                return SampleFailure("the logits are not finite")
             return SampledToken(token, chain.logprobs(row, token, scratch))
         except Exception as error:  # the settings of one request must not fail the others
             log.exception("sampling failed")

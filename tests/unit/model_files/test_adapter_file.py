@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
-from model_files.adapter_file import AdapterMismatch, describe_adapter
+from model_files.adapter_file import AdapterMismatch, describe_adapter, read_adapter
 from model_files.gguf import ModelFileInvalid
 from tests.support.gguf_files import F32Tensor, gguf_bytes
 
@@ -184,6 +184,36 @@ def test_every_value_must_be_finite(
     else:
         with pytest.raises(ModelFileInvalid, match="not finite"):
             describe_adapter(files.adapter, [files.model])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "largest", "is_usable"),
+    [
+        (16.0, 60.0, True),
+        (1e38, 1.0, False),
+        (-1e38, 1.0, False),
+        (0.0, 1.0, True),
+        (16.0, 1e30, False),
+        (0.0, 1e30, False),
+        (3e38, 3e38, False),
+    ],
+)
+def test_values_that_overflow_are_refused(
+    files: Files, alpha: float, largest: float, is_usable: bool
+) -> None:
+    """Finite ones whose product is not finite in the model: of the weights, and of alpha. Without
+    an alpha of its own an adapter has the factor 1."""
+    ones = np.ones(8 * 32, "<f4").tobytes()
+    files.check(adapter__lora__alpha=alpha)
+    overwrite_matrix(files, 0, np.full(64 * 8, largest, "<f4").tobytes() + ones)
+
+    if is_usable:
+        assert describe_adapter(files.adapter, [files.model]).rank == 8
+    else:
+        with pytest.raises(ModelFileInvalid, match="too large"):
+            describe_adapter(files.adapter, [files.model])
+        with pytest.raises(ModelFileInvalid, match="too large"):
+            read_adapter(files.adapter)
 
 
 def test_other_types_are_refused(files: Files) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from corral.control.v1 import adapter_pb2
+from corral.inference.v1 import inference_service_pb2, model_pb2
 from google.protobuf.duration_pb2 import Duration
 
 from control_svc.adapters.model import Adapter
@@ -20,11 +21,13 @@ from control_svc.adapters.sync import AdapterSync
 from control_svc.blobs.local import FolderBlobs
 from model_files.adapter_facts import AdapterFacts
 from svc_kit import errors
+from svc_kit.auth.authenticator import build_authenticator
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from tests.support.control import RunningControl, run_control
+from tests.support.control import RunningControl, run_control, write_service_token
 from tests.support.gguf_files import F32Tensor
 from tests.support.jobs import open_test_database
 from tests.support.registry import Registry, adapter_bytes, lora_pair
+from tests.support.rpc_servers import ScriptedInference, run_rpc_server
 
 READY = adapter_pb2.AdapterReport.STATE_READY
 LOADING = adapter_pb2.AdapterReport.STATE_LOADING
@@ -226,6 +229,41 @@ async def test_a_repeated_replacement_returns_the_replaced_adapter(
     assert first.id == again.id
     assert second == again
     assert len(running.stored()) == 1
+
+
+async def test_an_adapter_cannot_have_the_name_of_a_model(tmp_path: Path) -> None:
+    """By the inference service, which answers for aliases too. The name of an adapter is free for
+    its replacement, and nothing is refused while that service is away."""
+
+    class Models(ScriptedInference):
+        async def GetModel(self, request: Any, context: Any) -> Any:
+            """Two models and an adapter."""
+            model = {
+                "chat": model_pb2.Model(name="chat"),
+                "alias": model_pb2.Model(name="chat", aliases=["alias"]),
+                "voice": model_pb2.Model(name="voice", parent="chat"),
+            }.get(request.model)
+            if request.model == "coming":
+                raise errors.ModelLoading(model="coming", retry_after=1.0)
+            if model is None:
+                raise errors.ModelNotFound(model=request.model)
+            return inference_service_pb2.GetModelResponse(model=model)
+
+    authenticator = build_authenticator(
+        listen="127.0.0.1:0", service_token_file=write_service_token(tmp_path)
+    )
+    async with run_rpc_server(Models(), authenticator=authenticator) as inference:
+        target = inference.target
+        async with run_control(tmp_path, inference_target=target) as running:
+            registry = Registry.of(running.client)
+            for name in ("chat", "alias", "coming"):
+                with pytest.raises(errors.ModelExists):
+                    await registry.create(name=name)
+            await registry.create(name="voice")
+            await registry.create(name="voice", replace=True)
+            assert await list_names(registry) == ["voice"]
+    async with run_control(tmp_path, inference_target=target) as running:
+        assert (await Registry.of(running.client).create(name="chat")).name == "chat"
 
 
 async def test_adapters_per_project_and_file_bytes_are_limited(

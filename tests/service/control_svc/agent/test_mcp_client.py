@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -177,3 +178,52 @@ async def test_a_call_times_out() -> None:
         waiting = servers(shop.url, timeout_s=2).call(LABEL, "wait", {"ware": "tea"})
         with pytest.raises(McpError, match="within 2 seconds"):
             await waiting
+
+
+@pytest.mark.parametrize("location", ["/mcp", "http://user:secret@127.0.0.1:{port}/mcp"])
+async def test_redirects_that_lead_nowhere_are_ended(location: str) -> None:
+    """After a few; the error does not name the address, which may be internal."""
+    requests: list[bytes] = []
+
+    def reply(head: bytes, _body: bytes) -> bytes:
+        requests.append(head)
+        port = head.partition(b"127.0.0.1:")[2].partition(b"\r")[0].decode()
+        return always("307 Go", location=location.format(port=port))(b"", b"")
+
+    async with serve_http(reply) as url:
+        with pytest.raises(McpError, match="redirects") as failed:
+            await servers(url).tools(LABEL)
+
+    assert "127.0.0.1" not in str(failed.value)
+    assert len(requests) <= 10
+
+
+async def test_a_stream_is_not_resumed_in_a_busy_loop() -> None:
+    """`retry: 0` makes it wait no less than the shortest time between two requests."""
+    event = b"retry: 0\nid: 1\ndata:\n\n"
+    stream = always("200 OK", event, content_type="text/event-stream")
+    requests: list[bytes] = []
+
+    def reply(head: bytes, body: bytes) -> bytes | None:
+        requests.append(head)
+        return EMPTY if b'"id"' not in body and head.startswith(b"POST") else stream(head, body)
+
+    async with serve_http(reply) as url:
+        with pytest.raises(McpError):
+            await servers(url, timeout_s=3).tools(LABEL)
+
+    assert len(requests) < 15
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/html"])
+@pytest.mark.parametrize("body", [b"<html>", b'data: {"jsonrpc": 5, "id": []}\n\n'])
+async def test_an_answer_that_is_not_mcp_is_named_without_its_text(kind: str, body: bytes) -> None:
+    """Neither the text of the validation nor the answer reaches the caller."""
+    async with serve_http(always("200 OK", body, content_type=kind)) as url:
+        with pytest.raises(McpError) as failed:
+            await servers(url, timeout_s=5).tools(LABEL)
+
+    assert not {"validation", "pydantic", "html>", "127.0.0.1"} & set(
+        re.split(r"[ /:]", str(failed.value))
+    )
+    assert len(str(failed.value)) < 200

@@ -91,13 +91,18 @@ class Migration:
         self.files = folder / "export.jsonl.files"
         self.files.mkdir()
         self.server = Server(self.client.channel)
+        self.skipped: dict[str, list[str]] = {}
 
     async def run(
-        self, *lines: dict[str, Any], id_map: str = "ids", adds_left: int | None = None
+        self,
+        *lines: dict[str, Any],
+        id_map: str = "ids",
+        adds_left: int | None = None,
+        is_dry: bool = False,
     ) -> dict[str, int]:
         """Import the lines, all messages but the first singly. Return the counts by kind."""
         self.export.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        with KillingIdMap(self.map_path(id_map), "here") as ids:
+        with KillingIdMap(self.map_path(id_map), "here", is_stored=not is_dry) as ids:
             ids.adds_left = adds_left
             translator = Translator({}, "", ids.get, with_search=True)
             importer = Importer(
@@ -109,6 +114,7 @@ class Migration:
                 max_initial_messages=1,
             )
             _ = [step async for step in importer.steps()]
+        self.skipped = {name: ids for name, ids in translator.skipped.items() if ids}
         return {kind: count for kind, count in importer.counts.items() if count}
 
     def new_id(self, old: str, id_map: str = "ids") -> str:
@@ -167,6 +173,32 @@ async def test_deleted_objects_are_imported_again_with_another_map(migration: Mi
     assert first == again == {"files": 1, "vector stores": 1, "threads": 1, "messages": 2}
     assert store.file_counts.completed == 1
     assert len(there.messages) == 2
+
+
+async def test_a_dry_run_says_what_the_import_does(migration: Migration) -> None:
+    """With what is skipped, by its ids: a file that is missing, and what refers to it."""
+    (migration.files / "file-old").write_text("The fox is called Zorbo.")
+    missing = {**FILE, "id": "file-gone"}
+    attachments: Any = [{"file_id": each, "tools": []} for each in ("file-old", "file-gone")]
+    messages = (make_message(0, attachments=attachments), make_message(1, content=[]))
+    expired = {**STORE, "id": "vs_gone", "status": "expired"}
+    lines = (FILE, missing, STORE, STORE_FILE, expired, ASSISTANT, THREAD, *messages)
+    planned = await migration.run(*lines, is_dry=True), migration.skipped
+    before = await migration.num_objects()
+    done = await migration.run(*lines), migration.skipped
+
+    assert planned == done
+    assert before == {"files": 0, "stores": 0, "assistants": 0, "threads": 0}
+    assert done == (
+        {"files": 1, "vector stores": 1, "assistants": 1, "threads": 1, "messages": 1},
+        {
+            "files without their content": ["file-gone"],
+            "references to files that were not imported": ["file-gone"],
+            "expired vector stores": ["vs_gone"],
+            "messages without content": ["msg_old1"],
+        },
+    )
+    assert (await migration.run(*lines, is_dry=True)) == {}
 
 
 async def test_an_interrupted_import_creates_everything_once(migration: Migration) -> None:

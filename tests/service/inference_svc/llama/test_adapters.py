@@ -1,5 +1,6 @@
 """LoRA adapters on llama.cpp and the demo model."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,9 +11,13 @@ import pytest
 from inference_svc.engine.backend import AdapterLoadError
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter
+from inference_svc.engine.events import Failed
+from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, AppliedAdapter, adapter_stack
+from inference_svc.engine.sampling_params import Sampling
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
+from model_files.gguf import read_header
+from svc_kit.errors import InvalidField
 from tests.support.llama_engines import (
     make_engine,
     open_backend,
@@ -121,3 +126,31 @@ def test_stacks_do_not_affect_each_other(backend: LlamaBackend) -> None:
 
     assert together == alone * 3
     assert len(set(alone)) == len(STACKS)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling()])
+def test_an_adapter_that_overflows_in_the_model_is_the_callers_error(
+    backend: LlamaBackend, tmp_path: Path, sampling: Sampling
+) -> None:
+    """Although each of its values is finite: no token is sampled by chance from logits that are
+    not. Requests without it are not affected."""
+    raw = bytearray(FILES["pirate"].read_bytes())
+    header = read_header(FILES["pirate"], keep_tensors=True)
+    for tensor in header.tensors:
+        start = header.data_start + tensor.offset
+        length = 2 * math.prod(tensor.shape)
+        if tensor.name.endswith(".lora_b"):
+            raw[start : start + length] = np.float16(4000).tobytes() * (length // 2)
+    path = tmp_path / "large.gguf"
+    path.write_bytes(raw)
+    engine = make_adapter_engine(backend)
+    engine.adapters.load("large", path)
+    stack = adapter_stack([AppliedAdapter("large", 1.0)])
+    events = run_engine(
+        engine,
+        text_request(backend, 0, "Hi", adapters=stack, sampling=sampling, max_tokens=4),
+        text_request(backend, 1, "Hi", sampling=sampling, max_tokens=4),
+    )
+    failures = {event.sequence_id: event.error for event in events if isinstance(event, Failed)}
+
+    assert {number: type(error) for number, error in failures.items()} == {0: InvalidField}

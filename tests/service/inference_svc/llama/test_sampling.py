@@ -312,3 +312,14 @@ def test_rows_on_threads_give_the_same_results(backend: ComparingBackend) -> Non
 
     assert mixed > 100
     assert backend.num_parallel > 100
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(), Sampling(top_k=5)])
+def test_logits_that_are_not_finite_are_a_failure(
+    backend: LlamaBackend, sampling: Sampling
+) -> None:
+    """Not a token by chance: of a damaged model, or of an adapter with too large values."""
+    row = np.full(backend.limits.vocabulary_size, np.nan, np.float32)
+    task = SampleTask(0, backend.new_sampler(make_request(sampling=sampling)), 0)
+
+    assert isinstance(backend._row_sampler._sample(task, row), SampleFailure)

@@ -94,6 +94,52 @@ async def test_parts_of_two_versions_are_never_joined(hub: ModelHub, tmp_path: P
         assert path.read_bytes() == CONTENT[::-1]
 
 
+async def test_a_server_that_joins_versions_is_not_believed(hub: ModelHub, tmp_path: Path) -> None:
+    """Its 206 has another ETag: the file is downloaded from its begin."""
+    hub.cuts, hub.joins_versions = [1_000_000] + [0] * ATTEMPTS, True
+    await failure(hub, make_file(hub), tmp_path)
+    hub.files[NAME], hub.cuts = CONTENT[::-1], []
+    path = await download(hub, make_file(hub), tmp_path)
+
+    assert path.read_bytes() == CONTENT[::-1]
+    assert hub.ranges(NAME)[-2:] == ["bytes=1000000-", ""]
+
+
+@pytest.mark.parametrize(
+    "content_range",
+    [
+        "bytes 1000000-1999999/3500000",
+        "bytes 0-3499999/3500000",
+        "bytes 1000000-3499999/9999999999999999999999",
+        "bytes 1000000-3499999/*",
+        "nonsense",
+    ],
+)
+async def test_another_part_than_the_rest_is_refused(
+    hub: ModelHub, tmp_path: Path, content_range: str
+) -> None:
+    """What was received stays for a server that answers with the rest."""
+    hub.cuts, hub.content_range = [1_000_000], content_range
+    error = await failure(hub, make_file(hub), tmp_path)
+    hub.content_range = ""
+
+    assert isinstance(error, DownloadFailed)
+    assert "part of the file" in error.message
+    assert (await download(hub, make_file(hub), tmp_path)).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("digest", ["", DIGEST])
+async def test_a_file_without_a_length_is_refused(
+    hub: ModelHub, tmp_path: Path, digest: str
+) -> None:
+    """It could fill the disk."""
+    hub.has_lengths = False
+    error = await failure(hub, make_file(hub, sha256=digest), tmp_path)
+
+    assert "does not say how long" in error.message
+    assert len(hub.requests) == 1
+
+
 async def test_a_server_that_sends_nothing_is_given_up(hub: ModelHub, tmp_path: Path) -> None:
     """After some attempts; what was received stays for the next try."""
     hub.cuts = [1_000_000] + [0] * (ATTEMPTS + 1)

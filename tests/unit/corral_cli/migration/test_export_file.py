@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from corral_cli.__main__ import cli
-from corral_cli.migration.export_file import index_export
+from corral_cli.migration.export_file import MAX_LINE_BYTES, index_export
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.translator import Translator
 
@@ -58,8 +59,8 @@ def test_a_folder_is_read_like_one_file(tmp_path: Path) -> None:
     write_export(tmp_path, {"id": "asst_1", "object": "assistant"}, name="c.txt")
     export = index_export(tmp_path)
 
-    assert (len(export.threads), export.num_messages, len(export.assistants)) == (1, 1, 0)
-    assert export.num_others == 1
+    assert (len(export.threads), sum(map(len, export.messages.values()))) == (1, 1)
+    assert (len(export.assistants), len(export.others)) == (0, 1)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -81,7 +82,7 @@ def test_duplicates_count_once(tmp_path: Path) -> None:
         write_export(tmp_path, thread, make_message("a", 1), make_message("b", 2), name=name)
     export = index_export(tmp_path)
 
-    assert (len(export.threads), export.num_messages) == (1, 2)
+    assert (len(export.threads), sum(map(len, export.messages.values()))) == (1, 2)
     assert [each["id"] for each in export.messages_of("thread_1")] == ["a", "b"]
 
 
@@ -89,7 +90,7 @@ def test_messages_without_their_thread_are_counted(tmp_path: Path) -> None:
     """They cannot be imported."""
     export = index_export(write_export(tmp_path, make_message("a", 1)))
 
-    assert (export.num_messages, export.num_orphan_messages) == (0, 1)
+    assert (len(export.threads), len(export.orphan_messages)) == (0, 1)
 
 
 def test_a_map_with_a_truncated_line_can_be_continued(tmp_path: Path) -> None:
@@ -107,13 +108,23 @@ def test_a_map_with_a_truncated_line_can_be_continued(tmp_path: Path) -> None:
         assert ids.get("one") is None
 
 
+def test_a_line_without_an_end_is_refused(tmp_path: Path) -> None:
+    """It is not read into memory."""
+    path = tmp_path / "export.jsonl"
+    with path.open("wb") as file:
+        file.truncate(MAX_LINE_BYTES + 2)  # zeros, which take no space
+
+    with pytest.raises(click.ClickException, match="line 1: longer than"):
+        index_export(path)
+
+
 def test_models_are_renamed() -> None:
     """By their old name, or to the default."""
     translator = Translator({"gpt-4o": "demo"}, "", lambda old: None, with_search=True)
     other = Translator({"gpt-4o": "demo"}, "rest", lambda old: None, with_search=True)
 
     def convert_model(translator: Translator, model: str) -> str:
-        return translator.assistant({"model": model}, "").assistant.model
+        return translator.assistant({"id": "asst", "model": model}, "").assistant.model
 
     assert [convert_model(translator, name) for name in ("gpt-4o", "o1")] == ["demo", "o1"]
     assert [convert_model(other, name) for name in ("gpt-4o", "o1")] == ["demo", "rest"]
@@ -125,7 +136,7 @@ def test_an_expired_store_is_skipped() -> None:
     store = {"id": "vs_1", "object": "vector_store", "name": "foxes", "status": "expired"}
 
     assert translator.store(store) is None
-    assert translator.skipped == {"expired vector stores": 1}
+    assert translator.skipped == {"expired vector stores": ["vs_1"]}
 
 
 @pytest.mark.parametrize("export", [".", "../export", "deeper/.."])

@@ -11,6 +11,7 @@ from svc_kit.errors import (
     AdapterBaseMismatch,
     AdapterCrashedEngine,
     AdapterDigestMismatch,
+    AdapterExists,
     EngineRestarting,
 )
 from tests.support.desired import FakeControl, Frontend, make_desired
@@ -50,6 +51,22 @@ async def test_a_desired_adapter_is_downloaded_loaded_and_reported(
         control.set_desired()
         await frontend.wait_for(lambda: frontend.find() is None)
         await frontend.wait_for(lambda: frontend.states() == [])
+
+
+async def test_a_model_cannot_get_the_name_of_a_registered_adapter(
+    tmp_path: Path, control: FakeControl
+) -> None:
+    """Also while the adapter cannot be loaded, and after a restart without the control service."""
+    desired = make_desired("1")
+    async with run_frontend(tmp_path, control) as frontend:
+        frontend.loader.errors[desired.digest] = AdapterBaseMismatch(adapter="voice", problem="no")
+        control.set_desired(desired)
+        await frontend.wait_for(lambda: [state for state, _ in frontend.states()] == ["FAILED"])
+        with pytest.raises(AdapterExists):
+            frontend.catalog.check_free("voice")
+    async with run_frontend(tmp_path, FakeControl()) as restarted:
+        with pytest.raises(AdapterExists):
+            restarted.catalog.check_free("voice")
 
 
 async def test_a_removal_is_reported_when_it_is_done(tmp_path: Path, control: FakeControl) -> None:

@@ -1,10 +1,13 @@
 """One decode and what follows from it, where it succeeds and where it fails."""
 
+from pathlib import Path
+
 import pytest
 
 from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine.events import FinishReason
-from svc_kit.errors import DecodeFailed
+from inference_svc.engine.request import AppliedAdapter
+from svc_kit.errors import DecodeFailed, InvalidField
 from tests.support.fake_backend import (
     FAILING_SEED,
     FakeBackend,
@@ -69,10 +72,14 @@ def test_one_failing_row_fails_alone(code: int) -> None:
 def test_a_failing_sampler_fails_only_its_own_sequence() -> None:
     """Other sequences of the batch are not affected."""
     bench = EngineBench()
-    bench.submit(make_request(0, seed=FAILING_SEED), make_request(1, max_tokens=4))
+    adapted = make_request(2, seed=FAILING_SEED, adapters=(AppliedAdapter("a", 1.0),))
+    bench.engine.adapters.load("a", Path("a.gguf"))
+    bench.submit(make_request(0, seed=FAILING_SEED), make_request(1, max_tokens=4), adapted)
     bench.run()
 
-    assert bench.failures().keys() == {0}
+    assert bench.failures().keys() == {0, 2}
+    assert isinstance(bench.failures()[0].error, DecodeFailed)
+    assert isinstance(bench.failures()[2].error, InvalidField)  # the adapter is the caller's
     assert len(bench.tokens(1)) == 4
 
 

@@ -103,7 +103,7 @@ def test_a_failed_download_is_a_startup_error(
 
 
 FIND = """if True:
-    import json, os, sys
+    import asyncio, json, os, sys
     from tests.support.model_hub import REPOSITORY, run_model_hub
     with run_model_hub({}) as hub:
         os.environ.update(hub.variables)
@@ -111,7 +111,8 @@ FIND = """if True:
         for source, *sizes in map(str.split, sys.argv[1:]):
             hub.files = {name: bytes(int(size)) for name, size in zip(sizes[::2], sizes[1::2])}
             beside, source = source != "/mmproj.gguf", f"hf:{REPOSITORY}{source}".rstrip("-")
-            files = find_files(source, with_projector=beside, with_adapter=beside)
+            files = asyncio.run(
+                find_files(source, with_projector=beside, with_adapter=beside))
             print(*[file.name for file in files])
 """
 

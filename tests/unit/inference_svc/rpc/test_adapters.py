@@ -8,9 +8,9 @@ import pytest
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient, EngineState
-from inference_svc.model_pool.catalog import Catalog, ModelEntry
+from inference_svc.model_pool.catalog import Catalog, ModelEntry, PendingModel
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
-from svc_kit.errors import AdapterExists, InvalidField
+from svc_kit.errors import AdapterExists, InvalidField, ModelExists
 from svc_kit.lifecycle import StartupError
 from tests.support.pooled import make_entry, settle
 
@@ -85,6 +85,19 @@ async def test_concurrent_loads_of_one_name_register_one_adapter(
     (adapter,) = (loaded for entry in catalog for loaded in entry.adapters.current())
     assert adapter.model == "ab"[first]
     adapter.file.close()
+
+
+@pytest.mark.parametrize("name", ["a", "other-name", "coming", "also-coming"])
+async def test_an_adapter_cannot_have_the_name_of_a_model(tmp_path: Path, name: str) -> None:
+    """Or an alias of one, also of one that is being downloaded: no request would reach it."""
+    (tmp_path / "voice.gguf").write_text("weights")
+    catalog = Catalog([make_entry("a")])
+    catalog.add_alias(next(iter(catalog)), "other-name")
+    catalog.pending["coming"] = PendingModel("coming", "hf:o/r", ("also-coming",))
+    service = AdapterService(catalog, BarrierJobs(), [tmp_path], tmp_path)
+
+    with pytest.raises(ModelExists, match=name):
+        await service.load(AdapterOrder(name, "a", "voice.gguf"))
 
 
 async def test_the_error_of_a_missing_file_depends_on_the_allowed_folders(tmp_path: Path) -> None:
