@@ -23,6 +23,28 @@ STOP_MARGIN_S = 2.0
 """Time after the grace period to send the last bytes."""
 
 
+class _WebSocketProtocol(BoundedWebSocketProtocol):
+    """Logs no errors for what clients cause: uvicorn does for a refused handshake, and for text
+    that is not UTF-8."""
+
+    async def send(self, message: Any) -> None:
+        """Send a message; the whole response of a refusal completes the handshake."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on, or close the connection."""
+        try:
+            if self.curr_msg_data_type == "text":
+                b"".join(self.frames).decode()
+        except UnicodeDecodeError:
+            self.conn.fail(1007, "a text frame is not UTF-8")
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()
+
+
 class Listener(uvicorn.Server):
     """uvicorn without signal handlers, which are the service's."""
 
@@ -94,7 +116,7 @@ async def run_listener(
     clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
-    websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
+    websocket: Any = functools.partial(_WebSocketProtocol, limits=limits)
     config = uvicorn.Config(
         app,
         http=http,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import grpc
 from prometheus_client import Gauge
 
-from svc_kit.auth.authenticator import Authenticator
+from svc_kit.auth.authenticator import Authenticator, find_credential
 from svc_kit.auth.principal import current_principal, peer_host, set_principal
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import (
@@ -140,6 +140,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._scopes = scopes
         self._requests = RequestReader(self._settings)
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._unknown = self._wrap(_UNKNOWN, grpc.stream_stream_rpc_method_handler(_refuse))
         self._running: dict[asyncio.Timeout, _Method] = {}
         self._drained: set[asyncio.Timeout] = set()
         self._is_draining = False
@@ -154,11 +155,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         wrapped = self._handlers.get(name)
         if wrapped is not None:
             return wrapped
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return self._wrap(_UNKNOWN, _refusing_handler(name))
-        self._handlers[name] = self._wrap(name, handler)
+        self._handlers[name] = self._wrap(name, await continuation(handler_call_details))
         return self._handlers[name]
+
+    async def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Answer a call of a method that does not exist."""
+        await self._unknown.stream_stream(None, context)
 
     def end_calls(self, *, only_long_lived: bool) -> None:
         """End running calls with DRAINING, and reject new calls of long-lived streams."""
@@ -275,7 +277,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         scope = call.method.scope
         if scope is Scope.PUBLIC:
             return
-        authorization = call.metadata.get("authorization")
+        authorization = find_credential(call.context.invocation_metadata() or ())
         principal = await self._authenticator.identify(authorization, call.metadata)
         call.key_id = principal.key_id
         set_principal(principal)
@@ -405,15 +407,11 @@ async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
         pass
 
 
-def _refusing_handler(name: str) -> Any:
-    """A handler for an unknown method. Streaming, so that no request is read or parsed."""
-
-    async def refuse(
-        requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        raise FeatureUnsupported(feature=name)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+async def _refuse(
+    requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+) -> None:
+    """The handler of unknown methods. Streaming, so that no request is read or parsed."""
+    raise FeatureUnsupported(feature="the method of this call")
 
 
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:

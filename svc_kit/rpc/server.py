@@ -26,6 +26,7 @@ from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor
+from svc_kit.rpc.method_server import MethodServer
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
 from svc_kit.tracing.span import Tracer
@@ -47,9 +48,7 @@ def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> Non
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     for name in (V1, V1ALPHA):
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(name, {_METHOD: handler}),)
-        )
+        server.add_registered_method_handlers(name, {_METHOD: handler})
 
 
 class _MethodFindingPool:
@@ -135,10 +134,11 @@ class RpcServer:
         cannot be bound.
         """
         names = self._service_names()
-        server = grpc.aio.server(
-            interceptors=(self._stack,),
+        server = MethodServer(
+            interceptor=self._stack,
+            refuse=self._stack.refuse,
             options=_server_options(self._settings, self._window_bytes),
-            maximum_concurrent_rpcs=self._settings.max_concurrent_calls,
+            max_calls=self._settings.max_concurrent_calls,
         )
         for service in self._services:
             service.add(service.servicer, server)
