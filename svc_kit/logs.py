@@ -142,7 +142,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line, or count it."""
-        if not _hide_bytes(record):
+        if not _is_wanted(record):
             return
         now = self._clock()
         if self._admit(record, now):
@@ -186,11 +186,14 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         super().emit(logging.LogRecord(name, logging.WARNING, "", 0, text, (), None))
 
 
-def _hide_bytes(record: logging.LogRecord) -> bool:
-    """Replace bytes in the arguments of a line. Returns whether the line is to be written: not if
-    it is about what a client sent, unless everything is."""
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Whether a line is to be written. Those about what clients send and about their connections,
+    which gRPC logs as errors, are details: bytes are what a client sent, of which the number is
+    written, and a failed batch is a client that has gone."""
     arguments = record.args if isinstance(record.args, tuple) else ()
-    if not any(isinstance(each, bytes) for each in arguments):
+    defect = record.exc_info[0] if record.exc_info else None
+    is_gone = defect is not None and defect.__name__ == "ExecuteBatchError"
+    if not (is_gone or any(isinstance(each, bytes) for each in arguments)):
         return True
     record.args = tuple(
         f"{len(each)} bytes" if isinstance(each, bytes) else each for each in arguments

@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
@@ -28,7 +29,12 @@ class _WebSocketProtocol(BoundedWebSocketProtocol):
     that is not UTF-8."""
 
     async def send(self, message: Any) -> None:
-        """Send a message; the whole response of a refusal completes the handshake."""
+        """Send a message; the whole response of a refusal completes the handshake.
+
+        Raises ClientDisconnected after a frame that ended the connection.
+        """
+        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True
