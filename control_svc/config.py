@@ -2,11 +2,12 @@
 
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from svc_kit.network import parse_address
 from svc_kit.settings.groups import (
     ExistingFile,
     IssuerSettings,
@@ -22,6 +23,12 @@ from svc_kit.settings.groups import (
 )
 
 MIB = 1024 * 1024
+
+
+def _syslog_target(text: str) -> str:
+    if not text.startswith("/"):
+        parse_address(text)
+    return text
 
 
 class FileSettings(SettingsGroup):
@@ -188,6 +195,9 @@ class ControlSettings(ServiceSettings):
     """Require an API key, even on loopback."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
+    audit_syslog: Annotated[str, AfterValidator(_syslog_target)] | None = None
+    """Send the audit log to syslog too: the path of its socket, such as /dev/log, or host:port
+    (UDP)."""
     log_level: str = "info"
     """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()

@@ -5,9 +5,10 @@ Bodies and queries are the fields of the call's request, responses those of its 
 (`gateway/http/proto_json.py`).
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from corral.control.v1 import (
     audit_service_pb2,
@@ -36,8 +37,10 @@ from gateway.http.proto_json import (
 )
 from gateway.rpc import RpcClient
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.errors import DomainError, ScopeMissing
 
 router = APIRouter(prefix="/admin")
+ClientT = TypeVar("ClientT", bound=RpcClient)
 _REQUEST_ID: Final = "request_id"
 
 
@@ -137,18 +140,30 @@ _INFERENCE: Final = (
 )  # fmt: skip
 
 
+async def _client_of(service: ClientT, call: _Call, request: Request) -> ClientT:
+    """The client of a service for an operator. A call without its scope is made too, without the
+    request: the service refuses it, and records that in the audit log."""
+    context = AppContext.of(request)
+    caller = await context.identify(request, Scope.KNOWN)
+    client = service.for_caller(caller)
+    if not caller.principal.has(call.scope):
+        if context.settings.service_token_file is not None:  # else the service may know no keys
+            with contextlib.suppress(DomainError):
+                await client.call(call.method(client), call.request())
+        raise ScopeMissing(scope=call.scope, method=f"{request.method} {request.url.path}")
+    return client
+
+
 def _control_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
     async def respond(context: Context, request: Request) -> Response:
-        caller = await context.identify(request, call.scope)
-        return await call.respond(context.control.for_caller(caller), request)
+        return await call.respond(await _client_of(context.control, call, request), request)
 
     return respond
 
 
 def _inference_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
     async def respond(context: Context, request: Request) -> Response:
-        caller = await context.identify(request, call.scope)
-        return await call.respond(context.inference.for_caller(caller), request)
+        return await call.respond(await _client_of(context.inference, call, request), request)
 
     return respond
 

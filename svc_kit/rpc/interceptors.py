@@ -34,10 +34,17 @@ from svc_kit.errors import (
     InternalError,
     ScopeMissing,
 )
+from svc_kit.errors.kinds import PermissionDenied
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
-from svc_kit.logs import project_var, request_id_var, start_call_fields
+from svc_kit.logs import log_errors, project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics, exemplar
-from svc_kit.rpc.admin_call import AdminCall, RecordAct, current_admin_call, set_admin_call
+from svc_kit.rpc.admin_call import (
+    AdminCall,
+    RecentRefusals,
+    RecordAct,
+    current_admin_call,
+    set_admin_call,
+)
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 from svc_kit.tracing.span import (
@@ -130,8 +137,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         tracer: Tracer | None = None,
         record_act: RecordAct | None = None,
     ) -> None:
-        """`record_act` is called after each successful call of a method with the scope admin."""
+        """`record_act` is called after each successful call of a method with the scope admin, and
+        for those that are refused to a known caller."""
         self._record_act = record_act
+        self._refusals = RecentRefusals()
         self._tracer = tracer or Tracer()
         self._authenticator = authenticator
         self._client_names = client_names
@@ -262,9 +271,17 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         finally:
             method.in_flight.dec()
             self._record(call, error)
+        if method.scope is Scope.ADMIN and isinstance(error, PermissionDenied):
+            await self._record_refusal(call, error)
         if method.receives_stream and call.is_authenticated and not method.is_long_lived:
             await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))
+
+    async def _record_refusal(self, call: _Call, error: DomainError) -> None:
+        name = call.method.name
+        if self._record_act is not None and self._refusals.add(call.key_id, name):
+            with log_errors(_log, "a refused call is not in the audit log"):
+                await self._record_act(AdminCall(name, call.context.peer(), None, error.reason))
 
     def _start_span(self, method: _Method, metadata: Mapping[str, Any]) -> Span:
         traceparent = valid_traceparent(metadata.get(TRACEPARENT))
@@ -277,7 +294,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         scope = call.method.scope
         if scope is Scope.PUBLIC:
             return
-        authorization = find_credential(call.context.invocation_metadata() or ())
+        pairs: Any = call.context.invocation_metadata() or ()
+        authorization = find_credential(pairs)
         principal = await self._authenticator.identify(authorization, call.metadata)
         call.key_id = principal.key_id
         set_principal(principal)

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import grpc
-from grpc._cython import cygrpc
-from grpc.aio._server import Server
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # has no stubs
 
 Refuse = Callable[[grpc.aio.ServicerContext[Any, Any]], Awaitable[None]]
 """Ends a call with an error."""
@@ -39,7 +38,7 @@ class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
             task.add_done_callback(running.discard)
 
 
-class MethodServer(Server):
+class MethodServer(grpc.aio._server.Server):  # type: ignore[name-defined,misc]  # has no stubs
     """A server of registered methods; it takes no generic handlers."""
 
     def __init__(
@@ -48,9 +47,9 @@ class MethodServer(Server):
         interceptor: grpc.aio.ServerInterceptor,
         refuse: Refuse,
         options: Sequence[tuple[str, int]],
-        max_calls: int,
+        max_calls: int | None,
     ) -> None:
-        """`refuse` gets the calls of all other methods. At most `max_calls` run."""
+        """`refuse` gets the calls of all other methods. At most `max_calls` run; None: no limit."""
         self._loop = asyncio.get_running_loop()
         self._server = _MethodLoop(self._loop, None, (), (interceptor,), tuple(options), max_calls)
         self._server.refuse = refuse

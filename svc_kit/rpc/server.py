@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
+from corral.error.v1 import error_reason_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
 from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]
@@ -36,6 +37,8 @@ CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
 V1: Final = "grpc.reflection.v1.ServerReflection"
 _METHOD: Final = "ServerReflectionInfo"
+ERRORS: Final = error_reason_pb2.DESCRIPTOR
+"""The reasons of errors. No message refers to them; reflection finds what is imported."""
 
 
 def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
@@ -134,7 +137,7 @@ class RpcServer:
         cannot be bound.
         """
         names = self._service_names()
-        server = MethodServer(
+        server: grpc.aio.Server = MethodServer(
             interceptor=self._stack,
             refuse=self._stack.refuse,
             options=_server_options(self._settings, self._window_bytes),

@@ -1,9 +1,12 @@
 """Which scopes open which routes: the same as over gRPC."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from corral.control.v1.audit_service_pb2 import ListAuditEventsRequest
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from httpx import AsyncClient
 from pydantic import SecretStr
 
@@ -12,8 +15,10 @@ from svc_kit.auth.keys import hash_key
 from svc_kit.auth.principal import Principal
 from svc_kit.auth.scopes import GRANTABLE, METHOD_SCOPES, Scope
 from svc_kit.settings.groups import KeySettings
+from tests.support.control import run_control
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_gateway, run_inference_service
+from tests.support.operators import Operator
 
 SCOPES = sorted(GRANTABLE)
 CALLS = (*admin._CONTROL, *admin._INFERENCE)
@@ -43,8 +48,10 @@ def make_key(scope: str) -> KeySettings:
 async def is_refused(client: AsyncClient, method: str, path: str, scope: str) -> bool:
     """Whether a route refuses the key of a scope."""
     headers = {"authorization": f"Bearer {scope}"}
-    body = {"json": {}} if method == "POST" else {}
-    return (await client.request(method, path, headers=headers, **body)).status_code == FORBIDDEN
+    body = b"{}" if method == "POST" else None
+    headers["content-type"] = "application/json"
+    answer = await client.request(method, path, headers=headers, content=body)
+    return answer.status_code == FORBIDDEN
 
 
 async def test_routes_of_operators_have_the_scopes_of_their_methods() -> None:
@@ -85,3 +92,24 @@ async def test_models_are_shown_to_operators_too(path: str) -> None:
         refused = {scope for scope in SCOPES if await is_refused(client, "GET", path, scope)}
 
     assert refused == {"files", "files_read", "read"}
+
+
+async def test_a_refused_call_of_a_route_is_in_the_audit_log(tmp_path: Path) -> None:
+    """The service records it, since only services write the log."""
+    key = make_key("inference")
+    headers = {"authorization": "Bearer inference"}
+    async with (
+        run_control(tmp_path / "control") as control,
+        run_gateway(
+            keys=[key], control_target=control.target, service_token_file=control.folder / "token"
+        ) as gateway,
+        gateway.client(headers=headers) as client,
+    ):
+        answer = await client.post("/admin/keys", json={"name": "mine"})
+        operator = Operator.of(control)
+        stub, request = AuditServiceStub(operator.channel), ListAuditEventsRequest()
+        (event,) = (await operator.call(stub.ListAuditEvents, request)).events
+
+    assert answer.json()["error"]["code"] == "scope_missing"
+    assert (event.actor, event.method) == ("inference", "KeyService/CreateKey")
+    assert event.refusal == "SCOPE_MISSING"
