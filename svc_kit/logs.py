@@ -171,7 +171,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
             return True
         place.num_left_out += 1
         if place.num_left_out == 1:
-            self._say(record.name, f"too many lines, some are left out: {record.msg}")
+            self._write(record.name, f"too many lines, some are left out: {record.msg}")
         return False
 
     def _sum_up(self, now: float) -> None:
@@ -179,10 +179,10 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         for (name, path, line, _), place in self._places.items():
             if place.num_left_out > 1:
                 where = f"{Path(path).name}:{line}"
-                self._say(name, f"{place.num_left_out} lines of {where} were left out")
+                self._write(name, f"{place.num_left_out} lines of {where} were left out")
             place.num_left_out = 0
 
-    def _say(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str) -> None:
         super().emit(logging.LogRecord(name, logging.WARNING, "", 0, text, (), None))
 
 

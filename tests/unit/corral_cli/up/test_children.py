@@ -1,5 +1,6 @@
 """Commands and environment of the services."""
 
+import os
 from pathlib import Path
 
 from corral_cli.up.children import environment_variables, make_service
@@ -43,4 +44,6 @@ def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
         *("-P", "-m", "corral_cli", "serve", "gateway"),
         *("--config", "corral.toml", "--lifeline", "7"),
     ]
-    assert (service.environment or {})["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
+    environment = service.environment or {}
+    assert environment["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
+    assert environment["GRPC_VERBOSITY"] == os.environ.get("GRPC_VERBOSITY", "NONE")
