@@ -41,6 +41,7 @@ from svc_kit.errors import DomainError, ScopeMissing
 
 router = APIRouter(prefix="/admin")
 ClientT = TypeVar("ClientT", bound=RpcClient)
+REFUSAL_TIMEOUT_S: Final = 2.0
 _REQUEST_ID: Final = "request_id"
 
 
@@ -149,7 +150,7 @@ async def _client_of(service: ClientT, call: _Call, request: Request) -> ClientT
     if not caller.principal.has(call.scope):
         if context.settings.service_token_file is not None:  # else the service may know no keys
             with contextlib.suppress(DomainError):
-                await client.call(call.method(client), call.request())
+                await client.call(call.method(client), call.request(), timeout_s=REFUSAL_TIMEOUT_S)
         raise ScopeMissing(scope=call.scope, method=f"{request.method} {request.url.path}")
     return client
 
