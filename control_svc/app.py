@@ -15,6 +15,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
+from control_svc.audit.log import AuditLog
+from control_svc.audit.syslog import send_to_syslog
 from control_svc.base.idempotency import delete_old_requests
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
@@ -156,7 +158,9 @@ async def build(
             job_service(deps),
             *vectors.services(),
         ]
-        server = _server(settings, registry, authenticator, services, tracer)
+        stack.enter_context(send_to_syslog(settings.audit_syslog))
+        audit = AuditLog(deps.transactions, deps.tokens)
+        server = _server(settings, registry, authenticator, services, tracer, audit)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
@@ -326,6 +330,7 @@ def _server(
     authenticator: Authenticator,
     services: Sequence[Service],
     tracer: Tracer,
+    audit: AuditLog,
 ) -> RpcServer:
     return RpcServer(
         services,
@@ -336,6 +341,7 @@ def _server(
         tls=settings.tls,
         window_bytes=WINDOW_BYTES,
         tracer=tracer,
+        record_act=audit.record_refusal,
     )
 
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.network import parse_address
@@ -28,6 +28,12 @@ from svc_kit.settings.groups import (
 )
 
 MIB = 1024 * 1024
+
+
+def _syslog_target(text: str) -> str:
+    if not text.startswith("/"):
+        parse_address(text)
+    return text
 
 
 class FileSettings(SettingsGroup):
@@ -223,6 +229,9 @@ class ControlSettings(ServiceSettings):
     """Require an API key, even on loopback."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
+    audit_syslog: Annotated[str, AfterValidator(_syslog_target)] | None = None
+    """Send the audit log to syslog too: the path of its socket, such as /dev/log, or host:port
+    (UDP)."""
     log_level: LogLevel = "info"
     """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()

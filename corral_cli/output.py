@@ -5,10 +5,12 @@ terminal would obey the control characters in them.
 """
 
 import asyncio
+import csv
+import functools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,6 +60,31 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help=text)(command)
 
 
+FORMATS: Final = ("text", "json", "csv")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""With these a spreadsheet begins a formula, or splits a cell."""
+
+
+def format_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--format`, and `--json` for one of them; the command receives `listing_format`."""
+
+    @json_option
+    @click.option(
+        "--format",
+        "listing_format",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="json and csv have the fields of the gRPC API.",
+    )
+    @functools.wraps(command)
+    def with_format(*args: Any, as_json: bool, listing_format: str, **kwargs: Any) -> Any:
+        chosen = "json" if as_json else listing_format
+        return command(*args, listing_format=chosen, **kwargs)
+
+    return with_format
+
+
 def object_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the option `--json` to a command that prints one object; it receives `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(command)
@@ -82,6 +109,34 @@ def print_list(
         return
     for line in lines(listed):
         echo_line(line)
+
+
+def print_csv(messages: Iterable[Message], kind: type[Message]) -> None:
+    """Print messages of a type as CSV (RFC 4180), with a header of its fields. A text that a
+    spreadsheet would calculate gets an apostrophe before it."""
+    columns = list(_columns(kind.DESCRIPTOR))
+    writer = csv.writer(sys.stdout, lineterminator="\r\n")
+    writer.writerow(map(".".join, columns))
+    for message in messages:
+        content = as_object(message)
+        writer.writerow([_cell(content, column) for column in columns])
+
+
+def _columns(kind: Any) -> Iterator[tuple[str, ...]]:
+    """The paths of the fields of a message, by its descriptor, and of those in it."""
+    for field in kind.fields:
+        inner = field.message_type
+        if inner is None or field.is_repeated or inner.full_name.startswith("google.protobuf."):
+            yield (field.name,)
+        else:
+            yield from ((field.name, *path) for path in _columns(inner))
+
+
+def _cell(content: Any, path: Sequence[str]) -> str:
+    for name in path:
+        content = content.get(name, "") if isinstance(content, dict) else ""
+    text = content if isinstance(content, str) else json.dumps(content)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def transfer_bar(num_bytes: int, label: str) -> AbstractContextManager[Any]:

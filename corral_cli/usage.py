@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.access import DAYS, control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.output import format_table, json_option, print_list
+from corral_cli.output import format_option, format_table, print_csv, print_list
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")
 _NUM_TEXT_COLUMNS = 3
@@ -24,7 +24,7 @@ _NUM_TEXT_COLUMNS = 3
 @click.option(
     "--by", "period", type=click.Choice(["day", "hour"]), default="day", show_default=True
 )
-@json_option
+@format_option
 @control_options
 def usage(
     control: Connection,
@@ -33,7 +33,7 @@ def usage(
     key: str,
     days: int,
     period: str,
-    as_json: bool,
+    listing_format: str,
 ) -> None:
     """Show requests, tokens and cost by project and model, oldest first."""
     start = Timestamp()
@@ -46,7 +46,10 @@ def usage(
         period=f"PERIOD_{period.upper()}",
     )
     sums = control.list_all(lambda channel: UsageServiceStub(channel).ListUsage, request, "sums")
-    print_list(sums, as_json, table)
+    if listing_format == "csv":
+        print_csv(sums, pb.UsageSum)
+    else:
+        print_list(sums, listing_format == "json", table)
 
 
 def table(sums: Iterable[pb.UsageSum]) -> list[str]:

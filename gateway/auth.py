@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 
 from starlette.requests import HTTPConnection
 
-from svc_kit.auth.authenticator import Authenticator, ServiceToken, principal_metadata
+from svc_kit.auth.authenticator import (
+    Authenticator,
+    ServiceToken,
+    find_credential,
+    principal_metadata,
+)
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
@@ -37,9 +42,10 @@ class Authentication:
     async def identify(self, request: HTTPConnection, method: str, scope: Scope) -> Caller:
         """Authenticate a caller who must have a scope. `method` is the method in errors.
 
-        Raises ApiKeyMissing, the errors of the authenticator, or ScopeMissing.
+        Raises InvalidField for several credentials, ApiKeyMissing, the errors of the authenticator,
+        or ScopeMissing.
         """
-        authorization = _authorization(request)
+        authorization = find_credential(request.headers.items())
         principal = await self._authenticator.identify(authorization)
         set_principal(principal)
         project_var.set(principal.project)
@@ -53,14 +59,6 @@ class Authentication:
             authorization=authorization,
             label=label.decode(errors="ignore"),
         )
-
-
-def _authorization(request: HTTPConnection) -> str | None:
-    """Clients of Anthropic's API send the key in x-api-key; Authorization comes first."""
-    headers = request.headers
-    if (authorization := headers.get("authorization")) or "x-api-key" not in headers:
-        return authorization
-    return f"Bearer {headers['x-api-key']}"
 
 
 class Credentials:

@@ -168,6 +168,11 @@ async def provide_control(request: Request) -> ControlClient:
     return context.control.for_caller(caller)
 
 
+async def _models(request: Request) -> InferenceClient:
+    context = AppContext.of(request)
+    return context.inference.for_caller(await context.identify(request, Scope.MODELS_READ))
+
+
 async def _operator_control(request: Request) -> ControlClient:
     context = AppContext.of(request)
     return context.control.for_caller(await context.identify(request, Scope.ADMIN))
@@ -175,6 +180,8 @@ async def _operator_control(request: Request) -> ControlClient:
 
 Context = Annotated[AppContext, Depends(_context)]
 Inference = Annotated[InferenceClient, Depends(_inference)]
+Models = Annotated[InferenceClient, Depends(_models)]
+"""For what there is, which operators may see and, if the service lets them, change."""
 Control = Annotated[ControlClient, Depends(provide_control)]
 OperatorControl = Annotated[ControlClient, Depends(_operator_control)]
 """Clients for the authenticated caller. They are the first parameter of a route, because

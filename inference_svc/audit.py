@@ -76,7 +76,7 @@ class ActReporter:
         self._max_waiting = max_waiting
 
     async def record(self, call: AdminCall) -> None:
-        """Keep an act that has succeeded. One that cannot be kept is logged."""
+        """Keep an act that has succeeded or was refused. One that cannot be kept is logged."""
         principal = current_principal()
         if call.short_method == _OWN_METHOD and principal.key_id == SERVICE_KEY_ID:
             return
@@ -90,6 +90,7 @@ class ActReporter:
             request=call.request_json,
             address=peer_host(call.peer) or "",
             request_id=current_request_id(),
+            refusal=call.refusal,
         )
         try:
             await asyncio.to_thread(self._write, event)

@@ -60,9 +60,12 @@ class ServerCertificate:
         self._listening.sni_callback = self._select_context
         self._metrics = CertificateMetrics(registry)
         self._metrics.expiry.set(self._loaded.valid[1].timestamp())
+        self._reported: _Loaded | None = None
+        self._report_validity()
 
     def refresh(self) -> None:
         """Read the files if they have changed and are complete, and use them if they are valid."""
+        self._report_validity()
         state = self._file_state()
         if state == self._tried:
             return
@@ -75,6 +78,7 @@ class ServerCertificate:
             _check_validity(loaded)
         except (OSError, ValueError) as error:
             self._metrics.reloads.labels("refused").inc()
+            self._metrics.refused.set(1)
             _log.error(
                 "the changed TLS certificate %s is not used, the previous one stays: %s",
                 self._tls.certificate_file,
@@ -85,9 +89,20 @@ class ServerCertificate:
             self._tried = None  # changed while it was read
             return
         self._loaded = loaded
+        self._metrics.refused.set(0)
         self._metrics.reloads.labels("loaded").inc()
         self._metrics.expiry.set(loaded.valid[1].timestamp())
         _log.info("the TLS certificate %s was reloaded", self._tls.certificate_file)
+
+    def _report_validity(self) -> None:
+        """Log once that clients refuse the certificate in use: since the start, or from now on."""
+        try:
+            _check_validity(self._loaded)
+        except ValueError as problem:
+            if self._reported is not self._loaded:
+                text = "clients refuse the TLS certificate %s: %s"
+                _log.error(text, self._tls.certificate_file, problem)
+                self._reported = self._loaded
 
     async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:
         """Call `refresh` every `interval_s` seconds, until cancelled."""
@@ -136,6 +151,7 @@ def _state_of(file: Path) -> tuple[int, ...] | None:
 def _load(tls: TlsSettings) -> _Loaded:
     """Read the files. Raises OSError or ValueError if they cannot be used together."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])  # of the gateway; gRPC has contexts of its own
     # Raises SSLError, an OSError, also if the key is not the certificate's.
     context.load_cert_chain(tls.certificate_file, tls.key_file)
     client_ca = None

@@ -131,6 +131,11 @@ class CertificateMetrics:
             ["outcome"],
             registry=registry,
         )
+        self.refused = Gauge(
+            "corral_tls_certificate_refused",
+            "1 while changed TLS files cannot be used and the previous certificate stays, else 0.",
+            registry=registry,
+        )
 
 
 class EngineMetrics:

@@ -21,7 +21,7 @@ from control_svc.agent.model import (
     TurnResult,
 )
 from control_svc.agent.recorder import TurnRecorder
-from control_svc.agent.tool_span import tool_attributes, tool_name
+from control_svc.agent.tool_span import result_attributes, tool_attributes, tool_name
 from control_svc.agent.turn import ToolSet, TurnCancelled, TurnReader, tokens_left, turn_request
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock
@@ -238,7 +238,8 @@ class _Attempt:
             return tool.abandon(call)
         await self._recorder.call_started(call)
         with running_span(current_span().child(f"execute_tool {tool_name(call)}")) as span:
+            span.set(tool_attributes(call))
             result = await tool.run(self._work.settings.project, call)
             if span.is_recording:
-                span.set(tool_attributes(call, result, with_content=span.records_content))
+                span.set(result_attributes(result, with_content=span.records_content))
             return result

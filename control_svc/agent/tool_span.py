@@ -16,14 +16,19 @@ def tool_name(call: Item) -> str:
     return content.name if isinstance(content, McpCall) else _FILE_SEARCH
 
 
-def tool_attributes(call: Item, result: Content, *, with_content: bool) -> Attributes:
-    """The attributes of a call that has ended. A failed call has a result too."""
-    attributes: dict[str, str] = {
+def tool_attributes(call: Item) -> Attributes:
+    """The attributes of a call."""
+    return {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": tool_name(call),
-        "gen_ai.tool.type": "extension" if isinstance(result, McpCall) else "datastore",
+        "gen_ai.tool.type": "extension" if isinstance(call.content, McpCall) else "datastore",
         "gen_ai.tool.call.id": call.id,
     }
+
+
+def result_attributes(result: Content, *, with_content: bool) -> Attributes:
+    """The attributes of a result. A failed call has one too."""
+    attributes: dict[str, str] = {}
     if isinstance(result, McpCall | FileSearchCall) and result.problem:
         attributes["error.type"] = "tool_error"
     if with_content:

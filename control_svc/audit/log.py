@@ -2,7 +2,8 @@
 triggers of the database see to it.
 
 Operations with the scope admin call `record_act` in their transaction, so that the log has exactly
-the acts that were committed. Other services report theirs (`inference_svc/audit.py`).
+the acts that were committed, and the server records what it refuses. Other services report theirs
+(`inference_svc/audit.py`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
-from sqlalchemy import Index, Text, insert, select
+from sqlalchemy import Index, Text, insert, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import AUDIT_EVENT, IdSource
@@ -22,10 +23,12 @@ from control_svc.db.transaction import Queries, Transaction, Transactions, read_
 from svc_kit.auth.principal import current_principal, peer_host
 from svc_kit.errors import MissingField
 from svc_kit.logs import current_request_id
-from svc_kit.rpc.admin_call import MAX_REQUEST_CHARACTERS, current_admin_call
+from svc_kit.rpc.admin_call import MAX_REQUEST_CHARACTERS, AdminCall, current_admin_call
 
 MAX_PAGE: Final = 1000
 MAX_REPORTED: Final = 100
+UNSENT: Final = "audit_events"
+"""The name of a session's new events."""
 _ID_CHARACTERS: Final = 64
 
 
@@ -42,6 +45,24 @@ class AuditEvent:
     request: str
     address: str
     request_id: str
+    refusal: str = ""
+
+    @classmethod
+    def of(cls, call: AdminCall, target: str, now: datetime) -> "AuditEvent":
+        """The event of the running call."""
+        principal = current_principal()
+        return cls(
+            id=IdSource(lambda: now).new(AUDIT_EVENT),
+            time=now,
+            actor=principal.key_id,
+            project=principal.project,
+            method=call.short_method,
+            target=target,
+            request=call.request_json,
+            address=peer_host(call.peer) or "",
+            request_id=current_request_id(),
+            refusal=call.refusal,
+        )
 
     def reported(self, path: str) -> "AuditEvent":
         """The event that another service reports, with the id under which it is stored.
@@ -51,7 +72,7 @@ class AuditEvent:
         check_text(f"{path}.id", self.id, _ID_CHARACTERS)
         for name in ("actor", "project", "method"):
             check_text(f"{path}.{name}", getattr(self, name))
-        for name in ("target", "address", "request_id"):
+        for name in ("target", "address", "request_id", "refusal"):
             if text := getattr(self, name):
                 check_text(f"{path}.{name}", text)
         check_length(f"{path}.request", self.request, MAX_REQUEST_CHARACTERS)
@@ -85,13 +106,15 @@ class AuditEventRow(Table):
     request: Mapped[str] = mapped_column(Text)
     address: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str] = mapped_column(Text)
+    refusal: Mapped[str] = mapped_column(Text, server_default=text("''"))
 
 
 class AuditQueries(Queries):
     """The audit log."""
 
     async def add(self, event: AuditEvent) -> None:
-        """Append an event."""
+        """Append an event, which `syslog.py` may send after the commit."""
+        self._session.info.setdefault(UNSENT, []).append(event)
         await self._session.execute(insert(AuditEventRow).values(**asdict(event)))
 
     async def add_if_missing(self, event: AuditEvent) -> None:
@@ -102,12 +125,12 @@ class AuditQueries(Queries):
     async def page(self, window: Window, chosen: AuditFilter) -> list[AuditEvent]:
         """List the events of a window, newest first."""
         query = select(AuditEventRow)
-        for column, text in (
+        for column, wanted in (
             (AuditEventRow.actor, chosen.actor),
             (AuditEventRow.target, chosen.target),
         ):
-            if text:
-                query = query.where(column == text)
+            if wanted:
+                query = query.where(column == wanted)
         if chosen.start is not None:
             query = query.where(AuditEventRow.time >= chosen.start)
         if chosen.end is not None:
@@ -118,20 +141,8 @@ class AuditQueries(Queries):
 
 async def record_act(tx: Transaction, target: str) -> None:
     """Append the running call, which changes the object `target`, to the audit log."""
-    call, principal, now = current_admin_call(), current_principal(), await tx.now()
-    await AuditQueries(tx).add(
-        AuditEvent(
-            id=IdSource(lambda: now).new(AUDIT_EVENT),
-            time=now,
-            actor=principal.key_id,
-            project=principal.project,
-            method=call.short_method,
-            target=target,
-            request=call.request_json,
-            address=peer_host(call.peer) or "",
-            request_id=current_request_id(),
-        )
-    )
+    event = AuditEvent.of(current_admin_call(), target, await tx.now())
+    await AuditQueries(tx).add(event)
 
 
 @dataclass(frozen=True)
@@ -156,6 +167,15 @@ class AuditLog:
                 await AuditQueries(tx).add_if_missing(event)
 
         await self.transactions.write(store)
+
+    async def record_refusal(self, call: AdminCall) -> None:
+        """Append the running call if it was refused; operations record those that succeed."""
+
+        async def store(tx: Transaction) -> None:
+            await AuditQueries(tx).add(AuditEvent.of(call, "", await tx.now()))
+
+        if call.refusal:
+            await self.transactions.write(store)
 
     @read_transaction
     async def page(

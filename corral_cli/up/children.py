@@ -34,6 +34,8 @@ def ensure_token(path: Path) -> None:
 
 
 _PROBE_TIMEOUT_S = 2.0
+_QUIET_GRPC: Final = {"GRPC_VERBOSITY": "NONE"}
+"""gRPC's C core writes to stderr by itself, for example a line for each failed TLS handshake."""
 
 
 def make_service(
@@ -60,7 +62,7 @@ def make_service(
         name=name,
         command=command,
         is_ready=is_ready,
-        environment={**inherited, **variables},
+        environment={**_QUIET_GRPC, **inherited, **variables},
         stop_timeout_s=stop_timeout_s,
         is_vital=is_vital,
         count_running=functools.partial(count_running, management),

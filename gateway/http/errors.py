@@ -22,6 +22,7 @@ from gateway.http.rate_limits import refusal_headers
 from svc_kit.errors import (
     BudgetExceeded,
     DomainError,
+    InternalError,
     InvalidField,
     MethodNotAllowed,
     RangeNotSatisfiable,
@@ -90,6 +91,10 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     return error_response(InvalidField(field="request", problem=error.detail), scope)
 
 
+async def _defect(request: Request, defect: Exception) -> Response:
+    return error_response(InternalError(request_id=current_request_id()), request.scope)
+
+
 @functools.cache
 def _routes(app: FastAPI, dialect: Dialect) -> list[str]:
     """The paths of a dialect up to their first parameter, without those of operators."""
@@ -103,5 +108,7 @@ def _routes(app: FastAPI, dialect: Dialect) -> list[str]:
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Coroutine[Any, Any, Response]]] = {
     DomainError: _domain_error,
     HTTPException: _http_error,
+    Exception: _defect,
 }
-"""Starlette uses the handler of the most specific class."""
+"""Starlette uses the handler of the most specific class. The outermost middleware gets defects too,
+and logs them."""

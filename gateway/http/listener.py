@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
@@ -21,6 +22,33 @@ KEEP_ALIVE_S = 75
 UNSENT_BYTES = 128 * 1024
 STOP_MARGIN_S = 2.0
 """Time after the grace period to send the last bytes."""
+
+
+class _WebSocketProtocol(BoundedWebSocketProtocol):
+    """Logs no errors for what clients cause: uvicorn does for a refused handshake, and for text
+    that is not UTF-8."""
+
+    async def send(self, message: Any) -> None:
+        """Send a message; the whole response of a refusal completes the handshake.
+
+        Raises ClientDisconnected after a frame that ended the connection.
+        """
+        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on, or close the connection."""
+        try:
+            if self.curr_msg_data_type == "text":
+                b"".join(self.frames).decode()
+        except UnicodeDecodeError:
+            self.conn.fail(1007, "a text frame is not UTF-8")
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()
 
 
 class Listener(uvicorn.Server):
@@ -94,7 +122,7 @@ async def run_listener(
     clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
-    websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
+    websocket: Any = functools.partial(_WebSocketProtocol, limits=limits)
     config = uvicorn.Config(
         app,
         http=http,

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from dialects.shared.parameters import ParameterReport
 from gateway.http.errors import error_response
 from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
-from svc_kit.errors import DomainError, InternalError, QueueFull
+from svc_kit.errors import DomainError, InternalError, QueueFull, RouteNotFound
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics, exemplar
 from svc_kit.tracing.span import (
@@ -32,6 +34,9 @@ _PROBES = ("/health", "/ready")
 _DISCONNECTED = "corral.disconnected"
 _START_MESSAGES = ("http.response.start", "websocket.accept", "websocket.http.response.start")
 SWITCHING_PROTOCOLS = 101
+SOCKET_ROUTE = "/v1/responses"
+MAX_PATH = 200
+"""Characters of a path in logs and spans."""
 
 
 def new_request_id() -> str:
@@ -62,7 +67,10 @@ class _ResponseObserver:
         self.fields = start_call_fields()
 
     async def send(self, message: Message) -> None:
-        """Send one message."""
+        """Send one message. Raises RouteNotFound for a WebSocket that no route has accepted."""
+        if message["type"] == "websocket.close" and not self.status:
+            path = self._scope["path"]
+            raise RouteNotFound(method="WebSocket", path=path, routes=SOCKET_ROUTE)
         if message["type"] not in _START_MESSAGES:
             self.num_bytes += len(message.get("body") or message.get("text") or "")
             if self.first_byte_at is None and self.num_bytes:
@@ -140,6 +148,9 @@ class RequestMiddleware:
             return
         except DomainError as error:
             failure = error
+        except (ClientDisconnect, WebSocketDisconnect):
+            mark_disconnected(scope)
+            return
         except Exception:  # the outermost layer
             _log.exception("a request failed")
             failure = InternalError(request_id=request_id_var.get())
@@ -155,11 +166,11 @@ class RequestMiddleware:
         duration.observe(duration_s, exemplar(span))
         self._metrics.sent_bytes.labels(route).inc(response.num_bytes)
         if span.is_recording:
-            _end_span(span, method, route, status)
+            _end_span(span, scope, method, route, status)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         fields = {
             "method": method,
-            "path": scope["path"][:200],
+            "path": scope["path"][:MAX_PATH],
             "status": status,
             "duration_s": round(duration_s, 4),
             "sent_bytes": response.num_bytes,
@@ -170,11 +181,13 @@ class RequestMiddleware:
         _log.log(level, "request", extra={"fields": fields})
 
 
-def _end_span(span: Span, method: str, route: str, status: str) -> None:
+def _end_span(span: Span, scope: Scope, method: str, route: str, status: str) -> None:
     span.set(
         {
             "http.request.method": method,
             "http.route": route,
+            "url.path": scope["path"][:MAX_PATH],
+            "url.scheme": scope["scheme"],
             "http.response.status_code": int(status),
             "corral.request_id": request_id_var.get(),
             "corral.project": project_var.get(),

@@ -1,12 +1,14 @@
-"""Routes under /admin for the page: each one is a gRPC call of an operator, translated to JSON.
+"""Routes under /admin for the page: each one is a gRPC call of an operator, translated to JSON, and
+needs the same scope.
 
 Bodies and queries are the fields of the call's request, responses those of its reply
 (`gateway/http/proto_json.py`).
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final, TypeVar
 
 from corral.control.v1 import (
     audit_service_pb2,
@@ -16,13 +18,13 @@ from corral.control.v1 import (
     usage_service_pb2,
 )
 from corral.inference.v1 import engine_service_pb2, inference_service_pb2
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.shared.json_body import parse_object
-from gateway.context import AppContext, OperatorControl, idempotency_key
+from gateway.context import AppContext, Context, idempotency_key
 from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from gateway.http.proto_json import (
@@ -33,10 +35,13 @@ from gateway.http.proto_json import (
     proto_parameters,
     proto_reply,
 )
-from gateway.rpc import InferenceClient, RpcClient
-from svc_kit.auth.scopes import Scope
+from gateway.rpc import RpcClient
+from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.errors import DomainError, ScopeMissing
 
 router = APIRouter(prefix="/admin")
+ClientT = TypeVar("ClientT", bound=RpcClient)
+REFUSAL_TIMEOUT_S: Final = 2.0
 _REQUEST_ID: Final = "request_id"
 
 
@@ -49,6 +54,22 @@ class _Call:
     summary: str
     method: Callable[[Any], Callable[..., Awaitable[Message]]]
     request: type[Message]
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the gRPC method."""
+        wanted = self.request.DESCRIPTOR
+        methods = (
+            method
+            for service in wanted.file.services_by_name.values()
+            for method in service.methods
+        )
+        name = next(
+            f"/{method.containing_service.full_name}/{method.name}"
+            for method in methods
+            if method.input_type is wanted
+        )
+        return METHOD_SCOPES[name]
 
     async def respond(self, client: RpcClient, request: Request) -> Response:
         """Make the call with the body, or with the query and the path."""
@@ -120,24 +141,30 @@ _INFERENCE: Final = (
 )  # fmt: skip
 
 
-async def _operator_inference(request: Request) -> InferenceClient:
+async def _client_of(service: ClientT, call: _Call, request: Request) -> ClientT:
+    """The client of a service for an operator. A call without its scope is made too, without the
+    request: the service refuses it, and records that in the audit log."""
     context = AppContext.of(request)
-    return context.inference.for_caller(await context.identify(request, Scope.ADMIN))
-
-
-OperatorInference = Annotated[InferenceClient, Depends(_operator_inference)]
+    caller = await context.identify(request, Scope.KNOWN)
+    client = service.for_caller(caller)
+    if not caller.principal.has(call.scope):
+        if context.settings.service_token_file is not None:  # else the service may know no keys
+            with contextlib.suppress(DomainError):
+                await client.call(call.method(client), call.request(), timeout_s=REFUSAL_TIMEOUT_S)
+        raise ScopeMissing(scope=call.scope, method=f"{request.method} {request.url.path}")
+    return client
 
 
 def _control_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
-    async def respond(control: OperatorControl, request: Request) -> Response:
-        return await call.respond(control, request)
+    async def respond(context: Context, request: Request) -> Response:
+        return await call.respond(await _client_of(context.control, call, request), request)
 
     return respond
 
 
 def _inference_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:
-    async def respond(inference: OperatorInference, request: Request) -> Response:
-        return await call.respond(inference, request)
+    async def respond(context: Context, request: Request) -> Response:
+        return await call.respond(await _client_of(context.inference, call, request), request)
 
     return respond
 

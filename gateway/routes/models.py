@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from dialects.anthropic import objects as anthropic
 from dialects.openai.chat.objects import model_list, model_object
-from gateway.context import Context, Inference
+from gateway.context import Context, Models
 from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.docs import ANTHROPIC_ERROR, ERROR, operation
 from gateway.http.errors import json_response
@@ -37,7 +37,7 @@ async def ready(context: Context) -> Response:
         "List the models", "ModelList|AnthropicModelList", query=anthropic.PageQuery, error=_ERRORS
     ),
 )
-async def list_models(inference: Inference, request: Request) -> Response:
+async def list_models(inference: Models, request: Request) -> Response:
     """List the models, as Anthropic does for requests with the header anthropic-version."""
     proto = inference_service_pb2.ListModelsRequest()
     pages = inference.pages(inference.methods.ListModels, proto)
@@ -52,7 +52,7 @@ async def list_models(inference: Inference, request: Request) -> Response:
     "/v1/models/{model:path}",
     **operation("Retrieve a model", "Model|AnthropicModel", error=_ERRORS),
 )
-async def retrieve_model(inference: Inference, model: str, request: Request) -> Response:
+async def retrieve_model(inference: Models, model: str, request: Request) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""
     if not model:  # for the inference service, an empty name is its first model
         raise ModelNotFound(model=model)

@@ -15,10 +15,9 @@ from corral.inference.v1 import inference_service_pb2 as service_pb
 from inference_svc.engine.events import Timings
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.rpc.span_content import OutputMessages, input_messages
-from svc_kit.tracing.span import Span, current_span, error_type
+from svc_kit.tracing.span import Attributes, Span, current_span, error_type
 
 _CANCELLED: Final = ("GeneratorExit", "CancelledError")
-PROVIDER: Final = {"gen_ai.provider.name": "corral"}
 Request = service_pb.ChatRequest | service_pb.GenerateRequest
 
 
@@ -28,6 +27,8 @@ class GenerationSpan:
     def __init__(self, operation: str, request: Request) -> None:
         """`operation` is "chat" or "text_completion"."""
         self._span = current_span().child(operation)
+        # At the start, since a request that is refused or fails has a span too.
+        self._span.set(operation_attributes(operation, request.model))
         self._operation = operation
         self._request = request
         self._started_s = time.monotonic()
@@ -121,14 +122,18 @@ def _add(span: Span, name: str, start_s: float, end_s: float, choice: int = 0) -
     child.end(end_s=end_s)
 
 
+def operation_attributes(operation: str, model: str) -> Attributes:
+    """What the conventions require of every span; `model` is what the caller named, or empty."""
+    named = {"gen_ai.request.model": model} if model else {}
+    return {"gen_ai.provider.name": "corral", "gen_ai.operation.name": operation, **named}
+
+
 def _request_attributes(
     request: Request, first: SequenceRequest, model: str, num_choices: int
 ) -> dict[str, Any]:
     """The parameters in effect; what is not set is left out."""
-    sampling, is_chat = first.sampling, isinstance(request, service_pb.ChatRequest)
+    sampling = first.sampling
     attributes: dict[str, Any] = {
-        **PROVIDER,
-        "gen_ai.operation.name": "chat" if is_chat else "text_completion",
         "gen_ai.request.model": request.model or model,
         "gen_ai.response.model": model,
         "gen_ai.response.id": first.request_id,

@@ -15,7 +15,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
-from inference_svc.rpc.generation_span import PROVIDER, GenerationSpan
+from inference_svc.rpc.generation_span import GenerationSpan, operation_attributes
 from inference_svc.rpc.media_inputs import has_encoded
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import Caller
@@ -76,12 +76,13 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.ENCODER, operation="embed", project=_project())
         with running_span(current_span().child(f"embeddings {entry.name}")) as span:
+            span.set(operation_attributes("embeddings", request.model or entry.name))
             async with self._pool.use(entry, ModelFile.check_embeds) as model:
                 answer = await self._embedding.embed(request, model, _caller())
                 if request.with_digest:
                     await entry.digest_computed.wait()
                     answer.model_digest = entry.digest
-                span.set(_embedding_attributes(request, answer))
+                span.set(_embedding_attributes(answer))
                 return answer
 
     async def Rerank(self, request: pb.RerankRequest, context: Context) -> pb.RerankResponse:
@@ -179,11 +180,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         return await self._pool.processor(self._pool.catalog.resolve(name, _project()).model)
 
 
-def _embedding_attributes(request: pb.EmbedRequest, answer: pb.EmbedResponse) -> Attributes:
+def _embedding_attributes(answer: pb.EmbedResponse) -> Attributes:
     return {
-        **PROVIDER,
-        "gen_ai.operation.name": "embeddings",
-        "gen_ai.request.model": request.model or answer.model,
         "gen_ai.response.model": answer.model,
         "gen_ai.usage.input_tokens": answer.prompt_tokens,
         "gen_ai.embeddings.dimension.count": len(answer.embeddings[0].values),

@@ -18,6 +18,7 @@ from svc_kit.auth.principal import UNRESTRICTED, Principal, Priority, Restrictio
 from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
 from svc_kit.errors import ApiKeyInvalid, ApiKeyMissing, InvalidField
 from svc_kit.lifecycle import StartupError
+from svc_kit.logs import KEYLESS_ID
 from svc_kit.network import parse_address
 from svc_kit.settings.checks import find_access_problem
 from svc_kit.settings.groups import IssuerSettings, KeySettings, read_secret
@@ -31,6 +32,25 @@ API_KEY_KEY: Final = "x-corral-key"
 MODELS_KEY: Final = "x-corral-models"
 """The names of the models that the caller may use, percent-encoded; absent: all."""
 SERVICE_KEY_ID: Final = "service"
+
+
+_CREDENTIAL_HEADERS: Final = ("authorization", "x-api-key", "api-key")
+"""Where clients of the APIs that are served, or were before, send a credential."""
+
+
+def find_credential(headers: Iterable[tuple[str, str]]) -> str | None:
+    """The Authorization header of a request or the metadata of a call, whose names are in lower
+    case, or one made of x-api-key, which clients of Anthropic's API send. None: there is none.
+
+    Raises InvalidField if there are several credentials: a proxy and Corral could choose others.
+    """
+    found = [(name, value) for name, value in headers if name in _CREDENTIAL_HEADERS]
+    if len(found) > 1:
+        names = ", ".join(name for name, _ in found)
+        problem = f"the request has {len(found)} credentials ({names}); send one"
+        raise InvalidField(field=found[-1][0], problem=problem)
+    name, value = found[0] if found else ("", "")
+    return f"Bearer {value}" if name == "x-api-key" else value if name == "authorization" else None
 
 
 @dataclass(frozen=True)
@@ -153,7 +173,7 @@ class Authenticator:
         self._keyless = None
         if keyless is not None:
             self._keyless = Principal(
-                scopes=frozenset(keyless), priority=Priority.INTERACTIVE, key_id="keyless"
+                scopes=frozenset(keyless), priority=Priority.INTERACTIVE, key_id=KEYLESS_ID
             )
 
     @property
@@ -176,7 +196,7 @@ class Authenticator:
                 raise ApiKeyMissing()
             return self._keyless
         scheme, _, credential = authorization.partition(" ")
-        credential = credential.strip()
+        credential = credential.strip(" \t")
         if self._service_token is not None and self._service_token.matches(credential):
             return _service_principal(metadata or {})
         names_caller = PROJECT_KEY in (metadata or {})

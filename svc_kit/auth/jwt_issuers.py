@@ -33,6 +33,8 @@ UNKNOWN_KEY_INTERVAL_S: Final = 30.0
 """Tokens with an unknown key cause at most one fetch in this time."""
 _TIMEOUT_S: Final = 5.0
 _DOCUMENT_BYTES: Final = 256 * 1024
+_MALFORMED: Final = (jwt.PyJWTError, ArithmeticError, RecursionError, TypeError, ValueError)
+"""What PyJWT raises for tokens; JSON can have a list where it expects a text, or 1e999."""
 _MAX_SUBJECT: Final = 255
 
 ProjectCheck = Callable[[str], Awaitable[None]]
@@ -112,8 +114,9 @@ class _Issuer:
 
     async def verify(self, token: str, header: Mapping[str, Any]) -> Principal:
         """Raises AccessTokenInvalid, AccessTokenWithoutProject or UpstreamUnavailable."""
-        settings = self._settings
-        if header.get("alg") not in settings.algorithms:  # before its key is looked for
+        settings, algorithm = self._settings, header.get("alg")
+        # Before its key is looked for.
+        if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
             raise AccessTokenInvalid(problem="its algorithm is not accepted")
         key = await self._keys.find(header.get("kid"))
         try:
@@ -128,6 +131,8 @@ class _Issuer:
             )
         except jwt.InvalidTokenError as error:
             raise AccessTokenInvalid(problem=str(error)) from None
+        except _MALFORMED:
+            raise AccessTokenInvalid(problem="a claim is malformed") from None
         return self._principal(claims)
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -175,7 +180,7 @@ class JwtIssuers:
         the state of the project are unknown."""
         try:
             unverified = jwt.decode_complete(key, options={"verify_signature": False})
-        except jwt.InvalidTokenError:
+        except _MALFORMED:
             raise ApiKeyInvalid() from None
         issuer = unverified["payload"].get("iss")
         found = self._issuers.get(issuer) if isinstance(issuer, str) else None

@@ -1,6 +1,8 @@
 """The running call of a method with the scope admin, for the audit log."""
 
 import contextvars
+import math
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -11,6 +13,8 @@ from svc_kit.logs import hide_queries
 
 MAX_REQUEST_CHARACTERS: Final = 16_384
 """Length of a stored request; a longer one is cut."""
+REFUSAL_INTERVAL_S: Final = 600.0
+_MAX_REMEMBERED: Final = 10_000
 
 
 class AdminCall(NamedTuple):
@@ -20,7 +24,10 @@ class AdminCall(NamedTuple):
     """As in "/package.Service/Method"."""
     peer: str
     """Who called, as gRPC names a peer."""
-    request: Message
+    request: Message | None
+    """None: the call was refused before it was read."""
+    refusal: str = ""
+    """The reason of the error with which the call was refused; empty if it succeeded."""
 
     @property
     def short_method(self) -> str:
@@ -30,12 +37,35 @@ class AdminCall(NamedTuple):
     @property
     def request_json(self) -> str:
         """The request as one line of JSON, for the log; URLs have no queries in it."""
+        if self.request is None:
+            return ""
         text = MessageToJson(self.request, indent=None, ensure_ascii=False)
         return hide_queries(text.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS])
 
 
 RecordAct = Callable[[AdminCall], Awaitable[None]]
-"""Records a call that has succeeded, before it is answered."""
+"""Records a call that has succeeded or was refused, before it is answered."""
+
+
+class RecentRefusals:
+    """Which refusals to record: of a key and a method one in REFUSAL_INTERVAL_S, since a caller
+    could fill the log with them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is in seconds."""
+        self._clock = clock
+        self._recorded: dict[tuple[str, str], float] = {}
+
+    def add(self, key_id: str, method: str) -> bool:
+        """Return whether a refusal is to be recorded."""
+        now, name = self._clock(), (key_id, method)
+        if now - self._recorded.get(name, -math.inf) < REFUSAL_INTERVAL_S:
+            return False
+        self._recorded.pop(name, None)
+        self._recorded[name] = now
+        if len(self._recorded) > _MAX_REMEMBERED:
+            del self._recorded[next(iter(self._recorded))]
+        return True
 
 
 _admin_call: contextvars.ContextVar[AdminCall] = contextvars.ContextVar("admin_call")

@@ -20,7 +20,7 @@ from typing import Any, Final
 import grpc
 from prometheus_client import Gauge
 
-from svc_kit.auth.authenticator import Authenticator
+from svc_kit.auth.authenticator import Authenticator, find_credential
 from svc_kit.auth.principal import current_principal, peer_host, set_principal
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
 from svc_kit.errors import (
@@ -34,10 +34,17 @@ from svc_kit.errors import (
     InternalError,
     ScopeMissing,
 )
+from svc_kit.errors.kinds import PermissionDenied
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
-from svc_kit.logs import project_var, request_id_var, start_call_fields
+from svc_kit.logs import log_errors, project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics, exemplar
-from svc_kit.rpc.admin_call import AdminCall, RecordAct, current_admin_call, set_admin_call
+from svc_kit.rpc.admin_call import (
+    AdminCall,
+    RecentRefusals,
+    RecordAct,
+    current_admin_call,
+    set_admin_call,
+)
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 from svc_kit.tracing.span import (
@@ -130,8 +137,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         tracer: Tracer | None = None,
         record_act: RecordAct | None = None,
     ) -> None:
-        """`record_act` is called after each successful call of a method with the scope admin."""
+        """`record_act` is called after each successful call of a method with the scope admin, and
+        for those that are refused to a known caller."""
         self._record_act = record_act
+        self._refusals = RecentRefusals()
         self._tracer = tracer or Tracer()
         self._authenticator = authenticator
         self._client_names = client_names
@@ -140,6 +149,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._scopes = scopes
         self._requests = RequestReader(self._settings)
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._unknown = self._wrap(_UNKNOWN, grpc.stream_stream_rpc_method_handler(_refuse))
         self._running: dict[asyncio.Timeout, _Method] = {}
         self._drained: set[asyncio.Timeout] = set()
         self._is_draining = False
@@ -154,11 +164,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         wrapped = self._handlers.get(name)
         if wrapped is not None:
             return wrapped
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return self._wrap(_UNKNOWN, _refusing_handler(name))
-        self._handlers[name] = self._wrap(name, handler)
+        self._handlers[name] = self._wrap(name, await continuation(handler_call_details))
         return self._handlers[name]
+
+    async def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Answer a call of a method that does not exist."""
+        await self._unknown.stream_stream(None, context)
 
     def end_calls(self, *, only_long_lived: bool) -> None:
         """End running calls with DRAINING, and reject new calls of long-lived streams."""
@@ -260,9 +271,17 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         finally:
             method.in_flight.dec()
             self._record(call, error)
+        if method.scope is Scope.ADMIN and isinstance(error, PermissionDenied):
+            await self._record_refusal(call, error)
         if method.receives_stream and call.is_authenticated and not method.is_long_lived:
             await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))
+
+    async def _record_refusal(self, call: _Call, error: DomainError) -> None:
+        name = call.method.name
+        if self._record_act is not None and self._refusals.add(call.key_id, name):
+            with log_errors(_log, "a refused call is not in the audit log"):
+                await self._record_act(AdminCall(name, call.context.peer(), None, error.reason))
 
     def _start_span(self, method: _Method, metadata: Mapping[str, Any]) -> Span:
         traceparent = valid_traceparent(metadata.get(TRACEPARENT))
@@ -275,7 +294,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         scope = call.method.scope
         if scope is Scope.PUBLIC:
             return
-        authorization = call.metadata.get("authorization")
+        pairs: Any = call.context.invocation_metadata() or ()
+        authorization = find_credential(pairs)
         principal = await self._authenticator.identify(authorization, call.metadata)
         call.key_id = principal.key_id
         set_principal(principal)
@@ -405,15 +425,11 @@ async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
         pass
 
 
-def _refusing_handler(name: str) -> Any:
-    """A handler for an unknown method. Streaming, so that no request is read or parsed."""
-
-    async def refuse(
-        requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        raise FeatureUnsupported(feature=name)
-
-    return grpc.stream_stream_rpc_method_handler(refuse)
+async def _refuse(
+    requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+) -> None:
+    """The handler of unknown methods. Streaming, so that no request is read or parsed."""
+    raise FeatureUnsupported(feature="the method of this call")
 
 
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
+from corral.error.v1 import error_reason_pb2
 from google.protobuf import descriptor_pb2, descriptor_pool, text_format
 from google.protobuf.descriptor import FileDescriptor
 from grpc_channelz.v1 import channelz  # type: ignore[import-untyped]
@@ -26,6 +27,7 @@ from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor
+from svc_kit.rpc.method_server import MethodServer
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
 from svc_kit.tracing.span import Tracer
@@ -35,6 +37,8 @@ CHANNELZ: Final = "grpc.channelz.v1.Channelz"
 V1ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
 V1: Final = "grpc.reflection.v1.ServerReflection"
 _METHOD: Final = "ServerReflectionInfo"
+ERRORS: Final = error_reason_pb2.DESCRIPTOR
+"""The reasons of errors. No message refers to them; reflection finds what is imported."""
 
 
 def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
@@ -47,9 +51,7 @@ def add_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> Non
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     for name in (V1, V1ALPHA):
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(name, {_METHOD: handler}),)
-        )
+        server.add_registered_method_handlers(name, {_METHOD: handler})
 
 
 class _MethodFindingPool:
@@ -135,10 +137,11 @@ class RpcServer:
         cannot be bound.
         """
         names = self._service_names()
-        server = grpc.aio.server(
-            interceptors=(self._stack,),
+        server: grpc.aio.Server = MethodServer(
+            interceptor=self._stack,
+            refuse=self._stack.refuse,
             options=_server_options(self._settings, self._window_bytes),
-            maximum_concurrent_rpcs=self._settings.max_concurrent_calls,
+            max_calls=self._settings.max_concurrent_calls,
         )
         for service in self._services:
             service.add(service.servicer, server)

@@ -72,7 +72,7 @@ def distribution_name(module: str) -> str | None:
 def requirement_names(*names: str) -> set[str]:
     """Return the distributions named in `requirements/*.in`."""
     lines = (line for name in names for line in requirement_lines(f"requirements/{name}.in"))
-    return {re.split(r"[=\[]", line)[0] for line in lines if not line.startswith("-")}
+    return {re.split(r"[=\[>]", line)[0] for line in lines if not line.startswith("-")}
 
 
 def test_every_imported_distribution_is_declared() -> None:
@@ -85,6 +85,17 @@ def test_every_imported_distribution_is_declared() -> None:
     assert {name: all_imports[name] for name in undeclared} == {}
     undeclared = product_imports.keys() - requirement_names("runtime")
     assert {name: product_imports[name] for name in undeclared} == {}
+
+
+def test_the_lower_bounds_of_the_wheel_are_the_locked_releases() -> None:
+    """The tests run with these; after `make lock`, the bounds in runtime.in and pyproject.toml are
+    raised."""
+    lock = (ROOT / "requirements/runtime.txt").read_text()
+    locked = dict(re.findall(r"^([a-z0-9-]+)(?:\[.*?\])?==([^ +]+)", lock, re.MULTILINE))
+    lines = [re.sub(r"\[.*\]", "", line) for line in requirement_lines("requirements/runtime.in")]
+    bounds = dict(re.split(">=|==", line) for line in lines if not line.startswith("-"))
+
+    assert bounds == {name: locked[name] for name in bounds}
 
 
 def test_every_runtime_requirement_is_imported() -> None:

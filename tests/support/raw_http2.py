@@ -27,8 +27,11 @@ class RawGrpcConnection:
         self.settings: dict[int, int] = {}
         """The server's settings, once a status was read."""
 
-    async def call(self, method: str, message: bytes | None, **metadata: str) -> None:
-        """Begin a call that sends a part of its message, or none and the end of the requests."""
+    async def call(
+        self, method: str, message: bytes | None, *pairs: tuple[str, str], **metadata: str
+    ) -> None:
+        """Begin a call that sends a part of its message, or none and the end of the requests.
+        `pairs` are metadata whose names can be equal."""
         self._stream_id += 2
         fields = {
             ":method": "POST",
@@ -39,7 +42,7 @@ class RawGrpcConnection:
             "te": "trailers",
             **metadata,
         }
-        head = b"".join(literal(name, value) for name, value in fields.items())
+        head = b"".join(literal(name, value) for name, value in (*fields.items(), *pairs))
         is_end = END_STREAM if message is None else 0
         self._send(HEADERS, END_HEADERS | is_end, head)
         if message is not None:
@@ -121,6 +124,17 @@ async def open_grpc_connection(address: Address) -> AsyncIterator[RawGrpcConnect
 
 
 def literal(name: str, value: str) -> bytes:
-    """A header field that does not use the table, with texts of at most 126 bytes."""
-    texts = name.replace("_", "-").encode(), value.encode()
-    return b"\x00" + b"".join(bytes([len(text)]) + text for text in texts)
+    """A header field that does not use the table, in Latin-1."""
+    texts = name.replace("_", "-").encode("latin-1"), value.encode("latin-1")
+    return b"\x00" + b"".join(_length(len(text)) + text for text in texts)
+
+
+def _length(number: int) -> bytes:
+    """The length of a text that is not compressed (RFC 7541, 5.1)."""
+    if number < 127:
+        return bytes([number])
+    number, octets = number - 127, [127]
+    while number >= 128:
+        octets.append(number % 128 + 128)
+        number //= 128
+    return bytes([*octets, number])

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,9 @@ from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt import PyJWK
 from jwt.algorithms import RSAAlgorithm
+from jwt.utils import base64url_encode
 
 AUDIENCE = "https://corral.test"
 
@@ -51,6 +53,18 @@ class Issuer:
         }
         kept = {name: value for name, value in (defaults | claims).items() if value is not None}
         return jwt.encode(kept, self.keys[key_id], algorithm=alg, headers={"kid": key_id})
+
+    def public_keys(self) -> Sequence[PyJWK]:
+        """The public keys, as they are fetched."""
+        return [PyJWK(self.public(key_id)) for key_id in self.keys]
+
+    def sign(self, header: dict[str, Any], claims: dict[str, Any]) -> str:
+        """Sign any header and claims, which PyJWT would refuse."""
+        parts = [json.dumps(part).encode() for part in ({"alg": "RS256"} | header, claims)]
+        signed = b".".join(base64url_encode(part) for part in parts)
+        signer = RSAAlgorithm(RSAAlgorithm.SHA256)
+        signature = signer.sign(signed, next(iter(self.keys.values())))
+        return b".".join((signed, base64url_encode(signature))).decode()
 
     def document(self, path: str) -> dict[str, Any]:
         """The document at a path."""

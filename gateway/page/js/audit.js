@@ -28,7 +28,7 @@ export function AuditView() {
       ["Time", row => html`<${Time} value=${row.time} />`],
       ["Key", row => html`<code>${row.actor}</code>`],
       ["From", row => row.address || "local"],
-      ["Act", row => html`<strong>${row.method}</strong>`],
+      ["Act", row => html`<strong>${row.method}</strong>${row.refusal && html` refused: <code>${row.refusal}</code>`}`],
       ["Object", row => html`<code>${row.target || "–"}</code>`],
       ["Request", row => html`<details><summary>${row.request_id}</summary><${Json} value=${JSON.parse(row.request || "{}")} label=${`Request ${row.request_id}`} /></details>`],
     ]} />`;

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.llama_server.objects import props, slot_list
-from gateway.context import Context, Inference
+from gateway.context import Context, Inference, Models
 from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, operation
 from gateway.http.errors import json_response
 from gateway.routes.llama_server.tokenization import get_model
@@ -25,7 +25,7 @@ router = APIRouter()
         error=LLAMA_SERVER_ERROR,
     ),
 )
-async def show_props(inference: Inference, request: Request, context: Context) -> Response:
+async def show_props(inference: Models, request: Request, context: Context) -> Response:
     """The properties of the model in the query, or of the first one."""
     model = await get_model(inference, request.query_params.get("model", ""))
     return json_response(props(model, context.fingerprint))
@@ -42,7 +42,7 @@ async def show_props(inference: Inference, request: Request, context: Context) -
 )
 async def list_slots(request: Request, context: Context) -> Response:
     """The slots of a model. What other projects do in them is not shown, nor any text."""
-    caller = await context.identify(request, Scope.INFERENCE)
+    caller = await context.identify(request, Scope.REQUESTS_READ)
     inference = context.inference.for_caller(caller)
     model = await get_model(inference, request.query_params.get("model", ""))
     listing = engine_service_pb2.ListRequestsRequest()

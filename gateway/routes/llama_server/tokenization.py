@@ -32,7 +32,7 @@ from dialects.llama_server.tokens import (
 )
 from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
 from dialects.openai.errors import CHAT_PARAMS, openai_names
-from gateway.context import Context, Inference, JsonObject
+from gateway.context import Context, Inference, JsonObject, Models
 from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, json_body, operation
 from gateway.http.errors import json_response
 from gateway.rpc import InferenceClient
@@ -124,7 +124,7 @@ async def apply_template(inference: Inference, fields: JsonObject, context: Cont
         "The tokenizer (vLLM)", "TokenizerInfo", query={"model": TEXT}, error=LLAMA_SERVER_ERROR
     ),
 )
-async def show_tokenizer(inference: Inference, request: Request) -> Response:
+async def show_tokenizer(inference: Models, request: Request) -> Response:
     """The begin and end token and the chat template of the model in the query, or of the first."""
     model = await get_model(inference, request.query_params.get("model", ""))
     return json_response(tokenizer_info(model))

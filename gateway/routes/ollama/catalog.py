@@ -11,7 +11,7 @@ from starlette.responses import Response
 from dialects.ollama.model_body import CopyModelBody, NamedModelBody, parse_model, untagged
 from dialects.ollama.objects import API_VERSION, described_model, listed_model, running_model
 from dialects.shared.fields import validate
-from gateway.context import Inference, JsonObject
+from gateway.context import JsonObject, Models
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
 from gateway.rpc import InferenceClient
@@ -25,13 +25,13 @@ _MANAGEMENT: Final = (
 
 
 @router.get("/tags", **ollama_operation("List the models (Ollama)", "OllamaModelList"))
-async def list_tags(inference: Inference) -> Response:
+async def list_tags(inference: Models) -> Response:
     """List the models, their other names and adapters, with a tag where the name has none."""
     return json_response({"models": await _models(inference, _by_each_name)})
 
 
 @router.get("/ps", **ollama_operation("List the loaded models (Ollama)", "OllamaRunningModels"))
-async def list_running(inference: Inference) -> Response:
+async def list_running(inference: Models) -> Response:
     """List the models that are in memory."""
 
     def running(model: model_pb2.Model) -> list[dict[str, Any]]:
@@ -45,13 +45,13 @@ async def list_running(inference: Inference) -> Response:
     "/show",
     **ollama_operation("Describe a model (Ollama)", "OllamaModel", json_body(NamedModelBody)),
 )
-async def show(inference: Inference, fields: JsonObject) -> Response:
+async def show(inference: Models, fields: JsonObject) -> Response:
     """Describe a model: its sizes, its chat template, and what it can do."""
     return json_response(described_model(await _get_model(inference, fields)))
 
 
 @router.get("/version", **ollama_operation("The version of the API (Ollama)", "OllamaVersion"))
-async def show_version(_inference: Inference) -> Response:
+async def show_version(_inference: Models) -> Response:
     """The release of Ollama whose API this is."""
     return json_response({"version": API_VERSION})
 
@@ -59,7 +59,7 @@ async def show_version(_inference: Inference) -> Response:
 @router.post(
     "/copy", **ollama_operation("Copy a model (Ollama)", "text/plain", json_body(CopyModelBody))
 )
-async def copy(inference: Inference, fields: JsonObject) -> Response:
+async def copy(inference: Models, fields: JsonObject) -> Response:
     """Give a model another name, for operators."""
     body = validate(CopyModelBody, fields)
     request = engine_service_pb2.AddModelAliasRequest(
@@ -73,7 +73,7 @@ async def copy(inference: Inference, fields: JsonObject) -> Response:
     "/delete",
     **ollama_operation("Delete a model (Ollama)", "text/plain", json_body(NamedModelBody)),
 )
-async def delete(inference: Inference, fields: JsonObject) -> Response:
+async def delete(inference: Models, fields: JsonObject) -> Response:
     """Remove a model or an alias that was added at run time, for operators."""
     request = engine_service_pb2.RemoveModelRequest(model=parse_model(fields).model_name)
     timeout_s = inference.transfer_timeout_s  # its last requests finish first
@@ -85,7 +85,7 @@ async def delete(inference: Inference, fields: JsonObject) -> Response:
 @router.post("/push", **ollama_operation("Push a model (Ollama)", ""))
 @router.head("/blobs/{digest}", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
-async def manage(_inference: Inference) -> Response:
+async def manage(_inference: Models) -> Response:
     """Refused: models are made elsewhere."""
     raise FeatureUnsupported(feature=_MANAGEMENT)
 

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from dialects.ollama.model_body import NamedModelBody, parse_model
 from dialects.ollama.pull import PULL_PARAMS, SUCCESS, PullProgress, add_request
-from gateway.context import Context, Inference, JsonObject
+from gateway.context import Context, JsonObject, Models
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
 from gateway.rpc import InferenceClient
@@ -73,7 +73,7 @@ class PullCalls:
         "Pull a model (Ollama)", "Status", json_body(NamedModelBody), events="OllamaPullEvent"
     ),
 )
-async def pull(inference: Inference, fields: JsonObject, context: Context) -> Response:
+async def pull(inference: Models, fields: JsonObject, context: Context) -> Response:
     """Download a model of the Hugging Face Hub, for operators; succeed at once if it is there."""
     body, progress = parse_model(fields), PullProgress()
     streams = body.stream is not False

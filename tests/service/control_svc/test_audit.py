@@ -1,8 +1,11 @@
 """The audit log of administration, on both databases."""
 
+import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from datetime import UTC
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -10,10 +13,12 @@ from corral.control.v1 import audit_service_pb2 as pb
 from corral.control.v1 import key_service_pb2, limit_service_pb2
 from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from pydantic import ValidationError
 
+from control_svc.config import ControlSettings
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
-from svc_kit.errors import ApiKeyNotFound, InvalidField, LimitExists, ScopeMissing
-from tests.support.control import RunningControl
+from svc_kit.errors import ApiKeyInvalid, ApiKeyNotFound, InvalidField, LimitExists, ScopeMissing
+from tests.support.control import RunningControl, run_control
 from tests.support.operators import ADMIN, Operator, make_timestamp
 
 LIMIT: Final = limit_service_pb2.Limit(
@@ -154,3 +159,64 @@ async def test_an_act_that_is_rolled_back_leaves_no_event(
     with pytest.raises(LimitExists):
         await operator.call(stub.CreateLimit, request)
     assert len(await events(operator)) == 1
+
+
+async def test_refused_calls_are_events_too(running: RunningControl, operator: Operator) -> None:
+    """With who and why, once in ten minutes for each method: a key cannot fill the log."""
+    tenant = await operator.create_key(name="app")
+    by_tenant = Operator.of(running, tenant.secret)
+    for _ in range(3):
+        with pytest.raises(ScopeMissing):
+            await by_tenant.create_key()
+    with pytest.raises(ScopeMissing):
+        await by_tenant.revoke("key_1")
+    refused = [event for event in await events(operator) if event.refusal]
+
+    assert sorted(event.method for event in refused) == [
+        *("KeyService/CreateKey", "KeyService/RevokeKey")
+    ]
+    assert {(event.actor, event.refusal) for event in refused} == {(tenant.key.id, "SCOPE_MISSING")}
+    assert {(event.target, event.request) for event in refused} == {("", "")}
+    assert refused[0].address in ("127.0.0.1", "::1")
+
+
+async def test_calls_without_a_valid_key_leave_no_event(tmp_path: Path) -> None:
+    """They cost no row: anybody can make them."""
+    async with run_control(tmp_path, require_keys=True) as running:
+        operator = Operator.of(running)
+        for wrong in ("sk-nobody", f"sk-corral-{'x' * 43}"):
+            with pytest.raises(ApiKeyInvalid):
+                await Operator.of(running, wrong).create_key()
+        assert await events(operator) == []
+
+
+@pytest.mark.parametrize("kind", [socket.AF_INET, socket.AF_UNIX])
+async def test_events_are_sent_to_syslog_once_they_are_committed(
+    tmp_path: Path, kind: socket.AddressFamily
+) -> None:
+    """One line of JSON each, to a host or to the socket of the machine."""
+    with socket.socket(kind, socket.SOCK_DGRAM) as syslog:
+        syslog.bind(("127.0.0.1", 0) if kind == socket.AF_INET else str(tmp_path / "log"))
+        syslog.settimeout(20)
+        name = syslog.getsockname()
+        target = f"{name[0]}:{name[1]}" if kind == socket.AF_INET else name
+        async with run_control(tmp_path / "control", audit_syslog=target) as running:
+            operator = Operator.of(running)
+            made = await operator.create_key()
+            running.clock.advance(seconds=1)
+            with pytest.raises(ApiKeyNotFound):
+                await operator.revoke("key_1")
+            await operator.revoke(made.key.id)
+            lines = [await asyncio.to_thread(syslog.recv, 65536) for _ in range(2)]
+            stored = await events(operator)
+
+    sent = [json.loads(line.rstrip(b"\0").partition(b"corral-audit: ")[2]) for line in lines]
+    assert [(each["id"], each["method"], each["target"]) for each in reversed(sent)] == [
+        (event.id, event.method, event.target) for event in stored
+    ]
+
+
+def test_a_target_of_syslog_that_is_none_is_refused() -> None:
+    """When the settings are read."""
+    with pytest.raises(ValidationError, match="audit_syslog"):
+        ControlSettings(audit_syslog="syslog.example.com")

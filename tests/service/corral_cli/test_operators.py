@@ -1,6 +1,8 @@
 """`corral keys`, `corral projects` and `corral usage` against a real control service."""
 
 import asyncio
+import csv
+import io
 import json
 import re
 import threading
@@ -274,3 +276,22 @@ def test_an_error_is_one_line_with_a_remedy(
     assert result.output.startswith("Error: ")
     assert remedy in result.output
     assert len(result.output.splitlines()) == 1
+
+
+def test_usage_and_audit_are_exported_as_csv(served: Served) -> None:
+    """With a header of the fields of the gRPC API, and no cell that a spreadsheet calculates."""
+    operator, now = Operator.of(served.running), served.running.clock()
+    delta = make_usage_delta(now, (3, 20, 10, 5), project='=HYPERLINK("x")')
+    asyncio.run_coroutine_threadsafe(operator.report("one", delta), served.loop).result(10)
+    served.output("projects", "create", "red")
+
+    (usage,) = csv.DictReader(io.StringIO(served.output("usage", "--format", "csv")))
+    (act,) = csv.DictReader(io.StringIO(served.output("audit", "--format", "csv")))
+    assert (usage["project"], usage["model"]) == ('\'=HYPERLINK("x")', "demo")
+    assert (usage["counts.requests"], usage["counts.prompt_tokens"]) == ("3", "20")
+    assert usage["start_time"] == now.strftime("%Y-%m-%dT00:00:00Z")
+    assert (act["method"], act["target"]) == ("ProjectService/CreateProject", "red")
+    (event,) = json.loads(served.output("audit", "--format", "json"))
+    assert {name: act[name] for name in event} == event
+    empty = served.output("usage", "--project", "none", "--format", "csv")
+    assert empty.rstrip("\r\n").split(",") == list(usage)

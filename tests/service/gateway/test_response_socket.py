@@ -358,3 +358,42 @@ async def test_each_response_is_one_line_of_the_access_log(
     assert [line.get("model") for line in fields] == [MODEL, MODEL, None]
     assert [line.get("completion_tokens") for line in fields] == [3, 3, None]
     assert len([r for r in caplog.records if r.message == "request"]) == 1
+
+
+BAD_TEXT = b"\x81\x82\0\0\0\0\xff\xfe"
+UNKNOWN_OPCODE = b"\x85\x80\0\0\0\0"
+
+
+@pytest.mark.parametrize("frame", [BAD_TEXT, UNKNOWN_OPCODE, None])
+async def test_a_client_that_breaks_its_connection_is_no_error(
+    frame: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While a response streams: with frames that are not allowed, or without a word."""
+    async with open_socket() as socket:
+        socket.fake.gate = asyncio.Event()
+        await socket.send(input="xyz")
+        await socket.fake.started.wait()
+        transport = socket.connection.transport
+        if frame is None:
+            transport.abort()
+        else:
+            transport.write(frame)
+        socket.fake.gate.set()
+        await socket.connection.wait_closed()
+        await socket.fake.ended.wait()
+
+    assert [each.message for each in caplog.records if each.levelno > logging.INFO] == []
+
+
+async def test_a_socket_of_another_path_is_refused_with_an_envelope() -> None:
+    """As over HTTP, with the route that there is."""
+    async with run_gateway() as gateway:
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"ws://{gateway.address}/v1/realtime", proxy=None):
+                pass
+
+    response = refused.value.response
+    error = json.loads(response.body or b"")["error"]
+    assert (response.status_code, error["code"]) == (404, "route_not_found")
+    assert "/v1/responses" in error["message"]
+    assert response.headers["x-request-id"].startswith("req_")

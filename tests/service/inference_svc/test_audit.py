@@ -140,3 +140,20 @@ async def test_an_invalid_report_is_refused(control: RunningControl) -> None:
             await operator.call(report, pb.ReportAuditEventsRequest(events=events))
 
     assert await listed(control) == []
+
+
+async def test_a_refused_call_is_reported_with_its_reason(
+    reporting: Reporting, control: RunningControl
+) -> None:
+    """It has no request, which was not read."""
+    set_principal(Principal(project="red", scopes=frozenset({"inference"}), key_id="key_2"))
+    method = "/corral.inference.v1.EngineService/LoadModel"
+    refused = AdminCall(method, "ipv4:10.0.0.7:5000", None, "SCOPE_MISSING")
+    await reporting.reporter.record(refused)
+    await reporting.reporter.report()
+    operator = Operator.of(control)
+    stub = AuditServiceStub(operator.channel)
+    (event,) = (await operator.call(stub.ListAuditEvents, pb.ListAuditEventsRequest())).events
+
+    assert (event.actor, event.method) == ("key_2", "EngineService/LoadModel")
+    assert (event.refusal, event.request, event.target) == ("SCOPE_MISSING", "", "")

@@ -118,6 +118,54 @@ def test_an_expired_certificate_is_refused(files: Files, caplog: pytest.LogCaptu
     assert registry.get_sample_value(EXPIRY) == expiry
 
 
+def test_a_certificate_that_clients_refuse_is_logged_once(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that has expired at the start; the service starts, since the files can be replaced."""
+    files.change(valid_for=timedelta(days=-1))
+    certificate, registry = load(files)
+    refresh(certificate)
+    expired = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    files.change()
+    refresh(certificate)
+
+    assert len(expired) == 1
+    assert "server.crt: it is valid from" in expired[0]
+    assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 1
+    assert registry.get_sample_value("corral_tls_certificate_refused") == 0
+
+
+def test_a_gauge_says_that_the_files_are_not_used(files: Files) -> None:
+    """Until they are right."""
+    certificate, registry = load(files)
+    files.change(valid_for=timedelta(days=-1))
+    refresh(certificate)
+    refused = registry.get_sample_value("corral_tls_certificate_refused")
+    files.change()
+    refresh(certificate)
+
+    assert refused == 1
+    assert registry.get_sample_value("corral_tls_certificate_refused") == 0
+
+
+@pytest.mark.parametrize("offered", [["h2", "http/1.1"], ["http/1.1"], ["h2"], []])
+async def test_the_gateway_agrees_on_http_1_1(files: Files, offered: list[str]) -> None:
+    """By ALPN, also with a new certificate; a client that does not offer it may try."""
+    context = ssl.create_default_context(cafile=files.ca)
+    if offered:
+        context.set_alpn_protocols(offered)
+    async with run_gateway(tls=files.settings) as gateway:
+        await new_connections_have(files.change(), gateway.address)
+        _, writer = await asyncio.open_connection(
+            gateway.address.host, gateway.address.port, ssl=context, server_hostname="corral.test"
+        )
+        agreed = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+        writer.close()
+        await writer.wait_closed()
+
+    assert agreed == ("http/1.1" if "http/1.1" in offered else None)
+
+
 def test_the_metric_of_the_expiry_follows_the_certificate(files: Files) -> None:
     """It is the end of the certificate in use."""
     certificate, registry = load(files)

@@ -10,6 +10,11 @@ import pytest
 
 from svc_kit.errors import Draining, UpstreamUnavailable
 from svc_kit.logs import (
+    BURST_LINES,
+    KEYLESS_ID,
+    LINES_PER_S,
+    MAX_TEXT,
+    BoundedHandler,
     OutageLevel,
     configure_logging,
     hide_queries,
@@ -162,3 +167,91 @@ def test_an_orderly_stop_of_another_service_is_no_warning() -> None:
 def test_queries_of_urls_are_hidden(text: str, shown: str) -> None:
     """To the end of the text or of a string of JSON."""
     assert hide_queries(text) == shown
+
+
+class Flood:
+    """A handler with a clock, and the lines that it wrote."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stream = io.StringIO()
+        self.handler = BoundedHandler(self.stream, lambda: self.now)
+
+    def log(self, num: int, *, name: str = "uvicorn.error", line: int = 1, key: str = "") -> None:
+        """Log `num` lines of one place, with the key of a caller in their fields."""
+        record = logging.LogRecord(name, logging.INFO, "impl.py", line, "refused", (), None)
+        record.fields = {"key": key} if key else {}
+        for _ in range(num):
+            self.handler.handle(record)
+
+    def written(self) -> list[str]:
+        """The lines since the last call."""
+        text = self.stream.getvalue()
+        self.stream.seek(0)
+        self.stream.truncate()
+        return text.splitlines()
+
+
+def test_a_place_logs_a_limited_number_of_lines_and_says_how_many_are_missing() -> None:
+    """At once and in the long run; other places are not affected."""
+    flood = Flood()
+    flood.log(1000)
+    flood.log(3, line=2)
+    first = flood.written()
+    flood.now = 5.0
+    flood.log(1000)
+    later = flood.written()
+    flood.now = 10.0
+    flood.log(1, line=2)
+
+    notice = "too many lines, some are left out: refused"
+    assert first == ["refused"] * BURST_LINES + [notice] + ["refused"] * 3
+    assert later == ["refused"] * int(5 * LINES_PER_S)
+    num_left_out = 2000 - BURST_LINES - len(later)
+    assert flood.written() == ["refused", f"{num_left_out} lines of impl.py:1 were left out"]
+
+
+def test_what_was_left_out_is_said_at_the_end() -> None:
+    """Also if nothing was logged since."""
+    flood = Flood()
+    flood.log(BURST_LINES + 7)
+    flood.handler.close()
+
+    assert flood.written()[-1] == "7 lines of impl.py:1 were left out"
+
+
+@pytest.mark.parametrize(("key", "num"), [("key_1", 5000), (KEYLESS_ID, 10 * BURST_LINES)])
+def test_lines_of_callers_who_are_accepted(key: str, num: int) -> None:
+    """With a key all of them; without one more than of callers who are refused."""
+    flood = Flood()
+    flood.log(5000, key=key)
+
+    assert flood.written().count("refused") == num
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_lines_have_a_limited_length(json_lines: bool) -> None:
+    """Message, fields and traceback are cut; the end of a traceback, its cause, stays."""
+    stream = io.StringIO()
+    configure_logging("tests", json=json_lines, stream=stream)
+    try:
+        raise KeyError("x" * 50_000 + " the cause")
+    except KeyError:
+        logging.getLogger("kiln").exception("y" * 50_000, extra={"fields": {"path": "z" * 50_000}})
+
+    line = stream.getvalue()
+    assert "the cause" in line
+    assert "(50000 characters)" in line
+    assert len(line) < 7 * MAX_TEXT
+
+
+@pytest.mark.parametrize(("level", "written"), [("info", ""), ("debug", "Invalid encoding on 9")])
+def test_bytes_of_clients_are_not_logged(level: str, written: str) -> None:
+    """gRPC logs headers that are not UTF-8 as errors; one of them is the key."""
+    stream = io.StringIO()
+    configure_logging("tests", level=level, json=True, stream=stream)
+    logging.getLogger("grpc._cython.cygrpc").error("Invalid encoding on %s", b"sk-secret")
+
+    assert "secret" not in stream.getvalue()
+    assert written in stream.getvalue()
+    assert bool(written) == bool(stream.getvalue())

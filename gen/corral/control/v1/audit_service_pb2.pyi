@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AuditEvent(_message.Message):
-    __slots__ = ("id", "time", "actor", "project", "method", "target", "request", "address", "request_id")
+    __slots__ = ("id", "time", "actor", "project", "method", "target", "request", "address", "request_id", "refusal")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class AuditEvent(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     id: str
     time: _timestamp_pb2.Timestamp
     actor: str
@@ -29,7 +30,8 @@ class AuditEvent(_message.Message):
     request: str
     address: str
     request_id: str
-    def __init__(self, id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., actor: _Optional[str] = ..., project: _Optional[str] = ..., method: _Optional[str] = ..., target: _Optional[str] = ..., request: _Optional[str] = ..., address: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    refusal: str
+    def __init__(self, id: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., actor: _Optional[str] = ..., project: _Optional[str] = ..., method: _Optional[str] = ..., target: _Optional[str] = ..., request: _Optional[str] = ..., address: _Optional[str] = ..., request_id: _Optional[str] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class ListAuditEventsRequest(_message.Message):
     __slots__ = ("page_size", "page_token", "actor", "target", "start_time", "end_time")

@@ -86,6 +86,14 @@ async def test_an_open_reflection_stream_does_not_delay_a_drain() -> None:
         await running.server.drain(60)
 
 
+async def test_the_reasons_of_errors_are_described() -> None:
+    """With the error details that have them, though no message refers to either."""
+    async with run_rpc_server() as running:
+        for symbol in ("corral.error.v1.ErrorReason", "google.rpc.ErrorInfo"):
+            answer = await reflect(running, V1, file_containing_symbol=symbol)
+            assert answer.file_descriptor_response.file_descriptor_proto
+
+
 async def test_an_unknown_symbol_is_not_found() -> None:
     """As an error response of the protocol; the call succeeds."""
     async with run_rpc_server() as running:

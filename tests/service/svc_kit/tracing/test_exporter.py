@@ -206,3 +206,26 @@ async def test_content_is_recorded_where_the_settings_say_so(collector: Collecto
 def test_what_is_no_trace_context_is_ignored(text: str | bytes | None) -> None:
     """As W3C's recommendation says of version 00."""
     assert valid_traceparent(text) == ""
+
+
+@pytest.mark.parametrize("operation", ["chat", "text_completion"])
+async def test_a_generation_that_is_refused_has_what_the_conventions_require(
+    collector: Collector, operation: str
+) -> None:
+    """Operation, provider, model and the error, although nothing was queued."""
+    request = pb.ChatRequest(model="m")
+    async with open_tracer(TracingSettings(endpoint=collector.url), "inference") as tracer:
+        set_current_span(tracer.start("rpc", SpanKind.SERVER))
+        with pytest.raises(ModelNotFound), GenerationSpan(operation, request):
+            raise ModelNotFound(model="m")
+        set_current_span(Span())
+
+    (sent,) = collector.spans
+    assert sent.name == f"{operation} m"
+    assert sent.attributes == {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "corral",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.finish_reasons": [],
+        "error.type": "MODEL_NOT_FOUND",
+    }

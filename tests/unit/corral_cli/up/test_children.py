@@ -1,5 +1,6 @@
 """Commands and environment of the services."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,5 +49,7 @@ def test_the_command_has_the_configuration_file_and_the_lifeline(
         *("-P", "-m", "corral_cli", "serve", "gateway"),
         *("--config", "corral.toml", "--lifeline", "7"),
     ]
-    assert (service.environment or {})["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
-    assert "NOTIFY_SOCKET" not in (service.environment or {})
+    environment = service.environment or {}
+    assert environment["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
+    assert environment["GRPC_VERBOSITY"] == os.environ.get("GRPC_VERBOSITY", "NONE")
+    assert "NOTIFY_SOCKET" not in environment

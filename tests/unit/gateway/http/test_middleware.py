@@ -5,10 +5,14 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
+from gateway.http.errors import EXCEPTION_HANDLERS
 from gateway.http.middleware import RequestMiddleware, mark_disconnected
 from svc_kit.errors import AdapterExists, ModelNotFound, StaleGeneration
 from svc_kit.metrics import HttpMetrics
@@ -95,6 +99,39 @@ async def test_a_disconnect_is_counted_with_status_499() -> None:
 
     labels = {"method": "GET", "route": "unmatched", "status": "499"}
     assert registry.get_sample_value("corral_http_server_duration_seconds_count", labels) == 1
+
+
+@pytest.mark.parametrize("error", [ClientDisconnect(), WebSocketDisconnect(1006)])
+async def test_a_client_that_leaves_is_no_error(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted like any other disconnect, and nothing is sent."""
+    registry = CollectorRegistry()
+    async with make_client(failing(error), registry=registry) as client:
+        with pytest.raises(AssertionError):  # of httpx: there is no response
+            await client.get("/")
+
+    labels = {"method": "GET", "route": "unmatched", "status": "499"}
+    assert registry.get_sample_value("corral_http_server_duration_seconds_count", labels) == 1
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/defect", "/v1/messages/defect"])
+async def test_a_defect_of_a_route_has_the_envelope_of_its_api(path: str) -> None:
+    """And the request id, like every other error; the frameworks' own text has neither."""
+    api = FastAPI(exception_handlers=EXCEPTION_HANDLERS)
+
+    @api.get(path)
+    async def fail() -> None:
+        raise KeyError(SECRET)
+
+    async with make_client(api) as client:
+        answer = await client.get(path)
+
+    assert answer.status_code == 500
+    assert answer.headers["x-request-id"] == "req_1"
+    assert "req_1" in answer.json()["error"]["message"]
+    assert SECRET not in answer.text
 
 
 async def test_bytes_and_running_requests_are_counted() -> None:
