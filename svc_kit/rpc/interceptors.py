@@ -387,7 +387,7 @@ async def _forward(
         return
     try:
         async for message in messages:
-            await _send_request_id(context)
+            await accept_call(context)
             await context.write(message)
             break
         # A second loop keeps the work per further message minimal.
@@ -397,12 +397,12 @@ async def _forward(
         await messages.aclose()  # type: ignore[attr-defined]
 
 
-async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def accept_call(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Send the initial metadata, with the request id, before the first message."""
     try:
         await context.send_initial_metadata(((REQUEST_ID_KEY, request_id_var.get()),))
     except grpc.aio.UsageError:
-        # The servicer has already sent it, on admission.
-        pass
+        pass  # sent already
 
 
 def _refusing_handler(name: str) -> Any:
