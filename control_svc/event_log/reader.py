@@ -136,7 +136,10 @@ class StreamReader:
         result = await self.reader.read(position)
         if result is None:
             raise missing
-        if result.stream.state is StreamState.SWEPT:
+        is_stored = position.number >= result.stream.next_number or (
+            bool(result.events) and result.events[0].number == position.number
+        )
+        if result.stream.state is StreamState.SWEPT or not is_stored:
             raise StreamExpired(stream=position.key.stream_id)
         return result
 

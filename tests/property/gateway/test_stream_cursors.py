@@ -88,10 +88,12 @@ async def stream(frames: Frames, calls: BrokenCalls) -> bytes:
 
 
 def parse(body: bytes) -> Iterator[tuple[str, dict[str, str]]]:
-    """The events of a body with their fields, each with the last id that an EventSource has then."""
+    """The events of a body with their fields, each with the last id that an EventSource has."""
     last_id = ""
     for block in body.decode().split("\n\n"):
-        fields = dict(line.split(": ", 1) for line in block.split("\n") if line[:1] not in ("", ":"))
+        fields = dict(
+            line.split(": ", 1) for line in block.split("\n") if line[:1] not in ("", ":")
+        )
         last_id = fields.get("id", last_id)
         if "data" in fields:
             yield last_id, fields

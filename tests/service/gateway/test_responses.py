@@ -91,7 +91,7 @@ async def test_a_silent_stream_is_answered_at_once(setup: Setup) -> None:
     """A client that continues after the newest event has its status before the next event comes."""
     created = (await setup.post(model=MODEL, input="hi", store=True)).json()
     setup.fake.gate = asyncio.Event()
-    path, after = f"/v1/responses/{created['id']}", {"stream": "true", "starting_after": 4}
+    path, after = f"/v1/responses/{created['id']}", {"stream": "true", "starting_after": "4"}
 
     async with setup.http.stream("GET", path, params=after) as answer:
         assert answer.status_code == 200

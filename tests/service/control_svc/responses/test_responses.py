@@ -322,7 +322,7 @@ async def test_a_follower_after_the_newest_event_is_accepted_at_once(
     metadata = await call.initial_metadata()
     gate.set()
 
-    assert REQUEST_ID_KEY in metadata
+    assert REQUEST_ID_KEY in dict(metadata)
     numbers = [message.event.sequence_number async for message in call]
     assert numbers[0] == seen[-1] + 1
 
