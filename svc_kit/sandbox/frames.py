@@ -3,6 +3,7 @@
 Values of type bytes in a payload or a result follow the JSON unchanged, after a newline.
 """
 
+import errno
 import importlib
 import json
 import socket
@@ -16,6 +17,20 @@ HEADER = struct.Struct("!I")
 READY = b'{"result": null}'
 """A child's first frame, if it started successfully."""
 _MAX_PROBLEM_CHARACTERS = 500
+_SERVER_ERRNOS = frozenset(
+    (
+        errno.EACCES,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOENT,
+        errno.ENOMEM,
+        errno.EPERM,
+        errno.ESTALE,
+    )
+)
+"""Of errors that no content of a file causes. For damaged files, libraries raise OSError without a
+number, or with another one."""
 
 
 def write_request(job: Job, payload: Mapping[str, Any]) -> bytes:
@@ -107,6 +122,9 @@ def run_request(
     """
     try:
         function = getattr(importlib.import_module(request["module"]), request["function"])
+    except Exception as problem:  # before the input was looked at
+        return write_failure(FailureKind.UNAVAILABLE, f"{type(problem).__name__}: {problem}")
+    try:
         on_imported()
         reply = _write({}, "result", function(request["payload"]))
     except JobRefused as refused:
@@ -116,6 +134,8 @@ def run_request(
     except RecursionError:
         return write_failure(FailureKind.REFUSED, "it is nested too deeply")
     except Exception as problem:  # the outermost layer of the child
+        if isinstance(problem, OSError) and problem.errno in _SERVER_ERRNOS:
+            return write_failure(FailureKind.UNAVAILABLE, str(problem))
         return write_failure(FailureKind.CRASHED, f"it failed ({type(problem).__name__})")
     if len(reply) > request["output_bytes"]:
         return write_failure(FailureKind.OUTPUT, "its result is too long")
