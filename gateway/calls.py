@@ -20,6 +20,7 @@ from svc_kit.errors import CallerCancelled, DomainError, InternalError, Upstream
 from svc_kit.errors.status import REQUEST_ID_KEY
 from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
+from svc_kit.tasks import retrieve_exception
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +137,9 @@ class ComposedCall(UnaryCall[Message]):
     """Unary calls that follow each other, as one."""
 
     def __init__(self, calls: Coroutine[Any, Any, Message]) -> None:
-        super().__init__(asyncio.ensure_future(calls), "")
+        running = asyncio.ensure_future(calls)
+        running.add_done_callback(retrieve_exception)  # it may be stopped before it is opened
+        super().__init__(running, "")
 
 
 def _log_usage(last: Any) -> None:

@@ -68,6 +68,7 @@ _FAULTS: Final = frozenset(
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
 """The metric label of all unknown methods, so that callers cannot create time series."""
+ExplainError = Callable[[DomainError], Awaitable[DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
@@ -129,8 +130,11 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         tracer: Tracer | None = None,
         record_act: RecordAct | None = None,
+        explain: ExplainError | None = None,
     ) -> None:
-        """`record_act` is called after each successful call of a method with the scope admin."""
+        """`record_act` is called after each successful call of a method with the scope admin,
+        `explain` with each error of a method; it returns the one that the caller gets."""
+        self._explain = explain
         self._record_act = record_act
         self._tracer = tracer or Tracer()
         self._authenticator = authenticator
@@ -245,7 +249,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         try:
             await self._authenticate(call)
             call.is_authenticated = True
-            return await self._serve_within_deadline(call, serve)
+            return await self._serve_explained(call, serve)
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -291,6 +295,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         shown = [name.decode(errors="replace") for name in names]
         if self._client_names.isdisjoint(shown):
             raise ClientNotAllowed(names=", ".join(shown))
+
+    async def _serve_explained(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self._serve_within_deadline(call, serve)
+        except DomainError as error:
+            if self._explain is None:
+                raise
+            raise await self._explain(error) from error.__cause__
 
     async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method

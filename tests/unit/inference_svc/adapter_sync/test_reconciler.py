@@ -21,7 +21,7 @@ async def run_frontend(folder: Path, control: FakeControl) -> AsyncIterator[Fron
     """Run a frontend; close its files at the end."""
     frontend = Frontend(folder, control)
     await frontend.reconciler.load_saved()
-    running = asyncio.create_task(frontend.reconciler.run())
+    running = asyncio.create_task(frontend.reconciler.run("host:1"))
     try:
         yield frontend
     finally:
