@@ -63,17 +63,21 @@ class GrpcControl:
     """`Control` over channels that carry the service token."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, connect: Callable[[], grpc.aio.Channel] | None = None
+        self,
+        channel: grpc.aio.Channel,
+        connect: Callable[[], grpc.aio.Channel] | None = None,
+        silence_s: float = SILENCE_S,
     ) -> None:
         """`connect` opens a channel with a connection of its own for each `watch`, which may reach
         another process than one that has stopped; `channel` by default."""
         self._stub = AdapterServiceStub(channel)
         self._connect = connect
+        self._silence_s = silence_s
 
     async def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
         """Yield the desired state when it is first read, and whenever it changes.
 
-        Raises UpstreamUnavailable after `SILENCE_S` without an event: the process has stopped
+        Raises UpstreamUnavailable after `silence_s` without an event: the process has stopped
         without closing its connections.
         """
         async with AsyncExitStack() as stack:
@@ -83,7 +87,7 @@ class GrpcControl:
             call = stub.WatchDesired(pb.WatchDesiredRequest(revision=state.revision))
             stack.callback(call.cancel)
             is_first = True
-            while (event := await _read(call)) is not None:
+            while (event := await _read(call, self._silence_s)) is not None:
                 if is_first or event.revision != state.revision:
                     is_first, state = False, _next_state(state, event)
                     yield state
@@ -106,11 +110,11 @@ class GrpcControl:
             await self._stub.ReportAdapters(request, timeout=REPORT_TIMEOUT_S)
 
 
-async def _read(call: Any) -> pb.WatchDesiredResponse | None:
+async def _read(call: Any, silence_s: float) -> pb.WatchDesiredResponse | None:
     """The next event; None after the last one."""
     try:
         with translate_errors(SERVICE):
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout(silence_s):
                 event = await call.read()
     except TimeoutError:
         raise UpstreamUnavailable(service=SERVICE) from None

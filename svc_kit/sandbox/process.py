@@ -22,7 +22,7 @@ _EXIT_DEADLINE_S = 1.0
 _FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PROCESS_CPU_CLOCK = 2
 """CPUCLOCK_SCHED in the clock id that Linux has for each process."""
-_OWN_SHARE = 0.25
+_OWN_SHARE = 0.1
 """A job that is over its deadline is to blame if it has computed for this share of the time.
 Otherwise it has waited, for a processor or a disk that others use."""
 _SOCKET_BUFFER_BYTES = 4 << 20
