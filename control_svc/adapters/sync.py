@@ -4,7 +4,7 @@ The desired state is small, so it is read as a whole and compared with the state
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,9 +36,10 @@ class AdapterSync:
     transactions: Transactions
     blobs: BlobStore
     notifications: Notifications
+    heartbeat_s: float = HEARTBEAT_S
 
-    async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
-        """Yield the desired state, then its changes, without end; an empty one every `HEARTBEAT_S`.
+    async def watch(self, revision: str) -> AsyncGenerator[DesiredState | DesiredChange, None]:
+        """Yield the desired state, then its changes, without end; an empty one every `heartbeat_s`.
 
         If `revision` is the current one, the first event is an empty change instead of the state.
         """
@@ -49,12 +50,12 @@ class AdapterSync:
             yield DesiredChange(sent.revision, [], []) if is_current else sent
             sent_at = clock()
             while True:
-                await wait_for_notification(changed, _POLL_S)
+                await wait_for_notification(changed, min(_POLL_S, self.heartbeat_s))
                 if await self._revision() != sent.revision:
                     state = await self._state()
                     yield state.diff(sent)
                     sent, sent_at = state, clock()
-                elif clock() >= sent_at + HEARTBEAT_S - _POLL_S / 2:
+                elif clock() >= sent_at + self.heartbeat_s:
                     yield DesiredChange(sent.revision, [], [])
                     sent_at = clock()
 
