@@ -19,7 +19,7 @@ from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.control_client import GrpcControl
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
-from inference_svc.adapter_sync.reconciler import Reconciler
+from inference_svc.adapter_sync.reconciler import Reconciler, reconcile_adapters
 from inference_svc.adapter_sync.state import frontend_id
 from inference_svc.audit import ActReporter, make_act_sender
 from inference_svc.chat.conversation import ConversationLimits
@@ -439,19 +439,3 @@ def open_reconciler(
     control = GrpcControl(channel, connect)
     installer = AdapterInstaller(control, cache, crash_marker, catalog, adapters)
     return Reconciler(control, installer, folder, frontend, outage_level=outage_level)
-
-
-@asynccontextmanager
-async def reconcile_adapters(reconciler: Reconciler | None, address: str) -> AsyncIterator[None]:
-    """Load the saved desired state, then reconcile as the frontend at `address` until the context
-    ends."""
-    if reconciler is None:
-        yield
-        return
-    await reconciler.load_saved()
-    task = asyncio.create_task(reconciler.run(address))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

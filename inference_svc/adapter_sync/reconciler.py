@@ -5,9 +5,11 @@ towards it, and compares again after every step.
 """
 
 import asyncio
+import copy
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +46,9 @@ log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _MAX_CONCURRENT: Final = 4
-_LOOKUP_TIMEOUT_S: Final = 3.0
+_LOOKUP_TIMEOUT_S: Final = 2.0
+_FAILED_LOOKUP_S: Final = 1.0
+"""How long a failed lookup stands for others, such as the retries of its own call."""
 _RETRYABLE = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailable)
 """Errors that may not recur: damaged download, file evicted meanwhile, no memory, service down."""
 
@@ -290,11 +294,14 @@ class SharedLookup:
 
     def __init__(self, look_up: Callable[[], Awaitable[DesiredState]]) -> None:
         self._look_up = look_up
+        self._failure: tuple[float, DomainError] | None = None
         self._running: asyncio.Task[DesiredState] | None = None
         self._next: asyncio.Task[DesiredState] | None = None
 
     async def get(self) -> DesiredState:
-        """Raises the error of the lookup."""
+        """Raises the error of the lookup, or of one that has just failed."""
+        if self._failure is not None and time.monotonic() < self._failure[0] + _FAILED_LOOKUP_S:
+            raise copy.copy(self._failure[1])
         if self._next is None:
             self._next = asyncio.create_task(self._run(self._running))
             self._next.add_done_callback(retrieve_exception)
@@ -304,4 +311,24 @@ class SharedLookup:
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        return await self._look_up()
+        try:
+            return await self._look_up()
+        except DomainError as error:
+            self._failure = time.monotonic(), error
+            raise
+
+
+@asynccontextmanager
+async def reconcile_adapters(reconciler: Reconciler | None, address: str) -> AsyncIterator[None]:
+    """Load the saved desired state, then reconcile as the frontend at `address` until the context
+    ends."""
+    if reconciler is None:
+        yield
+        return
+    await reconciler.load_saved()
+    task = asyncio.create_task(reconciler.run(address))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
