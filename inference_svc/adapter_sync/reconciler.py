@@ -129,14 +129,15 @@ class Reconciler:
         return ModelLoading(model=name)
 
     async def _look_up(self) -> DesiredState:
-        """Read the desired state of now. Raises an error of the control service."""
+        """Read the desired state of now. Raises UpstreamUnavailable, whatever the error of the
+        control service is: the caller is not to blame."""
         try:
             async with (
                 asyncio.timeout(_LOOKUP_TIMEOUT_S),
                 aclosing(self._control.watch(self._state)) as states,
             ):
                 return await anext(states)
-        except (TimeoutError, StopAsyncIteration):
+        except (DomainError, TimeoutError, StopAsyncIteration):
             raise UpstreamUnavailable(service=SERVICE) from None
 
     # --- desired state ----------------------------------------------------------------------------
