@@ -55,7 +55,7 @@ from control_svc.inference import prefix_cleanup
 from control_svc.inference.embeddings import EmbeddingClient
 from control_svc.inference.models import RpcModels
 from control_svc.inference.prefix_cleanup import PrefixCleanupWorker, RpcDiskPrefixCache
-from control_svc.jobs.handler import JobHandler, refuse_retry, retry_from_start
+from control_svc.jobs.handler import JobHandler, retry_from_start
 from control_svc.jobs.service import Jobs, Retry
 from control_svc.jobs.servicer import JobServicer
 from control_svc.limits.buckets import RateLimits
@@ -71,12 +71,14 @@ from control_svc.responses.compaction import AutoCompaction, Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
 from control_svc.responses.ephemeral import EphemeralResponses
+from control_svc.responses.response_retry import retry_response
 from control_svc.responses.service import Responses
 from control_svc.responses.servicer import ResponseLines, ResponseServicer
 from control_svc.responses.tools import McpPreparer, ResponseTools
 from control_svc.responses.worker import ResponseWorker
 from control_svc.runs import worker as runs_worker
 from control_svc.runs.queries import delete_streams_of_thread
+from control_svc.runs.run_retry import retry_run
 from control_svc.runs.service import Runs
 from control_svc.runs.servicer import RunServicer
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
@@ -395,7 +397,7 @@ RETRIES: Final[Mapping[str, Retry]] = {
     membership.KIND: retry_file,
     prefix_cleanup.KIND: retry_from_start,
     EXPIRY_KIND: retry_expiry,
-    runs_worker.KIND: refuse_retry,
-    responses_worker.KIND: refuse_retry,
+    runs_worker.KIND: retry_run,
+    responses_worker.KIND: retry_response,
 }
-"""Retry hooks of dead jobs, by kind."""
+"""Retry hooks of dead jobs, by kind; there is one for each kind."""

@@ -18,9 +18,10 @@ from corral.control.v1.response_service_pb2 import CreateResponseResponse, Strea
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
-from svc_kit.errors.status import from_rpc_error
+from svc_kit.errors.status import REQUEST_ID_KEY, from_rpc_error
 from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
+from svc_kit.tasks import retrieve_exception
 
 _log = logging.getLogger(__name__)
 
@@ -86,23 +87,26 @@ class StreamCall(StoppableCall, Generic[Message]):
     first: Message | None = None
 
     def __init__(self, call: Any, service: str, *, may_be_empty: bool = False) -> None:
-        """`may_be_empty`: the stream may end without a message, as one that is followed after its
-        last event.
+        """`may_be_empty`: the stream may be silent for long, or end without a message, as one that
+        is followed after its last event.
         """
         super().__init__(call, service)
         self._may_be_empty = may_be_empty
 
     async def open(self) -> None:
-        """Wait for the first message, or for the end if the stream may be empty."""
+        """Wait for the first message; if the stream may be empty, until the call is accepted."""
         with self._stoppable(), translate_errors(self._service):
+            if self._may_be_empty and REQUEST_ID_KEY in await self._call.initial_metadata():
+                return
             self.first = await self._read()
         if self.first is None and not self._may_be_empty:
             raise UpstreamUnavailable(service=self._service, retry_after=1.0)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Message]]:
         """Yield the messages, all with call number 0."""
-        message = last = self.first
+        last = self.first
         with self._stoppable(), translate_errors(self._service):
+            message = await self._read() if self.first is None else self.first
             while message is not None:
                 yield 0, message
                 last, message = message, await self._read()
@@ -134,7 +138,9 @@ class ComposedCall(UnaryCall[Message]):
     """Unary calls that follow each other, as one."""
 
     def __init__(self, calls: Coroutine[Any, Any, Message]) -> None:
-        super().__init__(asyncio.ensure_future(calls), "")
+        running = asyncio.ensure_future(calls)
+        running.add_done_callback(retrieve_exception)  # it may be stopped before it is opened
+        super().__init__(running, "")
 
 
 def _log_usage(last: Any) -> None:

@@ -40,6 +40,7 @@ from svc_kit.errors import (
     WebsocketConnectionLimitReached,
 )
 from svc_kit.logs import request_id_var, start_call_fields
+from svc_kit.tasks import retrieve_exception
 
 MAX_RESPONSES: Final = 16
 MAX_STREAMS: Final = 16
@@ -153,7 +154,8 @@ class ResponseSocket:
         if len(self._workers) >= MAX_STREAMS:
             raise QueueFull(bound="requests", depth=len(self._workers), limit=MAX_STREAMS)
         self._queues[frame.stream_id] = deque()
-        self._workers[frame.stream_id] = asyncio.create_task(self._work(frame))
+        worker = self._workers[frame.stream_id] = asyncio.create_task(self._work(frame))
+        worker.add_done_callback(retrieve_exception)  # such as of a send after the close
 
     def _check_limits(self, frame: CreateFrame, depth: int) -> None:
         """Raise QueueFull if the stream has too many frames, or if the frames of all streams would

@@ -19,6 +19,7 @@ from gateway.http.errors import json_response
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
 from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
+from svc_kit.tasks import retrieve_exception
 
 _NO_EFFECT = "the model has no such thinking"
 PING = b": ping\n\n"
@@ -91,6 +92,7 @@ class EventStream:
         """Send the events. An error becomes the last event."""
         await send({"type": "http.response.start", "status": 200, "headers": self._headers})
         pings = asyncio.create_task(self._ping(send))
+        pings.add_done_callback(retrieve_exception)
         try:
             await self._send_events(calls, send)
         except CallerCancelled:
@@ -173,6 +175,7 @@ class CallResponse(Response):
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         calls = self._start()
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
+        watcher.add_done_callback(retrieve_exception)
         try:
             with self._active_calls.track(calls):
                 await calls.open()

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import grpc.aio
@@ -18,7 +19,7 @@ from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.control_client import GrpcControl
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
-from inference_svc.adapter_sync.reconciler import Reconciler
+from inference_svc.adapter_sync.reconciler import Reconciler, reconcile_adapters
 from inference_svc.adapter_sync.state import frontend_id
 from inference_svc.audit import ActReporter, make_act_sender
 from inference_svc.chat.conversation import ConversationLimits
@@ -70,7 +71,8 @@ from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.admin_call import RecordAct
-from svc_kit.rpc.client import open_channel
+from svc_kit.rpc.client import Option, open_channel
+from svc_kit.rpc.interceptors import ExplainError
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.settings.reloader import SettingsReloader
@@ -152,6 +154,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         authenticator = _authenticator(settings, control)
         record_act = _act_recorder(settings, control, outage_level, stack)
+        reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
         server = _server(
             settings,
             registry,
@@ -163,20 +166,18 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             authenticator,
             tracer,
             record_act,
+            None if reconciler is None else reconciler.explain,
         )
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await _management(settings, registry, server)
         if management is not None:
             stack.push_async_callback(management.close)
-        reconciler = open_reconciler(
-            settings, control, catalog, adapters, str(server.address), outage_level
-        )
         stack.push_async_callback(pool.close)
         await pool.start()
         await stack.enter_async_context(_follow_added_models(added, pool))
         await adapters.load_all(_adapter_orders(settings))
-        await stack.enter_async_context(reconcile_adapters(reconciler))
+        await stack.enter_async_context(reconcile_adapters(reconciler, str(server.address)))
         pool.open()
         yield Inference(server, pool, management)
 
@@ -231,10 +232,18 @@ async def _control_channel(settings: InferenceSettings) -> AsyncIterator[grpc.ai
     if settings.control_target is None or settings.service_token_file is None:
         yield None
         return
-    token = ServiceToken.read(settings.service_token_file).secret
-    tls = settings.control_tls
-    async with open_channel(settings.control_target, token=token, tls=tls) as channel:
+    async with _connect_control(settings) as channel:
         yield channel
+
+
+def _connect_control(settings: InferenceSettings, *options: Option) -> grpc.aio.Channel:
+    """Open a channel to the control service, which is configured."""
+    if settings.control_target is None or settings.service_token_file is None:
+        raise StartupError("the control service has no address or no service token")
+    token = ServiceToken.read(settings.service_token_file).secret
+    return open_channel(
+        settings.control_target, token=token, tls=settings.control_tls, options=options
+    )
 
 
 async def _usage(
@@ -333,6 +342,7 @@ def _server(
     authenticator: Authenticator,
     tracer: Tracer,
     record_act: RecordAct | None,
+    explain: ExplainError | None,
 ) -> RpcServer:
     info = ServerInfo(
         engine_pb.RequestLimits(
@@ -366,6 +376,7 @@ def _server(
         tls=settings.tls,
         tracer=tracer,
         record_act=record_act,
+        explain=explain,
     )
 
 
@@ -417,7 +428,6 @@ def open_reconciler(
     channel: grpc.aio.Channel | None,
     catalog: Catalog,
     adapters: AdapterService,
-    address: str,
     outage_level: OutageLevel,
 ) -> Reconciler | None:
     """Create the reconciler for the control service behind `channel`; None without a channel.
@@ -436,21 +446,7 @@ def open_reconciler(
     crash_marker = CrashMarker(folder / "marks")
     crash_marker.open()
     catalog.set_load_marker(crash_marker)
-    control = GrpcControl(channel)
+    connect = partial(_connect_control, settings, ("grpc.use_local_subchannel_pool", 1))
+    control = GrpcControl(channel, connect)
     installer = AdapterInstaller(control, cache, crash_marker, catalog, adapters)
-    return Reconciler(control, installer, folder, frontend, address, outage_level=outage_level)
-
-
-@asynccontextmanager
-async def reconcile_adapters(reconciler: Reconciler | None) -> AsyncIterator[None]:
-    """Load the saved desired state, then reconcile until the context ends."""
-    if reconciler is None:
-        yield
-        return
-    await reconciler.load_saved()
-    task = asyncio.create_task(reconciler.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    return Reconciler(control, installer, folder, frontend, outage_level=outage_level)

@@ -3,7 +3,8 @@
 The desired state is small, so it is read as a whole and compared with the state sent before.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +25,8 @@ from svc_kit.errors import AdapterNotFound, BlobMissing
 
 _POLL_S: Final = 2.0
 """Maximum delay of a change whose notification was lost."""
+HEARTBEAT_S: Final = 4.0
+"""Frontends get an empty change this often, so that they notice a process that has stopped."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +36,28 @@ class AdapterSync:
     transactions: Transactions
     blobs: BlobStore
     notifications: Notifications
+    heartbeat_s: float = HEARTBEAT_S
 
-    async def watch(self, revision: str) -> AsyncIterator[DesiredState | DesiredChange]:
-        """Yield the desired state, then its changes, without end.
+    async def watch(self, revision: str) -> AsyncGenerator[DesiredState | DesiredChange, None]:
+        """Yield the desired state, then its changes, without end; an empty one every `heartbeat_s`.
 
         If `revision` is the current one, the first event is an empty change instead of the state.
         """
+        clock = asyncio.get_running_loop().time
         with self.notifications.listen(ADAPTERS_TOPIC) as changed:
             sent = await self._state()
             is_current = revision == str(sent.revision)
             yield DesiredChange(sent.revision, [], []) if is_current else sent
+            sent_at = clock()
             while True:
-                await wait_for_notification(changed, _POLL_S)
+                await wait_for_notification(changed, min(_POLL_S, self.heartbeat_s))
                 if await self._revision() != sent.revision:
                     state = await self._state()
                     yield state.diff(sent)
-                    sent = state
+                    sent, sent_at = state, clock()
+                elif clock() >= sent_at + self.heartbeat_s:
+                    yield DesiredChange(sent.revision, [], [])
+                    sent_at = clock()
 
     async def report(self, frontend: Frontend, reports: Sequence[AdapterReport]) -> None:
         """Replace the reports of a frontend. Raises MissingField, TooLong or InvalidField."""

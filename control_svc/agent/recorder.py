@@ -4,9 +4,10 @@ and rows, and choose the sink that stores them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, Protocol
 
-from google.protobuf.message import Message
+from google.protobuf.message import Message as Proto
 
 from control_svc.agent.drafts import Draft, DraftEvent, ItemAdded
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
@@ -14,7 +15,7 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import Change, FinalEvents, StreamKey, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import Started, TurnUsage
-from control_svc.items.model import Item
+from control_svc.items.model import CustomToolCall, FunctionCall, Item, Message, Reasoning
 
 
 class EventSink(Protocol):
@@ -99,6 +100,21 @@ async def read_open_turn(
     return OpenTurn(restore_drafts(event.data for event in events), token_ids)
 
 
+def items_of_open_turn(output: Sequence[Item], *, awaits_client: bool) -> list[Item]:
+    """The items of a turn that failed, at the end of the output of a run or response.
+
+    A turn that was completed ends with calls that were carried out, or ends the object.
+    `awaits_client`: the last turn was completed, and its other calls are the client's.
+    """
+    if awaits_client:
+        return []
+    return list(takewhile(lambda item: isinstance(item.content, _SAMPLED), reversed(output)))
+
+
+_SAMPLED: Final = (Message, Reasoning, FunctionCall, CustomToolCall)
+"""What the model writes, without the calls that the service carries out."""
+
+
 class TurnRecorder(ABC):
     """Publishes and stores the output of one attempt: counts the open turn, and stores rows with
     their events.
@@ -151,10 +167,10 @@ class TurnRecorder(ABC):
         """Store the item of a hosted call that was executed."""
 
     @abstractmethod
-    def _translate(self, changes: Sequence[DraftEvent]) -> Sequence[Message] | None:
+    def _translate(self, changes: Sequence[DraftEvent]) -> Sequence[Proto] | None:
         """Return the events of changes; None if these are only recorded at the end of the turn."""
 
-    async def _commit(self, turn: int, events: Sequence[Message], change: Change[None]) -> None:
+    async def _commit(self, turn: int, events: Sequence[Proto], change: Change[None]) -> None:
         """Commit events of a turn, all pending changes of rows, and another change."""
         self._changes.append(change)
         await self.sink.add(encode_events(events), turn=turn)

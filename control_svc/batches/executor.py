@@ -29,6 +29,7 @@ from svc_kit.errors import (
     Unavailable,
 )
 from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.tasks import end_tasks
 from svc_kit.tracing.span import SpanKind, current_span, running_span
 
 _log = logging.getLogger(__name__)
@@ -75,9 +76,7 @@ class BatchRunner:
             _raise_error(running)
             _raise_error(expired)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            await end_tasks(*tasks)
 
     async def _wait_for_expiry(self, batch: Batch) -> None:
         while True:

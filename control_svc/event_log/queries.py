@@ -157,6 +157,18 @@ class StreamQueries(Queries):
         )
         self._tx.announce(key.topic)
 
+    async def reopen(self, project: str, stream_id: str, events: Sequence[bytes]) -> None:
+        """Continue a stream that has ended, with new events. Readers get them after the last one;
+        those before may have expired. Raises StreamClosed if the stream does not exist.
+        """
+        await self._lock(StreamKey(project, stream_id))
+        await self._session.execute(
+            update(StreamRow)
+            .where(StreamRow.project == project, StreamRow.id == stream_id)
+            .values(state=StreamState.OPEN, ended_at=None)
+        )
+        await self.append(project, stream_id, events)
+
     async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
         """Read the token ids of a turn, in order."""
         packed = await self._session.scalars(

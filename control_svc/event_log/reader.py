@@ -94,6 +94,7 @@ class StreamReader:
         self, project: str, stream_id: str, after: int, *, missing: DomainError, field: str
     ) -> AsyncGenerator[Sequence[Event], None]:
         """Yield the events with numbers greater than `after`, in batches, until the stream ends.
+        Only the first batch may be empty: the stream exists, and has no such event yet.
 
         `after` is `BEFORE_FIRST` for all events. Raises `missing` if the stream does not exist or
         is deleted meanwhile, StreamExpired if its events have expired, and OutOfRange for `field`
@@ -110,10 +111,9 @@ class StreamReader:
             if not BEFORE_FIRST <= after <= newest:
                 raise OutOfRange(field=field, value=after, minimum=BEFORE_FIRST, maximum=newest)
             batch = _event_batch(result, number)
+            yield batch.events
             while True:
-                if batch.events:
-                    yield batch.events
-                    number += len(batch.events)
+                number += len(batch.events)
                 if batch.is_end:
                     return
                 is_poll = batch.is_newest and not await wait_for_notification(
@@ -121,6 +121,8 @@ class StreamReader:
                 )
                 cached = None if is_poll else tail.read_from(number)
                 batch = cached or await self._query(StreamPosition(key, number), missing)
+                if batch.events:
+                    yield batch.events
 
     async def _query(self, position: StreamPosition, missing: DomainError) -> EventBatch:
         """Read from the database; an empty batch while it is unavailable."""
@@ -134,7 +136,10 @@ class StreamReader:
         result = await self.reader.read(position)
         if result is None:
             raise missing
-        if result.stream.state is StreamState.SWEPT:
+        is_stored = position.number >= result.stream.next_number or (
+            bool(result.events) and result.events[0].number == position.number
+        )
+        if result.stream.state is StreamState.SWEPT or not is_stored:
             raise StreamExpired(stream=position.key.stream_id)
         return result
 

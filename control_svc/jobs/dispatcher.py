@@ -7,10 +7,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from control_svc.db.notifications import Notifications
 from control_svc.db.transaction import Transaction, Transactions
@@ -36,9 +36,13 @@ from svc_kit.metrics import JobMetrics
 from svc_kit.tracing.span import Span, SpanKind, Tracer, set_current_span
 
 _log = logging.getLogger(__name__)
-TIME_SLICE_S: Final = 300.0
+TIME_SLICE_S: Final = 60.0
 """A job of a kind with as many running jobs as it may have is released after this time, if a
 project with fewer of them waits. It resumes when it is its project's turn again."""
+SHARE_SLICE_S: Final = 5.0
+"""The same for a project that keeps another job of the kind, and still has as many as that one."""
+_FIRST_SLICES: Final = 5
+"""A job without progress may run so many times as long: it would have to repeat what it did."""
 _RETRY_DELAY_S: Final = 1.0
 """Delay between two tries to store the result of an attempt while the database is unavailable."""
 
@@ -58,10 +62,46 @@ class _Attempt:
         self.task = asyncio.create_task(_run_for_caller(handler, self.claim, self.context, span))
         self.is_cancelled = False
 
+    @property
+    def age_s(self) -> float:
+        """How long it has been running."""
+        return time.monotonic() - self.started_at
+
     def cancel(self) -> None:
         """Cancel the handler; a transaction in progress runs to its end."""
         if not self.is_cancelled:
             self.is_cancelled = self.task.cancel()
+
+
+class Slot(NamedTuple):
+    """A running job of a kind, for `choose_released`."""
+
+    project: str
+    age_s: float
+    has_progress: bool
+
+
+def choose_released(
+    slots: Sequence[Slot], waiting: Collection[str], time_slice_s: float = TIME_SLICE_S
+) -> Slot | None:
+    """The job that makes place for a waiting project; None while all keep their slots.
+
+    A project with two jobs more than a waiting one gives up its newest after `SHARE_SLICE_S`, one
+    with one more its oldest after `time_slice_s`.
+    """
+    num_running = Counter(slot.project for slot in slots)
+    fewest = min((num_running[project] for project in waiting), default=len(slots))
+    most = max(num_running.values(), default=0)
+    largest = [slot for slot in slots if num_running[slot.project] == most]
+    if most >= fewest + 2:
+        share_s = min(SHARE_SLICE_S, time_slice_s)
+        old_enough = [slot for slot in largest if slot.age_s >= share_s]
+        return min(old_enough, key=lambda slot: slot.age_s, default=None)
+    if most == fewest + 1:
+        first_s = _FIRST_SLICES * time_slice_s
+        due = [s for s in largest if s.age_s >= (time_slice_s if s.has_progress else first_s)]
+        return max(due, key=lambda slot: slot.age_s, default=None)
+    return None
 
 
 class Dispatcher:
@@ -84,6 +124,8 @@ class Dispatcher:
         self._metrics = metrics
         self._running: dict[Claim, _Attempt] = {}
         self._attempts: set[asyncio.Task[None]] = set()
+        self._unstored: dict[Claim, AttemptResult] = {}
+        """Results of attempts that could not be stored, because `on_dead` failed."""
         self._changed = asyncio.Event()
         self._is_stopping = False
 
@@ -117,7 +159,8 @@ class Dispatcher:
                 await self._check_running()
             if is_poll:
                 for orphan in await self._leases.orphans():
-                    await self._store(orphan.claim, Outcome.LOST, self._leases.reclaim(orphan))
+                    lost = AttemptResult(Outcome.LOST)
+                    await self._store(orphan.claim, lost, self._leases.reclaim(orphan))
                 await self._release_long()
             await self._claim()
 
@@ -132,24 +175,29 @@ class Dispatcher:
                     attempt.context.cancelled.set()
             elif not attempt.context.is_finishing:  # the row may be done already
                 attempt.cancel()
-        for claim in owned.keys() - known - self._running.keys():
-            # The response to the commit of the claim was lost, or the result was not stored.
-            lost = AttemptResult(Outcome.LOST)
-            await self._store(claim, lost.outcome, self._leases.end(claim, lost))
+        ended = owned.keys() - known - self._running.keys()
+        self._unstored = {claim: self._unstored[claim] for claim in ended & self._unstored.keys()}
+        for claim in ended:
+            # The result was not stored, or the response to the commit of the claim was lost, so
+            # that no attempt began.
+            result = self._unstored.get(claim, AttemptResult(Outcome.RELEASED))
+            await self._store(claim, result, self._leases.end(claim, result))
 
     async def _release_long(self) -> None:
         """Release a job of each kind without capacity, if another project waits for its turn."""
         for kind in self._handlers:
             attempts = [each for each in self._running.values() if each.claim.kind == kind]
-            num_running = Counter(each.claim.project for each in attempts)
-            ended_at = time.monotonic() - self._time_slice_s
-            long = [each for each in attempts if each.started_at <= ended_at]
-            if not long or self._has_capacity(kind):
+            if self._has_capacity(kind) or any(each.is_cancelled for each in attempts):
                 continue
-            released = max(long, key=lambda each: num_running[each.claim.project])
-            waiting = await self._leases.waiting_projects(kind)
-            if any(num_running[each] < num_running[released.claim.project] for each in waiting):
-                released.cancel()
+            slots = [
+                Slot(each.claim.project, each.age_s, has_progress=each.context.has_progress)
+                for each in attempts
+            ]
+            if any(slot.age_s >= min(SHARE_SLICE_S, self._time_slice_s) for slot in slots):
+                waiting = await self._leases.waiting_projects(kind)
+                released = choose_released(slots, waiting, self._time_slice_s)
+                if released is not None:
+                    attempts[slots.index(released)].cancel()
 
     async def _claim(self) -> None:
         while not self._is_stopping:
@@ -180,7 +228,7 @@ class Dispatcher:
             if attempt.context.is_finished:
                 self._metrics.attempts.labels(claim.kind, Outcome.DONE).inc()
                 return
-            while not await self._store(claim, result.outcome, self._leases.end(claim, result)):
+            while not await self._store(claim, result, self._leases.end(claim, result)):
                 if self._is_stopping:
                     return  # the lease will expire
                 await asyncio.sleep(_RETRY_DELAY_S)
@@ -189,7 +237,7 @@ class Dispatcher:
             self._metrics.running.labels(claim.kind).dec()
             self._changed.set()
 
-    async def _store(self, claim: Claim, outcome: Outcome, step: Awaitable[Job]) -> bool:
+    async def _store(self, claim: Claim, result: AttemptResult, step: Awaitable[Job]) -> bool:
         """Run the transaction that ends an attempt; return False if it has to be retried."""
         try:
             job = await step
@@ -200,8 +248,9 @@ class Dispatcher:
             return False
         except Exception:  # `on_dead` failed; the next poll tries again
             _log.exception("the result of job %s cannot be stored", claim.job_id)
+            self._unstored[claim] = result
         else:
-            self._report(job, outcome)
+            self._report(job, result.outcome)
         return True
 
     def _report(self, job: Job, outcome: Outcome) -> None:

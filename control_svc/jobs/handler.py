@@ -12,7 +12,6 @@ from typing import Protocol, TypeVar
 from control_svc.db.transaction import Transaction
 from control_svc.jobs.leases import DeadLetterHandler, Leases
 from control_svc.jobs.model import Claim, Job
-from svc_kit.errors import JobNotRetriable
 
 ResultT = TypeVar("ResultT")
 
@@ -26,6 +25,8 @@ class JobContext:
         """Set when cancellation is requested: the handler stops early and calls `finish`."""
         if job.cancel_requested_at is not None:
             self.cancelled.set()
+        self.has_progress = False
+        """Whether the attempt has made progress that the next one need not repeat."""
         self.is_finishing = False
         """Whether the final transaction is in progress or committed."""
         self.is_finished = False
@@ -41,7 +42,9 @@ class JobContext:
         LeaseLost if the job belongs to another worker; nothing was written, and the handler must
         not catch it.
         """
-        return await self._leases.write(self.claim, work, progress=progress)
+        result = await self._leases.write(self.claim, work, progress=progress)
+        self.has_progress = self.has_progress or progress
+        return result
 
     async def finish(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
         """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
@@ -78,9 +81,3 @@ class JobHandler(DeadLetterHandler, Protocol):
 async def retry_from_start(_tx: Transaction, job: Job) -> str:
     """Retry hook of jobs whose subject needs no preparation."""
     return job.kind
-
-
-async def refuse_retry(_tx: Transaction, job: Job) -> str:
-    """Retry hook of jobs whose failure the client has seen. Raises JobNotRetriable."""
-    problem = f"the failure of the {job.kind} '{job.subject}' has been reported to its client."
-    raise JobNotRetriable(job=job.id, problem=problem)

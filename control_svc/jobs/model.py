@@ -18,7 +18,10 @@ from svc_kit.auth.principal import current_key
 from svc_kit.errors import DomainError, EngineCrashed, JobNotRetriable, WorkAbandoned
 
 MAX_ATTEMPTS: Final = 3
-"""A job dies when it has failed, or lost its worker, this often without progress in between."""
+"""A job dies when it has failed this often without progress in between."""
+MAX_LOST: Final = 3
+"""A job dies when its process has died this often in a row: an attempt that ends in another way, or
+makes progress, ends the row."""
 ENGINE_DEATHS_BEFORE_ALONE: Final = 2
 """After this many engine deaths a job is computed alone, since it may be the cause."""
 MAX_ENGINE_DEATHS: Final = 3
@@ -64,21 +67,19 @@ class JobPriority(IntEnum):
 
 
 class Outcome(StrEnum):
-    """How an attempt ended. Only failures that the job may have caused count towards
-    `MAX_ATTEMPTS`.
-    """
+    """How an attempt ended. Only what the job may have caused counts."""
 
     DONE = "done"
     REFUSED = "refused"
     """An error that another attempt would repeat."""
     FAILED = "failed"
-    """An error that may not repeat. Counts."""
+    """An error that may not repeat. Counts towards `MAX_ATTEMPTS`."""
     LOST = "lost"
-    """The process died, perhaps because of the job. Counts."""
+    """The process died, perhaps because of the job. Counts towards `MAX_LOST`."""
     POSTPONED = "postponed"
     """Something that the job needs is unavailable. Does not count."""
     RELEASED = "released"
-    """The process stopped. Does not count."""
+    """The process stopped, or the attempt never began. Does not count."""
     ENGINE_DIED = "engine_died"
     """An engine died while it computed for the job. Counted in `engine_deaths`."""
 
@@ -157,6 +158,8 @@ class Job:
     """Number of the current or last attempt, counted since the last progress."""
     num_postponed: int = 0
     """Postponed attempts in a row."""
+    num_lost: int = 0
+    """Attempts in a row during which the process died."""
     engine_deaths: int = 0
     """Engines that died while they computed for the job."""
     fence: int = 0
@@ -221,11 +224,11 @@ class Job:
         return replace(self, lease_expires_at=now + lease)
 
     def reset_attempts(self) -> "Job":
-        """Discount failed attempts, since part of the work is durable.
+        """Discount failed and lost attempts, since part of the work is durable.
 
         Engine deaths still count: a job can make progress and kill an engine in every attempt.
         """
-        return replace(self, attempt=1, num_postponed=0)
+        return replace(self, attempt=1, num_postponed=0, num_lost=0)
 
     def request_cancel(self, now: datetime) -> "Job":
         """Request cancellation and make the job due, so that its handler ends the subject."""
@@ -245,7 +248,7 @@ class Job:
 
     def retry(self, kind: str, now: datetime) -> "Job":
         """Queue a dead job again, as a job of `kind` with its counters reset."""
-        reset = replace(self, kind=kind, attempt=0, num_postponed=0, engine_deaths=0)
+        reset = replace(self, kind=kind, attempt=0, num_postponed=0, num_lost=0, engine_deaths=0)
         return replace(reset, error=None, ended_at=None)._queued(now)
 
     def end_attempt(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
@@ -253,6 +256,8 @@ class Job:
         released = replace(self, lease_owner=None, lease_expires_at=None)
         if result.error is not None:
             released = replace(released, error=_job_error(result.error))
+        if result.outcome is not Outcome.LOST:
+            released = replace(released, num_lost=0)
         match result.outcome:
             case Outcome.DONE:
                 return replace(released, state=JobState.DONE, error=None, ended_at=now)
@@ -261,7 +266,7 @@ class Job:
             case Outcome.FAILED:
                 return released._failed(now, jitter)
             case Outcome.LOST:
-                return released._lost(now)
+                return released._uncounted()._lost(now)
             case Outcome.POSTPONED:
                 return released._uncounted()._postponed(result, now, jitter)
             case Outcome.RELEASED:
@@ -275,9 +280,11 @@ class Job:
         return self._queued(now + backoff(self.attempt, jitter))
 
     def _lost(self, now: datetime) -> "Job":
-        job = replace(self, error=_job_error(WorkAbandoned(attempts=self.attempt)))
+        num_lost = self.num_lost + 1
+        error = _job_error(WorkAbandoned(attempts=num_lost))
+        job = replace(self, num_lost=num_lost, error=error)
         # No backoff: the job has waited for its lease to expire.
-        return job._dead(now) if self.attempt >= MAX_ATTEMPTS else job._queued(now)
+        return job._dead(now) if num_lost >= MAX_LOST else job._queued(now)
 
     def _postponed(self, result: AttemptResult, now: datetime, jitter: float) -> "Job":
         wait = max(

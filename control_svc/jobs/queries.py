@@ -16,6 +16,7 @@ from sqlalchemy import (
     SmallInteger,
     String,
     Text,
+    and_,
     func,
     insert,
     literal,
@@ -96,6 +97,7 @@ class JobRow(ObjectRow):
     run_after: Mapped[datetime] = mapped_column(Instant)
     attempt: Mapped[int] = mapped_column(Integer)
     num_postponed: Mapped[int] = mapped_column(Integer)
+    num_lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     engine_deaths: Mapped[int] = mapped_column(Integer)
     cancel_requested_at: Mapped[datetime | None] = mapped_column(Instant)
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
@@ -187,7 +189,7 @@ class JobQueueQueries(Queries):
 
     async def lock_next(self, kinds: Collection[str]) -> Job | None:
         """Select and lock the next due job, ordered by priority, then by the number of running jobs
-        of the project, then by age.
+        of its kind that its project has, then by age.
         """
         now = await self._tx.now()
         for flow in [*await self._session.execute(next_flows(kinds, now))]:
@@ -361,15 +363,19 @@ def next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
         .prefix_with("MATERIALIZED")
     )
     running = (
-        select(JobRow.project, func.count().label("number"))
+        select(JobRow.project, JobRow.kind, func.count().label("number"))
         .where(JobRow.state == JobState.RUNNING, JobRow.kind.in_(kinds))
-        .group_by(JobRow.project)
+        .group_by(JobRow.project, JobRow.kind)
         .subquery("running")
     )
     number = func.coalesce(running.c.number, 0)
     return (
         select(heads.c.kind, heads.c.priority, heads.c.project)
-        .outerjoin_from(heads, running, running.c.project == heads.c.project)
+        .outerjoin_from(
+            heads,
+            running,
+            and_(running.c.project == heads.c.project, running.c.kind == heads.c.kind),
+        )
         .where(heads.c.run_after <= now)
         .order_by(heads.c.priority, number, heads.c.run_after, heads.c.project, heads.c.kind)
         .limit(_CANDIDATES)

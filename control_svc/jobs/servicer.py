@@ -21,6 +21,7 @@ _JOB: Final = MessageMapper(
         "priority",
         "traceparent",
         "num_postponed",
+        "num_lost",
         "fence",
         "lease_owner",
         "lease_expires_at",

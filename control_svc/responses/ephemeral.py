@@ -35,6 +35,7 @@ from control_svc.responses.tools import check_new_approvals
 from control_svc.responses.worker import ResponseWorker, StartState
 from control_svc.tools.file_search_resources import check_tool_stores
 from svc_kit.errors import ContextLengthExceeded, DomainError
+from svc_kit.tasks import end_tasks
 
 _QUEUE_SIZE: Final = 256
 """Groups of events that are buffered for a slow client before the loop waits."""
@@ -133,8 +134,7 @@ class EphemeralResponses:
             await task
         finally:
             is_closed.set()
-            task.cancel()
-            await asyncio.wait([task])
+            await end_tasks(task)
 
     async def count(self, project: str, new: NewResponse) -> int:
         """Count the tokens of the prompt of a response. Raises the errors of `answer`."""

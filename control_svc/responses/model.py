@@ -297,6 +297,10 @@ class Response:
         result = ResponseResult(usage=usage, error=error)
         return replace(self, state=ResponseState.FAILED, result=result)
 
+    def reopen(self) -> "Response":
+        """Return the failed response, queued again."""
+        return replace(self, state=ResponseState.QUEUED, result=ResponseResult())
+
     def cancel(self, usage: TurnUsage | None) -> "Response":
         """Return the cancelled response."""
         return replace(self, state=ResponseState.CANCELLED, result=ResponseResult(usage=usage))

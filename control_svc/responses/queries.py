@@ -143,6 +143,13 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         )
         return list(map(item_from_row, rows))
 
+    async def is_continued(self, project: str, response_id: str) -> bool:
+        """Whether another response continues this one."""
+        query = select(ResponseRow.id).where(
+            ResponseRow.project == project, ResponseRow.previous_id == response_id
+        )
+        return (await self._session.scalars(query.limit(1))).first() is not None
+
     async def delete_expired(self, now: datetime, limit: int) -> list[ExpiredResponse]:
         """Delete expired responses of all projects that no other response continues."""
         later = aliased(ResponseRow)

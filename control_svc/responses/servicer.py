@@ -21,6 +21,7 @@ from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses import requests as response_requests
 from dialects.openai.responses.objects import response_object
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
+from svc_kit.rpc.interceptors import accept_call
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 
@@ -68,9 +69,12 @@ class ResponseServicer(rpc.ResponseServiceServicer):
             raise OutOfRange(field="after", value=after, minimum=0)
         project = caller_project()
         groups = self._responses.follow(project, request.response_id, after)
-        async with aclosing(_flatten(groups)) as events:
-            async for event in events:
-                yield pb.WatchResponseResponse(event=event_to_pb(event))
+        async with aclosing(groups):
+            async for group in groups:
+                if not group:
+                    await accept_call(context)
+                for event in group:
+                    yield pb.WatchResponseResponse(event=event_to_pb(event))
 
     async def GetResponse(
         self, request: pb.GetResponseRequest, context: Context

@@ -1,6 +1,6 @@
 """Runs: executions of an assistant on a thread, and their states.
 
-    queued ──► in_progress ──► completed, incomplete, failed
+    queued ──► in_progress ──► completed, incomplete, failed    (an operator may retry a failed run)
       ▲           │    ▲
       │           ▼    │ cancelling ──► cancelled       (from queued and in_progress)
       └── requires_action ──► expired, cancelled
@@ -340,6 +340,11 @@ class Run:
             expires_at=None,
             calls=(),
         )
+
+    def reopen(self) -> "Run":
+        """The failed run, queued again. Its next turn has a new number, if it has had one."""
+        num_turns = self.num_turns + (self.started_at is not None)
+        return replace(self, state=RunState.QUEUED, error=None, ended_at=None, num_turns=num_turns)
 
     def is_overdue(self, now: datetime) -> bool:
         """Whether the run waits for outputs and its time is up."""

@@ -189,8 +189,9 @@ class Runs:
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
-    ) -> AsyncGenerator[WatchRunResponse, None]:
-        """Yield the events after a number until the run ends or waits for its client.
+    ) -> AsyncGenerator[Sequence[WatchRunResponse], None]:
+        """Yield the events after a number, in batches, until the run ends or waits for its client.
+        Only the first batch may be empty.
 
         Raises RunNotFound, StreamExpired or OutOfRange.
         """
@@ -208,12 +209,15 @@ class Runs:
             if is_waiting and after == newest:
                 return
             async for group in groups:
+                batch = []
                 for number, data in group:
                     event = decode_event(data)
-                    yield WatchRunResponse(number=number, event=event)
+                    batch.append(WatchRunResponse(number=number, event=event))
                     is_current = number > newest or (is_waiting and number == newest)
                     if is_current and requires_action(event):
+                        yield batch
                         return
+                yield batch
 
     # ---- changes
 

@@ -12,6 +12,7 @@ from control_svc.limits.buckets import RateLimits
 from control_svc.runs.model import ToolOutput
 from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.service import Runs
+from svc_kit.rpc.interceptors import accept_call
 
 
 class RunServicer(rpc.RunServiceServicer):
@@ -112,6 +113,9 @@ class RunServicer(rpc.RunServiceServicer):
         """Stream the events of a run."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         watching = self._runs.watch(caller_project(), request.thread_id, request.run_id, after)
-        async with aclosing(watching) as events:
-            async for event in events:
-                yield event
+        async with aclosing(watching) as groups:
+            async for group in groups:
+                if not group:
+                    await accept_call(context)
+                for event in group:
+                    yield event

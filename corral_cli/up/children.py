@@ -1,19 +1,44 @@
 """The child processes of `corral up`: checks before start, command, environment, readiness."""
 
 import asyncio
+import fcntl
 import functools
 import json
 import os
 import re
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from corral_cli.up.supervisor import Service
 from svc_kit.lifecycle import NOTIFY_SOCKET, StartupError
 from svc_kit.network import Address
+
+
+@contextmanager
+def lock_of_children(folder: Path, report: Callable[[str], None]) -> Iterator[int]:
+    """Hold a lock that the children inherit, so that the last one to end releases it.
+
+    The children of a `corral up` that was killed end within seconds, and use the ports and the data
+    until then: they are waited for. Raises StartupError if they do not end. Yields the descriptor.
+    """
+    with (folder / _LOCK_NAME).open("a") as file:
+        for number in range(round(_LOCK_TIMEOUT_S / _LOCK_POLL_S)):
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if number == 0:
+                report("waiting for the services of a `corral up` that was killed")
+            time.sleep(_LOCK_POLL_S)
+        else:
+            raise StartupError(
+                f"services of another `corral up` on {folder} are still running: stop them"
+            )
+        yield file.fileno()
 
 
 def ensure_token(path: Path) -> None:
@@ -36,6 +61,10 @@ def ensure_token(path: Path) -> None:
 _PROBE_TIMEOUT_S = 2.0
 _QUIET_GRPC: Final = {"GRPC_VERBOSITY": "NONE"}
 """gRPC's C core writes to stderr by itself, for example a line for each failed TLS handshake."""
+_LOCK_NAME: Final = "children.lock"
+_LOCK_POLL_S: Final = 0.05
+_LOCK_TIMEOUT_S: Final = 10.0
+"""Twice as long as `parent_watch` lets a child live without its supervisor."""
 
 
 def make_service(

@@ -17,6 +17,7 @@ from corral_cli.up.children import (
     accepts_connections,
     ensure_token,
     environment_variables,
+    lock_of_children,
     make_service,
     responds_ok,
 )
@@ -97,30 +98,35 @@ def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> 
     """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()
     up_flags = UpFlags(listen=listen_flag(host, port, listen), **flags)
-    run_services(up_flags, lambda plan: supervise(plan, started))
+    run_services(up_flags, lambda plan, inherited: supervise(plan, started, inherited))
 
 
 def run_services(
-    flags: UpFlags, supervise_plan: Callable[[Plan], Coroutine[Any, Any, None]]
+    flags: UpFlags, supervise_plan: Callable[[Plan, int], Coroutine[Any, Any, None]]
 ) -> None:
     """Check the settings, models and ports, then supervise the services with their ports reserved.
+    They inherit a file descriptor.
 
     Raises StartupError.
     """
     plan = Plan.load(flags)
-    with lock_folder(
-        plan.inference.data_dir,
-        LOCK_NAME,
-        holder="`corral up`",
-        remedy="stop it, or choose another --data-dir",
+    folder = plan.inference.data_dir
+    with (
+        lock_folder(
+            folder,
+            LOCK_NAME,
+            holder="`corral up`",
+            remedy="stop it, or choose another --data-dir",
+        ),
+        lock_of_children(folder, report) as inherited,
     ):
         plan.check_settings()
         plan = plan.with_ports()
         plan.check_ports()
         ensure_token(plan.token_file)
-        write_addresses(plan.inference.data_dir, plan.listeners, plan.access())
+        write_addresses(folder, plan.listeners, plan.access())
         with reserve_ports(listener.address for listener in plan.listeners):
-            asyncio.run(supervise_plan(plan))
+            asyncio.run(supervise_plan(plan, inherited))
 
 
 def listen_flag(host: str | None, port: int | None, listen: str | None) -> str | None:
@@ -134,14 +140,15 @@ def listen_flag(host: str | None, port: int | None, listen: str | None) -> str |
     return f"{bracketed}:{8080 if port is None else port}"
 
 
-async def supervise(plan: Plan, started: float) -> None:
+async def supervise(plan: Plan, started: float, inherited: int) -> None:
     """Run the services of the plan until a signal. Raises StartupError.
 
-    `started` is the time of the command's start on the monotonic clock.
+    `started` is the time of the command's start on the monotonic clock, `inherited` a file
+    descriptor for the services.
     """
     report(f"starting on {plan.gateway.listen} (HTTP) and {plan.inference.listen} (gRPC)")
 
-    supervisor = Supervisor(make_services(plan), report)
+    supervisor = Supervisor(make_services(plan), report, inherited=[inherited])
 
     async def announce() -> None:
         announcement = await make_announcement(plan, time.monotonic() - started, supervisor.away)

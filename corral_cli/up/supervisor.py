@@ -89,7 +89,10 @@ class Supervisor:
         services: Sequence[Service],
         report: Callable[[str], None],
         policy: RestartPolicy | None = None,
+        inherited: Sequence[int] = (),
     ) -> None:
+        """`inherited` are file descriptors that every process gets."""
+        self._inherited = tuple(inherited)
         self._running = [_Running(service) for service in services]
         self._report = report
         self._policy = policy or RestartPolicy()
@@ -160,7 +163,7 @@ class Supervisor:
             *service.command(lifeline_fd),
             env=service.environment,
             stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(lifeline_fd,),
+            pass_fds=(lifeline_fd, *self._inherited),
             start_new_session=True,
         )
         running.process, running.is_ready = process, False

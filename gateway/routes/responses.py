@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from dialects.openai.chat.reasoning_fields import chosen_reasoning
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses.conversations import parse_item_query, parse_starting_after
-from dialects.openai.responses.events import error_event, event_frame, event_object
+from dialects.openai.responses.events import error_frame, event_frame, event_object
 from dialects.openai.responses.objects import compaction_object, response_object
 from dialects.openai.responses.output_items import item_object
 from dialects.openai.responses.requests import (
@@ -46,14 +46,15 @@ from svc_kit.errors import DomainError, Draining
 class ResponseFrames:
     """Converts the messages of StreamResponse or WatchResponse to SSE frames."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, after: int | None = None) -> None:
+        """`after` is the number of the event before the stream; None if it is the whole."""
+        self._last = -1 if after is None else after
 
     def frames(
         self, message: pb.StreamResponseResponse | pb.WatchResponseResponse, _call: int = 0
     ) -> Iterable[bytes]:
         """The frame of one event."""
-        self._next = message.event.sequence_number + 1
+        self._last = message.event.sequence_number
         return (event_frame(event_object(message.event)),)
 
     def final_frames(self) -> Iterable[bytes]:
@@ -62,7 +63,7 @@ class ResponseFrames:
 
     def failure(self, error: DomainError) -> bytes:
         """The last frame of a failed stream."""
-        return event_frame(error_event(error, self._next))
+        return error_frame(error, self._last)
 
 
 router = APIRouter(prefix="/v1/responses")
@@ -159,11 +160,10 @@ async def retrieve_response(
     `starting_after`."""
     includes = parse_includes(include)
     if request.query_params.get("stream") == "true":
-        proto = pb.WatchResponseRequest(
-            response_id=response_id, after=parse_starting_after(request.query_params)
-        )
+        after = parse_starting_after(request.query_params)
+        proto = pb.WatchResponseRequest(response_id=response_id, after=after)
         start = functools.partial(control.follow, control.responses.WatchResponse, proto)
-        return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
+        return context.stream_response(start, ResponseFrames(after), RESPONSE_PARAMS)
     get = pb.GetResponseRequest(response_id=response_id, include=includes)
     reply = await control.call(control.responses.GetResponse, get)
     return json_response(response_object(reply.response))

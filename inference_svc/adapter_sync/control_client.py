@@ -1,8 +1,10 @@
 """Watches, downloads and reports adapters over the control service's gRPC API."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import grpc.aio
 from corral.control.v1 import adapter_pb2
@@ -10,11 +12,15 @@ from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState
+from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import MessageMapper
 
 SERVICE: Final = "control"
 REPORT_TIMEOUT_S: Final = 10.0
+SILENCE_S: Final = 12.0
+"""The control service sends an event every four seconds; one of an earlier release does not, and is
+asked again after this time."""
 FETCHING: Final = "STATE_FETCHING"
 LOADING: Final = "STATE_LOADING"
 READY: Final = "STATE_READY"
@@ -40,8 +46,8 @@ class Control(Protocol):
     """The control service's API for adapters. Methods raise `DomainError`s, `UpstreamUnavailable`
     if the service cannot be reached."""
 
-    def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
-        """Yield the desired state whenever it differs from `state` or the last one yielded."""
+    def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
+        """Yield the desired state at once, and whenever it differs from the last one yielded."""
 
     def download(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the bytes of an adapter file."""
@@ -54,18 +60,37 @@ class Control(Protocol):
 
 
 class GrpcControl:
-    """`Control` over a channel that carries the service token."""
+    """`Control` over channels that carry the service token."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        connect: Callable[[], grpc.aio.Channel] | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """`connect` opens a channel with a connection of its own for each `watch`, which may reach
+        another process than one that has stopped; `channel` by default."""
         self._stub = AdapterServiceStub(channel)
+        self._connect = connect
+        self._silence_s = silence_s
 
-    async def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
-        """Yield the desired state whenever it changes."""
-        request = pb.WatchDesiredRequest(revision=state.revision)
-        with translate_errors(SERVICE):
-            async for event in self._stub.WatchDesired(request):
-                state = _next_state(state, event)
-                yield state
+    async def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
+        """Yield the desired state when it is first read, and whenever it changes.
+
+        Raises UpstreamUnavailable after `silence_s` without an event: the process has stopped
+        without closing its connections.
+        """
+        async with AsyncExitStack() as stack:
+            stub = self._stub
+            if self._connect is not None:
+                stub = AdapterServiceStub(await stack.enter_async_context(self._connect()))
+            call = stub.WatchDesired(pb.WatchDesiredRequest(revision=state.revision))
+            stack.callback(call.cancel)
+            is_first = True
+            while (event := await _read(call, self._silence_s)) is not None:
+                if is_first or event.revision != state.revision:
+                    is_first, state = False, _next_state(state, event)
+                    yield state
 
     async def download(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the bytes of an adapter file."""
@@ -83,6 +108,17 @@ class GrpcControl:
         )
         with translate_errors(SERVICE):
             await self._stub.ReportAdapters(request, timeout=REPORT_TIMEOUT_S)
+
+
+async def _read(call: Any, silence_s: float) -> pb.WatchDesiredResponse | None:
+    """The next event; None after the last one."""
+    try:
+        with translate_errors(SERVICE):
+            async with asyncio.timeout(silence_s):
+                event = await call.read()
+    except TimeoutError:
+        raise UpstreamUnavailable(service=SERVICE) from None
+    return None if event is grpc.aio.EOF else cast(pb.WatchDesiredResponse, event)
 
 
 def _next_state(state: DesiredState, event: pb.WatchDesiredResponse) -> DesiredState:

@@ -5,8 +5,11 @@ towards it, and compares again after every step.
 """
 
 import asyncio
+import copy
 import logging
-from contextlib import suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,32 +19,42 @@ from inference_svc.adapter_sync.control_client import (
     FETCHING,
     LOADING,
     READY,
+    SERVICE,
     Control,
     Report,
 )
 from inference_svc.adapter_sync.installer import AdapterInstaller
 from inference_svc.adapter_sync.state import DesiredAdapter, DesiredState, load_state, save_state
 from inference_svc.engine_client.adapter_registry import AdapterState
+from svc_kit.adapter_rules import is_adapter_name
+from svc_kit.auth.principal import current_principal
 from svc_kit.errors import (
     AdapterDigestMismatch,
     AdapterNotFound,
     DomainError,
     InternalError,
+    ModelLoading,
+    ModelNotFound,
     ResourceExhausted,
     Unavailable,
+    UpstreamUnavailable,
 )
 from svc_kit.logs import OutageLevel, log_errors
+from svc_kit.tasks import retrieve_exception
 
 log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 30.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _MAX_CONCURRENT: Final = 4
+_LOOKUP_TIMEOUT_S: Final = 2.0
+_FAILED_LOOKUP_S: Final = 1.0
+"""How long a failed lookup stands for others, such as the retries of its own call."""
 _RETRYABLE = (AdapterDigestMismatch, AdapterNotFound, ResourceExhausted, Unavailable)
 """Errors that may not recur: damaged download, file evicted meanwhile, no memory, service down."""
 
 
 class Reconciler:
-    """Reconciles the adapters of all engines; reports states as `frontend` at `address`."""
+    """Reconciles the adapters of all engines; reports states as `frontend`."""
 
     def __init__(
         self,
@@ -49,7 +62,6 @@ class Reconciler:
         installer: AdapterInstaller,
         folder: Path,
         frontend: str,
-        address: str,
         poll_interval_s: float = 1.0,
         outage_level: OutageLevel | None = None,
     ) -> None:
@@ -59,7 +71,7 @@ class Reconciler:
         self._installer = installer
         self._path = folder / "state.json"
         self._frontend = frontend
-        self._address = address
+        self._lookups = SharedLookup(self._look_up)
         self._poll_interval_s = poll_interval_s
         self._outage_level = outage_level or OutageLevel()
         self._state = DesiredState()
@@ -82,17 +94,52 @@ class Reconciler:
             if self._installer.has_bytes(desired):
                 await self._try_install(desired)
 
-    async def run(self) -> None:
-        """Watch the desired state, reconcile and report until cancelled."""
+    async def run(self, address: str) -> None:
+        """Watch the desired state, reconcile and report as the one at `address` until cancelled."""
         self._start_tasks()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch())
-                tasks.create_task(self._report_periodically())
+                tasks.create_task(self._report_periodically(address))
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def explain(self, error: DomainError) -> DomainError:
+        """The error for a caller whose model is not known here, which may be an adapter that has
+        been registered: why it cannot be loaded, or an error that can be retried.
+
+        The control service is asked, because the adapter may have been registered a moment ago, and
+        because the process that is followed may have stopped. While it cannot be reached, nobody
+        knows; the caller may retry.
+        """
+        name = error.metadata.get("model", "")
+        if not isinstance(error, ModelNotFound) or not is_adapter_name(name):
+            return error
+        key = current_principal().project, name
+        try:
+            desired = _find(self._state, key) or _find(await self._lookups.get(), key)
+        except DomainError as unreachable:
+            return unreachable
+        if desired is None:
+            return error
+        failed = self._failures.get(desired.id)
+        if failed is not None and not isinstance(failed[1], _RETRYABLE):
+            return failed[1]
+        return ModelLoading(model=name)
+
+    async def _look_up(self) -> DesiredState:
+        """Read the desired state of now. Raises UpstreamUnavailable, whatever the error of the
+        control service is: the caller is not to blame."""
+        try:
+            async with (
+                asyncio.timeout(_LOOKUP_TIMEOUT_S),
+                aclosing(self._control.watch(self._state)) as states,
+            ):
+                return await anext(states)
+        except (DomainError, TimeoutError, StopAsyncIteration):
+            raise UpstreamUnavailable(service=SERVICE) from None
 
     # --- desired state ----------------------------------------------------------------------------
 
@@ -211,7 +258,7 @@ class Reconciler:
 
     # --- reports ----------------------------------------------------------------------------------
 
-    async def _report_periodically(self) -> None:
+    async def _report_periodically(self, address: str) -> None:
         last: tuple[list[Report], str] | None = None
         last_at, clock, revision = 0.0, asyncio.get_running_loop().time, ""
         while True:
@@ -220,7 +267,7 @@ class Reconciler:
             reports = [self._report(desired) for desired in self._state.adapters.values()]
             if (reports, revision) != last or clock() - last_at > REPORT_INTERVAL_S:
                 with suppress(DomainError):  # control is unreachable: reported at the next poll
-                    await self._control.report(self._frontend, self._address, reports, revision)
+                    await self._control.report(self._frontend, address, reports, revision)
                     last, last_at = (reports, revision), clock()
             await self._status_changed.wait(self._poll_interval_s)
 
@@ -237,3 +284,54 @@ class Reconciler:
             return Report(desired, FAILED, adapter.model, error.reason, error.message)
         is_ready = adapter.state is AdapterState.READY or self._installer.is_model_unloaded(adapter)
         return Report(desired, READY if is_ready else LOADING, adapter.model)
+
+
+def _find(state: DesiredState, key: tuple[str, str]) -> DesiredAdapter | None:
+    """The adapter with this project and name."""
+    return next((each for each in state.adapters.values() if each.key == key), None)
+
+
+class SharedLookup:
+    """Lookups of which one runs at a time: each caller gets the result of one that began after it
+    asked, together with all who asked meanwhile."""
+
+    def __init__(self, look_up: Callable[[], Awaitable[DesiredState]]) -> None:
+        self._look_up = look_up
+        self._failure: tuple[float, DomainError] | None = None
+        self._running: asyncio.Task[DesiredState] | None = None
+        self._next: asyncio.Task[DesiredState] | None = None
+
+    async def get(self) -> DesiredState:
+        """Raises the error of the lookup, or of one that has just failed."""
+        if self._failure is not None and time.monotonic() < self._failure[0] + _FAILED_LOOKUP_S:
+            raise copy.copy(self._failure[1])
+        if self._next is None:
+            self._next = asyncio.create_task(self._run(self._running))
+            self._next.add_done_callback(retrieve_exception)
+        return await asyncio.shield(self._next)
+
+    async def _run(self, before: asyncio.Task[DesiredState] | None) -> DesiredState:
+        if before is not None:
+            await asyncio.wait([before])
+        self._running, self._next = self._next, None
+        try:
+            return await self._look_up()
+        except DomainError as error:
+            self._failure = time.monotonic(), error
+            raise
+
+
+@asynccontextmanager
+async def reconcile_adapters(reconciler: Reconciler | None, address: str) -> AsyncIterator[None]:
+    """Load the saved desired state, then reconcile as the frontend at `address` until the context
+    ends."""
+    if reconciler is None:
+        yield
+        return
+    await reconciler.load_saved()
+    task = asyncio.create_task(reconciler.run(address))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -30,6 +30,7 @@ from svc_kit.errors import (
     DomainError,
     InvalidField,
     MissingField,
+    StorageFailed,
 )
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, PrivateFile
@@ -153,7 +154,7 @@ class AdapterService:
         try:
             file = await asyncio.to_thread(PrivateFile.copy_of, path, self._copies)
         except OSError as error:
-            raise AdapterInvalid(adapter=order.name, problem=_reason(error)) from error
+            raise StorageFailed(problem=f"{order.name}: {_reason(error)}") from error
         try:
             description = await self._examine(order, file, model)
         except BaseException:

@@ -23,6 +23,7 @@ from svc_kit.errors import (
     ApiKeyExpired,
     ApiKeyInvalid,
     ApiKeyRevoked,
+    DeadlineExceeded,
     DomainError,
     ProjectArchived,
     Unavailable,
@@ -211,35 +212,47 @@ class ControlProjects:
 
 def control_key_lookup(channel: grpc.aio.Channel) -> KeyLookup:
     """Look up keys through a channel that sends the service token."""
-    stub = KeyServiceStub(channel)
+    stub, control = KeyServiceStub(channel), _Control()
 
     async def look_up(digest: str) -> KeyLookupResult:
-        return _result(await _ask(stub.VerifyKey, pb.VerifyKeyRequest(sha256=digest)))
+        return _result(await control.ask(stub.VerifyKey, pb.VerifyKeyRequest(sha256=digest)))
 
     return look_up
 
 
 def control_project_lookup(channel: grpc.aio.Channel) -> ProjectLookup:
     """Look up projects through a channel that sends the service token."""
-    stub = ProjectServiceStub(channel)
+    stub, control = ProjectServiceStub(channel), _Control()
 
     async def look_up(project: str) -> ProjectLookupResult:
-        reply = await _ask(stub.VerifyProject, VerifyProjectRequest(project_id=project))
+        reply = await control.ask(stub.VerifyProject, VerifyProjectRequest(project_id=project))
         is_archived = reply.state == Project.STATE_ARCHIVED
         return ProjectLookupResult(ProjectArchived(project=project) if is_archived else None)
 
     return look_up
 
 
-async def _ask(method: Callable[..., Awaitable[ReplyT]], request: Message) -> ReplyT:
-    try:
-        with translate_errors(_SERVICE):
-            return await method(request, timeout=_TIMEOUT_S)
-    except DomainError as error:
-        if not isinstance(error, Unavailable):
-            # For example a wrong service token, which the caller cannot correct.
-            _log.error("the control service cannot verify callers: %s", error)
-        raise UpstreamUnavailable(service=_SERVICE) from error
+class _Control:
+    """Calls the control service, and logs once that it refuses, until it answers again."""
+
+    def __init__(self) -> None:
+        self._is_refused = False
+
+    async def ask(self, method: Callable[..., Awaitable[ReplyT]], request: Message) -> ReplyT:
+        """Raises UpstreamUnavailable."""
+        try:
+            with translate_errors(_SERVICE):
+                reply = await method(request, timeout=_TIMEOUT_S)
+        except DomainError as error:
+            # An outage, also of a process that hangs, is the caller's error and no line in the log.
+            # Others are, such as a wrong service token, which the caller cannot correct.
+            if not isinstance(error, Unavailable | DeadlineExceeded):
+                if not self._is_refused:
+                    _log.error("the control service cannot verify callers: %s", error)
+                self._is_refused = True
+            raise UpstreamUnavailable(service=_SERVICE) from error
+        self._is_refused = False
+        return reply
 
 
 def _result(reply: pb.VerifyKeyResponse) -> KeyLookupResult:

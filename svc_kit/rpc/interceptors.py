@@ -75,6 +75,7 @@ _FAULTS: Final = frozenset(
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
 """The metric label of all unknown methods, so that callers cannot create time series."""
+ExplainError = Callable[[DomainError], Awaitable[DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
@@ -136,9 +137,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         tracer: Tracer | None = None,
         record_act: RecordAct | None = None,
+        explain: ExplainError | None = None,
     ) -> None:
         """`record_act` is called after each successful call of a method with the scope admin, and
-        for those that are refused to a known caller."""
+        for those that are refused to a known caller; `explain` with each error of a method: it
+        returns the one that the caller gets."""
+        self._explain = explain
         self._record_act = record_act
         self._refusals = RecentRefusals()
         self._tracer = tracer or Tracer()
@@ -256,7 +260,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         try:
             await self._authenticate(call)
             call.is_authenticated = True
-            return await self._serve_within_deadline(call, serve)
+            return await self._serve_explained(call, serve)
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -311,6 +315,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         shown = [name.decode(errors="replace") for name in names]
         if self._client_names.isdisjoint(shown):
             raise ClientNotAllowed(names=", ".join(shown))
+
+    async def _serve_explained(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await self._serve_within_deadline(call, serve)
+        except DomainError as error:
+            if self._explain is None:
+                raise
+            raise await self._explain(error) from error.__cause__
 
     async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method
@@ -407,7 +419,7 @@ async def _forward(
         return
     try:
         async for message in messages:
-            await _send_request_id(context)
+            await accept_call(context)
             await context.write(message)
             break
         # A second loop keeps the work per further message minimal.
@@ -417,12 +429,12 @@ async def _forward(
         await messages.aclose()  # type: ignore[attr-defined]
 
 
-async def _send_request_id(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+async def accept_call(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Send the initial metadata, with the request id, before the first message."""
     try:
         await context.send_initial_metadata(((REQUEST_ID_KEY, request_id_var.get()),))
     except grpc.aio.UsageError:
-        # The servicer has already sent it, on admission.
-        pass
+        pass  # sent already
 
 
 async def _refuse(

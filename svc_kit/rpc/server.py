@@ -26,7 +26,7 @@ from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
-from svc_kit.rpc.interceptors import RpcInterceptor
+from svc_kit.rpc.interceptors import ExplainError, RpcInterceptor
 from svc_kit.rpc.method_server import MethodServer
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
@@ -105,9 +105,10 @@ class RpcServer:
         window_bytes: int = 64 * 1024,
         tracer: Tracer | None = None,
         record_act: RecordAct | None = None,
+        explain: ExplainError | None = None,
     ) -> None:
-        """`window_bytes`: what a client may send of a message before it is read. `record_act` is
-        as in `RpcInterceptor`."""
+        """`window_bytes`: what a client may send of a message before it is read. `record_act` and
+        `explain` are as in `RpcInterceptor`."""
         self._services = services
         self._window_bytes = window_bytes
         self._wanted = parse_address(listen)
@@ -122,6 +123,7 @@ class RpcServer:
             scopes=scopes,
             tracer=tracer,
             record_act=record_act,
+            explain=explain,
         )
         self._health = HealthServicer([service.full_name for service in services])
         self._registry = registry

@@ -3,6 +3,7 @@
 Values of type bytes in a payload or a result follow the JSON unchanged, after a newline.
 """
 
+import errno
 import importlib
 import json
 import socket
@@ -16,6 +17,20 @@ HEADER = struct.Struct("!I")
 READY = b'{"result": null}'
 """A child's first frame, if it started successfully."""
 _MAX_PROBLEM_CHARACTERS = 500
+_SERVER_ERRNOS = frozenset(
+    (
+        errno.EACCES,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOENT,
+        errno.ENOMEM,
+        errno.EPERM,
+        errno.ESTALE,
+    )
+)
+"""Of errors that no content of a file causes. For damaged files, libraries raise OSError without a
+number, or with another one."""
 
 
 def write_request(job: Job, payload: Mapping[str, Any]) -> bytes:
@@ -105,18 +120,31 @@ def run_request(
 
     `on_imported` is called after the import of the job's module. Never raises.
     """
+    is_imported = False
     try:
         function = getattr(importlib.import_module(request["module"]), request["function"])
+        is_imported = True
         on_imported()
         reply = _write({}, "result", function(request["payload"]))
     except JobRefused as refused:
         return write_failure(FailureKind.REFUSED, str(refused))
-    except MemoryError:
-        return write_failure(FailureKind.MEMORY, "it needs too much memory")
-    except RecursionError:
-        return write_failure(FailureKind.REFUSED, "it is nested too deeply")
     except Exception as problem:  # the outermost layer of the child
-        return write_failure(FailureKind.CRASHED, f"it failed ({type(problem).__name__})")
+        return write_failure(*_describe(problem, is_imported=is_imported))
     if len(reply) > request["output_bytes"]:
         return write_failure(FailureKind.OUTPUT, "its result is too long")
     return reply
+
+
+def _describe(problem: Exception, *, is_imported: bool) -> tuple[FailureKind, str]:
+    """The kind and the text of a failure. Before the import of its module, the job has not looked
+    at its input."""
+    is_machine = isinstance(problem, OSError) and problem.errno in _SERVER_ERRNOS
+    if is_machine or not is_imported:
+        return FailureKind.UNAVAILABLE, f"{type(problem).__name__}: {problem}"
+    match problem:
+        case MemoryError():
+            return FailureKind.MEMORY, "it needs too much memory"
+        case RecursionError():
+            return FailureKind.REFUSED, "it is nested too deeply"
+        case _:
+            return FailureKind.CRASHED, f"it failed ({type(problem).__name__})"

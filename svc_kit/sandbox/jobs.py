@@ -15,6 +15,8 @@ class FailureKind(StrEnum):
     MEMORY = "memory"
     OUTPUT = "output"
     CRASHED = "crashed"
+    UNAVAILABLE = "unavailable"
+    """Because of the state of the server. `SandboxPool.run` raises another error for it."""
 
 
 class JobRefused(Exception):
@@ -57,4 +59,4 @@ class JobRunner(Protocol):
     """Runs jobs: `SandboxPool` in child processes, or a double in tests."""
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Run one job and return its result; `key` as in `SandboxPool.run`. Raises JobFailed."""
+        """Run one job and return its result; `key` and errors as in `SandboxPool.run`."""

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from svc_kit.errors import QueueFull
+from svc_kit.errors import DomainError, Draining, QueueFull, UpstreamUnavailable
 from svc_kit.fairness import FairTurns
 from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
@@ -79,7 +79,7 @@ class SandboxPool:
     async def __aexit__(self, *_: object) -> None:
         """Kill all children; waiting and running jobs fail."""
         self._closed = True
-        self._fail_waiting("the pool of child processes is closed")
+        self._fail_waiting(Draining())
         for task in tuple(self._tasks - self._closing):
             task.cancel()
         for child in (*self._idle, *self._busy):
@@ -103,8 +103,11 @@ class SandboxPool:
         Jobs with the same `key` prefer the same child, for its caches, and share their trust.
 
         Raises:
-            JobFailed: the job was refused or exceeded a limit, or its child died.
+            JobFailed: the job was refused or exceeded a limit, or made its child die.
             QueueFull: too many jobs are waiting.
+            Draining: the pool is closed.
+            UpstreamUnavailable: no child can be started, or the job was stopped by something else
+                than its input, such as a lack of processors, memory or files. It may be retried.
         """
         child = await self._acquire(key)
         # The job continues if the caller is cancelled: killing the child would cost more.
@@ -115,6 +118,9 @@ class SandboxPool:
         try:
             result = await child.run(job, payload)
         except JobFailed as failed:
+            if failed.kind is FailureKind.UNAVAILABLE:
+                _log.warning("a job of %s could not run: %s", job.module, failed.problem)
+                raise _unavailable() from None
             if failed.kind is not FailureKind.REFUSED:
                 self._trusted.discard(key)
             raise
@@ -128,7 +134,7 @@ class SandboxPool:
 
     async def _acquire(self, key: str) -> SandboxProcess:
         if self._closed:
-            raise JobFailed(FailureKind.CRASHED, "the pool of child processes is closed")
+            raise Draining
         if not self._may_run(key) or not self._idle:
             return await self._wait_for_child(key)
         child = next((idle for idle in self._idle if key in idle.keys), self._idle[-1])
@@ -238,7 +244,7 @@ class SandboxPool:
         except ChildFailedToStart as problem:
             _log.error("a sandboxed child process failed to start: %s", problem)
             if not self._idle and not self._busy:
-                self._fail_waiting("no child process could be started")
+                self._fail_waiting(_unavailable())
             await asyncio.sleep(_START_PAUSE_S)
         finally:
             self._starting -= 1
@@ -246,11 +252,11 @@ class SandboxPool:
             self._release(child)
         self._start_missing()
 
-    def _fail_waiting(self, problem: str) -> None:
+    def _fail_waiting(self, error: DomainError) -> None:
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.child.done():
-                waiter.child.set_exception(JobFailed(FailureKind.CRASHED, problem))
+                waiter.child.set_exception(error)
 
     def _in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -263,3 +269,7 @@ class SandboxPool:
         self._closing.discard(task)
         if not task.cancelled():
             task.exception()  # nothing else retrieves it if the caller was cancelled
+
+
+def _unavailable() -> UpstreamUnavailable:
+    return UpstreamUnavailable(service="sandbox", retry_after=_RETRY_AFTER_S)

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +18,13 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
+_EXIT_DEADLINE_S = 1.0
+_FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PROCESS_CPU_CLOCK = 2
+"""CPUCLOCK_SCHED in the clock id that Linux has for each process."""
+_OWN_SHARE = 0.1
+"""A job that is over its deadline is to blame if it has computed for this share of the time.
+Otherwise it has waited, for a processor or a disk that others use."""
 _SOCKET_BUFFER_BYTES = 4 << 20
 """Files of megabytes change hands with few switches between the processes."""
 # Our environment may contain secrets, so that the child inherits only the path of native libraries.
@@ -90,23 +100,46 @@ class SandboxProcess:
     async def run(self, job: Job, payload: Mapping[str, Any]) -> Any:
         """Run one job and return its result. Raises JobFailed."""
         self.jobs_done += 1
+        begun_cpu_s = self._cpu_s()
         try:
             async with asyncio.timeout(job.deadline_s):
                 await self._send(job, payload)
                 return read_reply(await self._receive(job.output_bytes))
         except TimeoutError:
+            used_s = self._cpu_s() - begun_cpu_s
             self.kill()
+            if used_s < job.deadline_s * _OWN_SHARE:
+                problem = f"it computed for only {used_s:.2g} s of its {job.deadline_s:g} s"
+                raise JobFailed(FailureKind.UNAVAILABLE, problem) from None
             raise JobFailed(
                 FailureKind.DEADLINE, f"it took longer than {job.deadline_s:g} s"
             ) from None
         except JobFailed as failed:
             # The memory limit leaves a large heap behind, other failures an unknown state.
             if failed.kind is not FailureKind.REFUSED:
+                was_stopped = failed.kind is FailureKind.CRASHED and await self._was_stopped()
                 self.kill()
+                if was_stopped:
+                    raise JobFailed(FailureKind.UNAVAILABLE, "the process was killed") from None
             raise
         except BaseException:
             self.kill()
             raise
+
+    def _cpu_s(self) -> float:
+        """The seconds that the child has computed; infinite where that cannot be read."""
+        try:
+            return time.clock_gettime(~self.pid << 3 | _PROCESS_CPU_CLOCK)
+        except OSError:
+            return math.inf
+
+    async def _was_stopped(self) -> bool:
+        """Whether somebody else killed the child, such as the kernel when memory is short: a job
+        exceeds its own limits in other ways."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = await asyncio.to_thread(self._child.wait, _EXIT_DEADLINE_S)
+            return -code in _FOREIGN_SIGNALS
+        return False
 
     def kill(self) -> None:
         """Kill the child. `close` must still be called."""

@@ -100,7 +100,8 @@ async def test_runs_are_completed_after_a_process_is_killed(
     server: Corral, retrying_client: openai.OpenAI, command: str
 ) -> None:
     """One run is generating, one is queued, one requires action; each completes with one message.
-    A reader receives the whole stream, or a prefix if control service or gateway is killed."""
+    A reader receives the whole stream. If control service or gateway is killed, a prefix suffices:
+    the stream may have ended before."""
     waiting = wait_for_end(
         retrying_client,
         create_run(retrying_client, "What is the weather in Paris?", tools=[WEATHER]),
@@ -133,7 +134,7 @@ async def test_runs_are_completed_after_a_process_is_killed(
     assert stored.endswith("event: done\ndata: [DONE]\n\n")
     assert received.endswith("\n\n")
     assert stored.startswith(received)
-    assert (received == stored) is (command in (ENGINE, FRONTEND))
+    assert received == stored or command in (CONTROL, GATEWAY)
     assert (
         get_answer(retrying_client, wait_for_end(retrying_client, queued))
         == "The capital of Italy is Rome."

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ class FakeControl:
         state = DesiredState(str(self._revision), {each.id: each for each in adapters})
         self.states.put_nowait(state)
 
-    async def watch(self, state: DesiredState) -> AsyncIterator[DesiredState]:
+    async def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
         """Yield the states that the test sets."""
         self._check()
         while True:
@@ -129,9 +129,7 @@ class Frontend:
         self.cache.open()
         loading = cast(AdapterService, self.loader)
         installer = AdapterInstaller(control, self.cache, self.crash_marker, self.catalog, loading)
-        self.reconciler = Reconciler(
-            control, installer, folder, "frontend_1", "host:1", poll_interval_s=0.01
-        )
+        self.reconciler = Reconciler(control, installer, folder, "frontend_1", poll_interval_s=0.01)
 
     def find(self, project: str = "mine", name: str = "voice") -> Adapter | None:
         """Return the project's adapter."""

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import build_authenticator
 from svc_kit.errors import DomainError, InvalidField
+from svc_kit.rpc.interceptors import accept_call
 from svc_kit.rpc.server import RpcServer, Service
 from tests.support.loopback_gateway import LOOPBACK
 
@@ -34,7 +35,7 @@ class FakeResponses(rpc.ResponseServiceServicer):
     """Raised after the first delta."""
     sends_empty_event: bool = False
     gate: asyncio.Event | None = None
-    """Awaited after each delta."""
+    """Awaited after each delta, and before the events of a stored response."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set with the first delta."""
     num_events: int = 0
@@ -86,6 +87,9 @@ class FakeResponses(rpc.ResponseServiceServicer):
     ) -> AsyncIterator[pb.WatchResponseResponse]:
         """Stream the events of a stored response."""
         first = request.after + 1 if request.HasField("after") else 0
+        await accept_call(context)
+        if self.gate is not None:
+            await self.gate.wait()
         for event in turn_events(self.stored[request.response_id])[first:]:
             yield pb.WatchResponseResponse(event=event)
 

@@ -17,7 +17,7 @@ from control_svc.assistants.model import Assistant, Thread
 from control_svc.inference.turns import TurnRequest, TurnRole
 from control_svc.items.model import ItemStatus, Role, Text
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import LONGEST_BACKOFF, MAX_ATTEMPTS, Job, JobState, LeaseLost
+from control_svc.jobs.model import LONGEST_BACKOFF, MAX_LOST, Job, JobState, LeaseLost
 from control_svc.jobs.queries import JobQueries
 from control_svc.runs.events import CREATED, decode_event
 from control_svc.runs.model import Run, RunState, ToolOutput
@@ -119,7 +119,7 @@ class Expected:
     is_answered: bool = False
     """Whether outputs were accepted."""
     num_lost: int = 0
-    """How often its worker lost the lease; a job dies after `MAX_ATTEMPTS`."""
+    """How often its worker lost the lease; a job dies after `MAX_LOST`."""
 
 
 class RunMachine(DatabaseMachine):
@@ -343,7 +343,7 @@ class RunMachine(DatabaseMachine):
             before, run = expected.run, self.run(get_run(self.processes["a"].parts, expected.run))
             assert run == before or not before.state.is_final
             expected.run = run
-            assert run.state is not RunState.FAILED or expected.num_lost >= MAX_ATTEMPTS
+            assert run.state is not RunState.FAILED or expected.num_lost >= MAX_LOST
             is_cancelled = run.state in (RunState.CANCELLING, RunState.CANCELLED)
             assert is_cancelled == expected.is_cancelled_by_caller
             if expected.is_answered:

@@ -239,7 +239,8 @@ async def read_events(
     process: RunProcess, run: Run, after: int = BEFORE_FIRST
 ) -> list[WatchRunResponse]:
     """Read the events of a run until it ends or waits for outputs."""
-    return [event async for event in process.runs.watch(PROJECT, run.thread_id, run.id, after)]
+    batches = process.runs.watch(PROJECT, run.thread_id, run.id, after)
+    return [event async for batch in batches for event in batch]
 
 
 async def get_run(process: RunProcess, run: Run) -> Run:

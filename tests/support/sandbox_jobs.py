@@ -61,6 +61,11 @@ def wait_for(payload: dict[str, Any]) -> None:
         time.sleep(0.005)
 
 
+def read(payload: dict[str, Any]) -> str:
+    """Read a file."""
+    return Path(payload["file"]).read_text()
+
+
 def eat_memory(payload: dict[str, Any]) -> int:
     """Allocate `bytes` bytes."""
     return len(bytearray(payload["bytes"]))

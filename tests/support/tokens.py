@@ -54,7 +54,7 @@ class Issuer:
         kept = {name: value for name, value in (defaults | claims).items() if value is not None}
         return jwt.encode(kept, self.keys[key_id], algorithm=alg, headers={"kid": key_id})
 
-    def public_keys(self) -> Sequence[PyJWK]:
+    async def public_keys(self) -> Sequence[PyJWK]:
         """The public keys, as they are fetched."""
         return [PyJWK(self.public(key_id)) for key_id in self.keys]
 

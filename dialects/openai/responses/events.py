@@ -37,17 +37,26 @@ def event_object(event: pb.ResponseEvent) -> Json:
     }
 
 
-def error_event(error: DomainError, sequence_number: int) -> Json:
-    """The last event of a failed stream: flat for OpenAI's clients, nested for Open Responses."""
+def error_event(error: DomainError, last_number: int) -> Json:
+    """The last event of a failed stream: flat for OpenAI's clients, nested for Open Responses.
+
+    It is not stored, and has the number of the last event before it: a client that continues after
+    it misses nothing.
+    """
     nested: Any = error_body(error)["error"]
     flat = {name: nested[name] for name in ("code", "message", "param")}
-    return {"type": "error", "sequence_number": sequence_number, **flat, "error": nested}
+    return {"type": "error", "sequence_number": last_number, **flat, "error": nested}
 
 
 def event_frame(event: Json) -> bytes:
-    """Encode an event as SSE. Its id can be passed as `starting_after`."""
+    """Encode a stored event as SSE. Its id can be passed as `starting_after`."""
     kind, number = event["type"].encode(), event["sequence_number"]
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind, orjson.dumps(event))
+
+
+def error_frame(error: DomainError, last_number: int) -> bytes:
+    """Encode the last event of a failed stream as SSE, without an id."""
+    return b"event: error\ndata: %b\n\n" % orjson.dumps(error_event(error, last_number))
 
 
 def _event_type(kind: str) -> str:

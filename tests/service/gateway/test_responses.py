@@ -64,10 +64,11 @@ async def setup() -> AsyncIterator[Setup]:
 
 
 def parse_frame(frame: bytes) -> dict[str, Any]:
-    """The event of a frame. Checks `id` and `event` of the frame."""
-    number, name, data = frame.decode().strip().split("\n")
+    """The event of a frame. Checks `id` and `event` of the frame; errors have no id."""
+    *number, name, data = frame.decode().strip().split("\n")
     event: dict[str, Any] = json.loads(data.removeprefix("data: "))
-    assert number == f"id: {event['sequence_number']}"
+    is_stored = event["type"] != "error"
+    assert number == ([f"id: {event['sequence_number']}"] if is_stored else [])
     assert name == f"event: {event['type']}"
     return event
 
@@ -84,6 +85,20 @@ async def test_a_follower_of_an_ended_stream_gets_its_end(setup: Setup) -> None:
             frames[-1]
         ]
     assert frames[-1] == b"data: [DONE]\n\n"
+
+
+async def test_a_silent_stream_is_answered_at_once(setup: Setup) -> None:
+    """A client that continues after the newest event has its status before the next event comes."""
+    created = (await setup.post(model=MODEL, input="hi", store=True)).json()
+    setup.fake.gate = asyncio.Event()
+    path, after = f"/v1/responses/{created['id']}", {"stream": "true", "starting_after": "4"}
+
+    async with setup.http.stream("GET", path, params=after) as answer:
+        assert answer.status_code == 200
+        setup.fake.gate.set()
+        body = (await answer.aread()).decode()
+
+    assert body.startswith("id: 5\n")
 
 
 async def test_a_response_object_is_valid_open_responses(setup: Setup) -> None:

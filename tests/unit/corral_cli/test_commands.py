@@ -337,7 +337,7 @@ def test_ports_are_reserved_while_the_services_are_supervised(tmp_path: Path) ->
     """A restarted service can bind its port again; no connection has taken it meanwhile."""
     num_reserved = 0
 
-    async def supervise(plan: Plan) -> None:
+    async def supervise(plan: Plan, _inherited: int) -> None:
         nonlocal num_reserved
         for listener in plan.listeners:
             with socket.socket() as connection, pytest.raises(OSError, match="in use"):

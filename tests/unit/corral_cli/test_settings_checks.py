@@ -139,7 +139,7 @@ def doctor(config: Path, service: str) -> str:
 def up(config: Path, service: str) -> str:
     """What `corral up` says."""
 
-    async def supervise(plan: Plan) -> None:
+    async def supervise(plan: Plan, _inherited: int) -> None:
         raise AssertionError("it was started")
 
     with pytest.raises(StartupError) as refused:

@@ -10,6 +10,7 @@ from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     MAX_ATTEMPTS,
     MAX_ENGINE_DEATHS,
+    MAX_LOST,
     AttemptResult,
     Job,
     JobPriority,
@@ -43,21 +44,25 @@ def test_backoff_is_bounded_monotonic_and_jittered(failures: int, jitter: float)
 def test_only_failures_that_a_job_may_have_caused_kill_it(
     outcomes: list[Outcome], data: st.DataObject
 ) -> None:
-    """Three failures without progress, three engine deaths, or one refusal; fences only grow."""
+    """Three failures without progress, three deaths of its process in a row, three engine deaths,
+    or one refusal; fences only grow."""
     job = Job(
         project="p", id="j", kind="k", subject="s",
         priority=JobPriority.NORMAL, run_after=NOW, created_at=NOW,
     )  # fmt: skip
-    num_failed = engine_deaths = 0
+    num_failed = num_lost = engine_deaths = 0
     for outcome in outcomes:
         before, job = job, job.start_attempt("me", NOW, LEASE)
         assert job.fence == before.fence + 1
         if data.draw(st.booleans(), label="progress"):
-            job, num_failed = job.reset_attempts(), 0
+            job, num_failed, num_lost = job.reset_attempts(), 0, 0
         job = job.end_attempt(AttemptResult(outcome), NOW + timedelta(seconds=1), 0.5)
-        num_failed += outcome in (Outcome.FAILED, Outcome.LOST)
+        num_failed += outcome is Outcome.FAILED
+        num_lost = num_lost + 1 if outcome is Outcome.LOST else 0
         engine_deaths += outcome is Outcome.ENGINE_DIED
-        is_exhausted = num_failed >= MAX_ATTEMPTS or engine_deaths >= MAX_ENGINE_DEATHS
+        is_exhausted = (
+            num_failed >= MAX_ATTEMPTS or num_lost >= MAX_LOST or engine_deaths >= MAX_ENGINE_DEATHS
+        )
         is_dead = outcome is Outcome.REFUSED or is_exhausted
         otherwise = JobState.DONE if outcome is Outcome.DONE else JobState.QUEUED
         assert job.state is (JobState.DEAD if is_dead else otherwise)

@@ -15,7 +15,7 @@ from corral.control.v1 import adapter_pb2
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from control_svc.adapters.model import Adapter
+from control_svc.adapters.model import Adapter, DesiredChange, DesiredState
 from control_svc.adapters.queries import AdapterQueries
 from control_svc.adapters.sync import AdapterSync
 from control_svc.blobs.local import FolderBlobs
@@ -590,3 +590,19 @@ async def test_bytes_deleted_during_a_download_are_not_found(
         )
         with pytest.raises(error):
             await anext(aiter(sync.download(digest)))
+
+
+async def test_a_silent_watch_sends_heartbeats(tmp_path: Path) -> None:
+    """Changes of nothing, with the same revision, which is no cursor of its own."""
+    async with open_test_database(tmp_path) as database:
+        sync = AdapterSync(
+            database.transactions,
+            FolderBlobs(tmp_path),
+            database.notifications,
+            heartbeat_s=0.01,
+        )
+        async with aclosing(sync.watch("")) as events:
+            state, *heartbeats = [await anext(events) for _ in range(3)]
+
+    assert isinstance(state, DesiredState)
+    assert heartbeats == [DesiredChange(state.revision, [], [])] * 2

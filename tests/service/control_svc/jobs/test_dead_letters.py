@@ -1,15 +1,18 @@
-"""Retries of dead letters of runs, responses and vector store files, on both databases: a failure
-that a client has seen is final, all others can be retried."""
+"""Retries of dead letters of runs, responses and vector store files, on both databases."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from corral.control.v1 import job_service_pb2, run_service_pb2
+from corral.control.v1 import job_service_pb2, run_pb2, run_service_pb2
 from corral.control.v1.run_service_pb2_grpc import RunServiceStub
 from corral.inference.v1 import inference_service_pb2
 
 from control_svc.base.pagination import PageTokens
+from control_svc.inference.turns import TurnRequest
 from control_svc.jobs.model import AttemptResult, Job, JobState, Outcome
 from control_svc.jobs.service import Jobs
 from control_svc.runs.model import RunState
@@ -17,18 +20,18 @@ from control_svc.runs.transitions import EXPIRY_KIND
 from control_svc.services import RETRIES
 from control_svc.tools.model import FunctionTool
 from svc_kit.auth.principal import Principal, set_principal
-from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound
+from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound, StreamExpired
 from svc_kit.rpc.admin_call import AdminCall, set_admin_call
 from svc_kit.rpc.client import translate_errors
 from tests.support.batches import state_name
-from tests.support.control import SetClock, run_control
+from tests.support.control import RunningControl, SetClock, run_control
 from tests.support.fake_inference import Context
 from tests.support.jobs import PROJECT, open_test_database
 from tests.support.operators import JobPb, Operator
-from tests.support.response_client import ResponseClient, make_model_parts
+from tests.support.response_client import ResponseClient, make_model_parts, output_text
 from tests.support.runs import FUNCTION, RunProcess, RunWorld, create_run, get_run, read_events
 from tests.support.scripted_turns import ScriptedTurns, call_script, text_script
-from tests.support.threads import ThreadClient, make_new_message
+from tests.support.threads import ThreadClient, make_new_message, message_text
 from tests.support.vectors import (
     RunningVectors,
     VectorClient,
@@ -38,6 +41,7 @@ from tests.support.vectors import (
 )
 
 TOPICS = [f"topic{number}" for number in range(60)]
+ANSWER = "one two three four five"
 CHUNKING = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}
 
 
@@ -115,38 +119,128 @@ async def test_a_file_removed_from_its_store_is_not_retried(vectors: RunningVect
     assert (await client.get(store_id)).file_counts.total == 0
 
 
-async def test_failed_runs_and_responses_are_not_retried(
+@dataclass(frozen=True)
+class FailedWork:
+    """A run and a response whose jobs are dead, and what clients have read of them."""
+
+    operator: Operator
+    responses: ResponseClient
+    response_id: str
+    runs: Any
+    threads: ThreadClient
+    run: run_pb2.Run
+    numbers: dict[str, int]
+    """The number of the last event of each."""
+
+    @classmethod
+    async def create(cls, control: RunningControl) -> "FailedWork":
+        """Create a response and a run, and follow both to their failure."""
+        control.clock.step_s = 1  # backing off takes no time
+        responses, threads = ResponseClient(control.client), ThreadClient(control.client)
+        response = await responses.create("Hi", background=True)
+        events = [event async for event in responses.watch(response.id)]
+        assert events[-1].WhichOneof("event") == "failed"
+        assistant = await threads.create_assistant()
+        stub = RunServiceStub(control.client.channel)
+        request = run_service_pb2.CreateThreadAndRunRequest(
+            messages=[make_new_message("Hi")],
+            run=run_service_pb2.RunOptions(assistant_id=assistant.id),
+        )
+        with translate_errors():
+            run = (await stub.CreateThreadAndRun(request)).run
+        numbers = {"response": events[-1].sequence_number, "run": 0}
+        work = cls(Operator.of(control), responses, response.id, stub, threads, run, numbers)
+        run_events = await work.watch_run(None)
+        assert run_events[-1].event.run_changed.what == "failed"
+        work.numbers["run"] = run_events[-1].number
+        return work
+
+    async def watch_run(self, after: int | None) -> list[run_service_pb2.WatchRunResponse]:
+        """The events of the run after a number."""
+        request = run_service_pb2.WatchRunRequest(
+            thread_id=self.run.thread_id, run_id=self.run.id, after=after
+        )
+        with translate_errors():
+            return [event async for event in self.runs.WatchRun(request)]
+
+    async def retry(self) -> list[str]:
+        """Retry all dead jobs; return their kinds."""
+        dead = (await self.operator.list_jobs(state=JobPb.STATE_DEAD)).jobs
+        for job in dead:
+            await self.operator.retry_job(job.id)
+        return sorted(job.kind for job in dead)
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_failed_runs_and_responses_are_retried(
+    tmp_path: Path, database_url: str | None, tokens: int, is_swept: bool
+) -> None:
+    """Whether the model had begun an answer or not: a retry gives one whole answer, and the events
+    follow those of the failure, even after these have expired."""
+    model = ScriptedTurns(lambda _: text_script(ANSWER), failures=[tokens] * 6)
+    jobs = {"poll_interval_s": 0.05}
+    parts = make_model_parts(model)
+    async with run_control(tmp_path, database_url, model=parts, jobs=jobs) as control:
+        work = await FailedWork.create(control)
+        if is_swept:
+            control.clock.advance(hours=2)
+            await control.control.sweeper.sweep()
+        kinds = await work.retry()
+        after = work.numbers
+        events = [
+            event async for event in work.responses.watch(work.response_id, after["response"])
+        ]
+        run_events = await work.watch_run(after["run"])
+        response = await work.responses.get(work.response_id)
+        page = await work.threads.page(work.run.thread_id)
+        if is_swept:
+            with pytest.raises(StreamExpired):
+                [event async for event in work.responses.watch(work.response_id)]
+
+    assert kinds == ["response", "run"]
+    first = after["response"] + 1
+    assert [each.sequence_number for each in events] == list(range(first, first + len(events)))
+    assert events[0].WhichOneof("event") == "queued"
+    assert events[-1].completed == response
+    assert [output_text(response), len(response.output)] == [ANSWER, 1]
+    assert not response.HasField("error")
+    assert run_events[0].number == after["run"] + 1
+    assert run_events[-1].event.run_changed.what == "completed"
+    assert [message_text(message) for message in page.messages] == [ANSWER, "Hi"]
+
+
+async def test_a_retry_does_not_disturb_what_follows_the_failure(
     tmp_path: Path, database_url: str | None
 ) -> None:
-    """Their readers have received the failure."""
+    """A response that another one continues, and a run of a thread with a newer active run."""
     model = ScriptedTurns(lambda _: text_script("Hello"), failures=[0] * 6)
-    jobs = {"poll_interval_s": 0.05}
-    async with run_control(
-        tmp_path, database_url, model=make_model_parts(model), jobs=jobs
-    ) as control:
-        control.clock.step_s = 1  # backing off takes no time
-        operator, responses = Operator.of(control), ResponseClient(control.client)
-        response = await responses.create("Hi", background=True)
-        last = [event async for event in responses.watch(response.id)][-1]
-        assistant = await ThreadClient(control.client).create_assistant()
-        stub = RunServiceStub(control.client.channel)
-        with translate_errors():
-            request = run_service_pb2.CreateThreadAndRunRequest(
-                messages=[make_new_message("Hi")],
-                run=run_service_pb2.RunOptions(assistant_id=assistant.id),
-            )
-            run = (await stub.CreateThreadAndRun(request)).run
-            watch_request = run_service_pb2.WatchRunRequest(thread_id=run.thread_id, run_id=run.id)
-            events = [event async for event in stub.WatchRun(watch_request)]
-        dead = (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs
+    gate = asyncio.Event()
 
-        assert last.WhichOneof("event") == "failed"
-        assert events[-1].event.run_changed.what == "failed"
-        assert [job.kind for job in dead] == ["run", "response"]
-        for job in dead:
-            with pytest.raises(JobNotRetriable, match=f"the {job.kind} .* has been reported"):
-                await operator.retry_job(job.id)
-        assert (await responses.get(response.id)).state == last.failed.state
+    async def wait(_request: TurnRequest, _index: int) -> None:
+        await gate.wait()
+
+    jobs = {"poll_interval_s": 0.05}
+    parts = make_model_parts(model)
+    async with run_control(tmp_path, database_url, model=parts, jobs=jobs) as control:
+        work = await FailedWork.create(control)
+        await work.responses.create("Again", previous_response_id=work.response_id)
+        model.before_token = wait
+        request = run_service_pb2.CreateRunRequest(
+            thread_id=work.run.thread_id,
+            run=run_service_pb2.RunOptions(assistant_id=work.run.assistant_id),
+        )
+        with translate_errors():
+            await work.runs.CreateRun(request)
+        problems = {}
+        for job in (await work.operator.list_jobs(state=JobPb.STATE_DEAD)).jobs:
+            with pytest.raises(JobNotRetriable) as refused:
+                await work.operator.retry_job(job.id)
+            problems[job.kind] = refused.value.message
+        gate.set()
+
+    assert "another response continues" in problems["response"]
+    assert "is active" in problems["run"]
 
 
 async def fail_expiry(process: RunProcess) -> Job:

@@ -12,7 +12,7 @@ from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import LeaseTerms
 from control_svc.jobs.model import (
-    MAX_ATTEMPTS,
+    MAX_LOST,
     AttemptResult,
     Claim,
     EngineDied,
@@ -243,22 +243,24 @@ async def test_an_attempt_that_lost_its_lease_is_cancelled(
             database.notifications.send(["jobs"])
             await cancelled.wait()
 
-    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
+    assert (done.id, done.state, done.num_lost) == (added.id, JobState.DONE, 0)
     assert ended.empty()
 
 
 async def test_a_claim_whose_commit_got_no_response_is_found(
     database: Database, jobs: Jobs
 ) -> None:
-    """The process that owns the lease ends the attempt as lost, and claims the job again."""
+    """The process that owns the lease releases the job, whose attempt never began, and claims it
+    again: this is no death of a process."""
     added = await jobs.add()
     await make_leases(database.transactions, "a").claim([KIND])
 
     async with run_dispatcher(database, Handler(), "a") as work:
-        lost, done = await work.ended.get(), await work.ended.get()
+        released, done = await work.ended.get(), await work.ended.get()
 
-    assert (lost.id, lost.state, lost.attempt) == (added.id, JobState.QUEUED, 1)
-    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 2)
+    assert (released.id, released.state, released.attempt) == (added.id, JobState.QUEUED, 0)
+    assert (released.num_lost, released.error) == (0, None)
+    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 1)
 
 
 async def test_a_failing_dead_letter_handler_blocks_no_other_job(
@@ -271,9 +273,9 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
             raise RuntimeError("a defect")
 
     dead_worker, failing_job = make_leases(database.transactions, "gone"), await jobs.add()
-    for _ in range(MAX_ATTEMPTS - 1):
+    for _ in range(MAX_LOST - 1):
         job = await dead_worker.claim_next()
-        clock.now = (await dead_worker.end(job.claim, AttemptResult(Outcome.FAILED))).run_after
+        clock.now = (await dead_worker.end(job.claim, AttemptResult(Outcome.LOST))).run_after
     await dead_worker.claim_next()
     orphan = await jobs.add()
     await dead_worker.claim_next()

@@ -66,7 +66,8 @@ async def test_claims_follow_the_documented_order(
     leases = make_leases(database.transactions, "one")
 
     def rank(job: Job) -> tuple[int, int, datetime]:
-        num_running = sum(other.project == job.project for other in running.values())
+        flow = (job.project, job.kind)
+        num_running = sum((each.project, each.kind) == flow for each in running.values())
         return job.priority, num_running, job.run_after
 
     due = [job for job in queued.values() if job.kind in kinds and job.run_after <= clock()]

@@ -16,6 +16,7 @@ from svc_kit.errors import (
     ToolCallMissing,
     ToolOutputMissing,
 )
+from svc_kit.errors.status import REQUEST_ID_KEY
 from tests.support.control import RunningControl
 from tests.support.conversation_client import make_message
 from tests.support.operators import Operator
@@ -234,7 +235,6 @@ async def test_a_context_length_error_is_raised_or_fails_a_background_response(
     queued = await client.create("Much", background=True)
     events = [event async for event in client.watch(queued.id)]
 
-    assert queued.state == response_pb2.Response.STATE_QUEUED
     assert event_names(events) == ["created", "queued", "failed"]
     assert events[-1].failed.error.code == "context_length_exceeded"
 
@@ -298,6 +298,32 @@ async def test_a_cancelled_response_keeps_its_partial_output(
     assert cancelled.usage.output_tokens == 2
     assert events[-1].cancelled == cancelled
     assert cancelled.output[0].status == item_pb2.Item.STATUS_INCOMPLETE
+
+
+async def test_a_follower_after_the_newest_event_is_accepted_at_once(
+    client: ResponseClient, model: ScriptedModel
+) -> None:
+    """Before the next event, so that a client knows that it is connected."""
+    gate = asyncio.Event()
+
+    async def wait(_request: TurnRequest, _number: int) -> None:
+        await gate.wait()
+
+    model.before_token = wait
+    queued = await client.create("What is 2 + 2?", background=True)
+    seen = []
+    async for event in client.watch(queued.id):
+        seen.append(event.sequence_number)
+        if event.HasField("in_progress"):
+            break
+    request = pb.WatchResponseRequest(response_id=queued.id, after=seen[-1])
+    call = client.stub.WatchResponse(request, metadata=client.client.metadata)
+    metadata = await call.initial_metadata()
+    gate.set()
+
+    assert REQUEST_ID_KEY in dict(metadata)
+    numbers = [message.event.sequence_number async for message in call]
+    assert numbers[0] == seen[-1] + 1
 
 
 async def test_closing_the_stream_cancels_a_response_that_is_not_stored(

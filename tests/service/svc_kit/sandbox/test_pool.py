@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from svc_kit.errors import QueueFull
+from svc_kit.errors import Draining, QueueFull
 from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -83,12 +83,11 @@ async def test_a_job_can_refuse_its_input(pool: SandboxPool) -> None:
     assert await pool.run(job("own_pid"), {}, key="k") == before
 
 
-@pytest.mark.parametrize("function", ["spin", "sleep"])
-async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool, function: str) -> None:
-    """Whether it computes or sleeps."""
+async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool) -> None:
+    """One that computes all the time."""
     begun = time.monotonic()
 
-    failed = await failure(pool, function)
+    failed = await failure(pool, "spin")
 
     assert failed.kind is FailureKind.DEADLINE
     assert "longer than 0.3 s" in failed.problem
@@ -300,7 +299,7 @@ async def test_closing_stops_all_children() -> None:
     await asyncio.gather(busy, *waiting, return_exceptions=True)
 
     assert busy.cancelled()
-    with pytest.raises(JobFailed, match="is closed"):
+    with pytest.raises(Draining):
         await pool.run(job("echo"), {})
     assert not is_running(idle)
 

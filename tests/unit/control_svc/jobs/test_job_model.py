@@ -73,7 +73,12 @@ def test_an_attempt_holds_a_lease() -> None:
         (
             RUNNING,
             Outcome.LOST,
-            {"run_after": NOW, "error": JobError(ABANDONED.reason, ABANDONED.message)},
+            {
+                "attempt": 0,
+                "num_lost": 1,
+                "run_after": NOW,
+                "error": JobError(ABANDONED.reason, ABANDONED.message),
+            },
         ),
         (
             RUNNING,
@@ -108,10 +113,20 @@ def test_a_third_lost_attempt_ends_the_job() -> None:
     """Its error counts the attempts."""
     abandoned = WorkAbandoned(attempts=3)
 
-    job = ended(replace(RUNNING, attempt=3), Outcome.LOST)
+    job = ended(replace(RUNNING, num_lost=2), Outcome.LOST)
 
     assert (job.state, job.ended_at) == (JobState.DEAD, NOW)
     assert job.error == JobError(abandoned.reason, abandoned.message)
+
+
+@pytest.mark.parametrize("between", [Outcome.POSTPONED, Outcome.RELEASED, Outcome.FAILED])
+def test_an_attempt_that_ends_by_itself_ends_the_row_of_deaths(between: Outcome) -> None:
+    """Two kills, an attempt during an outage and one more kill are not three in a row."""
+    job = QUEUED
+    for outcome in (Outcome.LOST, Outcome.LOST, between, Outcome.LOST, Outcome.LOST):
+        job = ended(job.start_attempt("worker", NOW, LEASE), outcome, PROBLEM)
+        assert job.state is JobState.QUEUED
+    assert ended(job.start_attempt("worker", NOW, LEASE), Outcome.LOST).state is JobState.DEAD
 
 
 def test_a_third_engine_death_ends_the_job() -> None:
@@ -195,7 +210,7 @@ def test_a_claim_runs_alone_after_two_engine_deaths() -> None:
 
 def test_progress_resets_failures_but_not_engine_deaths() -> None:
     """A job can make progress and kill an engine in every attempt."""
-    job = replace(RUNNING, attempt=3, num_postponed=2, engine_deaths=2)
+    job = replace(RUNNING, attempt=3, num_postponed=2, num_lost=2, engine_deaths=2)
 
     assert job.reset_attempts() == replace(RUNNING, attempt=1, engine_deaths=2)
 
@@ -222,7 +237,8 @@ def test_an_expedited_job_is_due_at_once() -> None:
 
 def test_a_dead_job_starts_anew() -> None:
     """Its counters and its error are reset; another job cannot be retried."""
-    dead = ended(replace(RUNNING, engine_deaths=2, num_postponed=1), Outcome.ENGINE_DIED, PROBLEM)
+    worn = replace(RUNNING, engine_deaths=2, num_postponed=1, num_lost=2)
+    dead = ended(worn, Outcome.ENGINE_DIED, PROBLEM)
     dead.check_dead()
 
     assert dead.retry("other", seconds(5)) == replace(

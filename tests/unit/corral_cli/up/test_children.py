@@ -1,11 +1,13 @@
 """Commands and environment of the services."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from corral_cli.up.children import environment_variables, make_service
+from corral_cli.up.children import environment_variables, lock_of_children, make_service
 from svc_kit.network import Address
 
 
@@ -53,3 +55,26 @@ def test_the_command_has_the_configuration_file_and_the_lifeline(
     assert environment["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
     assert environment["GRPC_VERBOSITY"] == os.environ.get("GRPC_VERBOSITY", "NONE")
     assert "NOTIFY_SOCKET" not in environment
+
+
+def test_the_children_of_a_killed_supervisor_are_waited_for(tmp_path: Path) -> None:
+    """Until the last one has ended, they use the ports and the data. A lock that nobody holds is
+    taken at once."""
+    reports: list[str] = []
+    with lock_of_children(tmp_path, reports.append) as inherited:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"],
+            stdin=subprocess.PIPE,
+            pass_fds=(inherited,),
+        )
+    assert child.stdin is not None
+
+    def end_child(report: str) -> None:
+        reports.append(report)
+        child.communicate()
+
+    with lock_of_children(tmp_path, end_child):
+        assert child.returncode == 0
+
+    with lock_of_children(tmp_path, reports.append):
+        assert reports == ["waiting for the services of a `corral up` that was killed"]

@@ -1,28 +1,34 @@
 """Tests of reconciling a frontend with the desired state, with and without the control service."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from inference_svc.adapter_sync.state import DesiredState
+from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import (
     AdapterBaseMismatch,
     AdapterCrashedEngine,
     AdapterDigestMismatch,
     AdapterExists,
     EngineRestarting,
+    ModelLoading,
+    ModelNotFound,
+    UpstreamUnavailable,
 )
 from tests.support.desired import FakeControl, Frontend, make_desired
 
 
 @asynccontextmanager
 async def run_frontend(folder: Path, control: FakeControl) -> AsyncIterator[Frontend]:
-    """Run a frontend; close its files at the end."""
+    """Run a frontend, for a caller of project "mine"; close its files at the end."""
+    set_principal(Principal(project="mine", scopes=frozenset(), key_id=""))
     frontend = Frontend(folder, control)
     await frontend.reconciler.load_saved()
-    running = asyncio.create_task(frontend.reconciler.run())
+    running = asyncio.create_task(frontend.reconciler.run("host:1"))
     try:
         yield frontend
     finally:
@@ -222,3 +228,84 @@ async def test_an_adapter_that_reuses_a_name_waits_for_the_previous_one(
         await frontend.wait_for(lambda: getattr(frontend.find(), "default_scale", 0) == 2.0)
 
         assert list(frontend.reconciler._installed) == ["2"]
+
+
+# --- models that are not known --------------------------------------------------------------------
+
+UNKNOWN = ModelNotFound(model="voice")
+
+
+class PausedControl(FakeControl):
+    """Its followed process has stopped; another one knows `registered`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registered = DesiredState()
+        self.num_lookups = 0
+        self.is_followed = False
+
+    async def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
+        """The first call is that of the reconciler; later ones ask what is registered now."""
+        if not self.is_followed:
+            self.is_followed = True
+            async for each in super().watch(state):
+                yield each
+        self._check()
+        self.num_lookups += 1
+        yield self.registered
+
+
+async def test_an_adapter_that_is_registered_but_not_here_can_be_retried(tmp_path: Path) -> None:
+    """Whether it is being loaded, or the followed process has not sent it; another project's is
+    not found."""
+    control = PausedControl()
+    async with run_frontend(tmp_path, control) as frontend:
+        explain = frontend.reconciler.explain
+        await frontend.wait_for(lambda: control.is_followed)
+        unknown = await explain(UNKNOWN)
+        control.registered = DesiredState("9", {"1": make_desired("1")})
+        registered = await explain(UNKNOWN)
+        frontend.loader.gate.clear()
+        control.set_desired(make_desired("1"), make_desired("2", project="other", name="theirs"))
+        await frontend.wait_for(lambda: bool(frontend.loader.orders))
+        loading = await explain(UNKNOWN)
+        foreign = await explain(ModelNotFound(model="theirs"))
+        frontend.loader.gate.set()
+
+    assert unknown is UNKNOWN
+    assert registered == loading == ModelLoading(model="voice")
+    assert foreign == ModelNotFound(model="theirs")
+
+
+async def test_an_adapter_that_cannot_be_loaded_says_why(
+    tmp_path: Path, control: FakeControl
+) -> None:
+    """A retry would not help."""
+    async with run_frontend(tmp_path, control) as frontend:
+        desired = make_desired("1")
+        mismatch = AdapterBaseMismatch(adapter="voice", problem="wrong base")
+        frontend.loader.errors[desired.digest] = mismatch
+        control.set_desired(desired)
+        await frontend.wait_for(lambda: frontend.states() == [("FAILED", mismatch.reason)])
+
+        assert await frontend.reconciler.explain(UNKNOWN) == mismatch
+
+
+async def test_nobody_knows_while_control_is_away(tmp_path: Path) -> None:
+    """The caller may retry. What cannot be the name of an adapter is not looked up."""
+    control = PausedControl()
+    async with run_frontend(tmp_path, control) as frontend:
+        explain = frontend.reconciler.explain
+        await frontend.wait_for(lambda: control.is_followed)
+        answers = await asyncio.gather(*(explain(UNKNOWN) for _ in range(50)))
+        num_lookups = control.num_lookups
+        control.is_down = True
+        away = await explain(UNKNOWN)
+        invalid = ModelNotFound(model="no such/name")
+        other = EngineRestarting()
+        same = [await explain(error) for error in (invalid, other)]
+
+    assert set(answers) == {UNKNOWN}
+    assert num_lookups <= 2  # one that ran already, and one for all who asked meanwhile
+    assert away == UpstreamUnavailable(service="control")
+    assert same == [invalid, other]

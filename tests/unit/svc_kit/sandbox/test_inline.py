@@ -27,7 +27,6 @@ async def test_bytes_are_sent_and_returned_unchanged() -> None:
         ("recurse", FailureKind.REFUSED, "it is nested too deeply"),
         ("exhaust", FailureKind.MEMORY, "it needs too much memory"),
         ("write_much", FailureKind.OUTPUT, "its result is too long"),
-        ("no_such_function", FailureKind.CRASHED, "it failed (AttributeError)"),
     ],
 )
 async def test_every_failure_has_its_kind(function: str, kind: FailureKind, problem: str) -> None:
