@@ -25,7 +25,7 @@ INFERENCE = (
     "models update m --ttl 5",
     "top --once --interval 0.1",
     "top --once --interval 0.1 --json",
-    "adapters list",
+    "adapters list --loaded",
     "adapters load v {file}",
     "chat",
 )
@@ -73,29 +73,12 @@ def target(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
-def with_address(words: list[str], address: str, *options: str) -> list[str]:
-    """The words of a command with the address, after the group or the command that takes it."""
-    command: click.Command = cli
-    context = click.Context(command)
-    for at, word in enumerate(words, 1):
-        found = command.get_command(context, word) if isinstance(command, click.Group) else None
-        if found is None:
-            break
-        command = found
-        taken = {name for each in command.params for name in each.opts}
-        for option in options:
-            if option in taken:
-                return [*words[:at], option, address, *words[at:]]
-    raise AssertionError(f"{words} takes none of {options}")
-
-
 @pytest.mark.parametrize("command", [*INFERENCE, *CONTROL])
 def test_no_command_prints_what_a_terminal_obeys(target: str, tmp_path: Path, command: str) -> None:
     """Nor can a name begin a line: neither in results, nor in errors, nor in progress."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"id": "asst_1", "object": "assistant", "model": "m"}\n')
-    options = ("--target", "--control") if command in INFERENCE else ("--control", "--target")
-    words = with_address(command.format(file=file).split(), target, *options)
+    words = [*command.format(file=file).split(), "--target", target, "--control", target]
     result = CliRunner().invoke(cli, words, input="hello\n")
     lines = printed(result)
 
