@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, ValidationError
 
 from corral_cli.connection import Connection, command_tls
 from corral_cli.output import echo
-from corral_cli.up.running import read_running
+from corral_cli.up.up_lock import read_running
 from svc_kit.settings.groups import (
     SettingsGroup,
     UpstreamTlsSettings,

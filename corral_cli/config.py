@@ -10,8 +10,8 @@ import click
 from corral_cli.output import echo, object_option
 from corral_cli.serve import SERVICES, load_alone
 from corral_cli.up.plan import Plan, UpFlags
-from corral_cli.up.running import read_running
-from svc_kit.settings.groups import settings_toml
+from corral_cli.up.up_lock import read_running
+from svc_kit.settings.toml_text import settings_toml
 
 
 @click.group("config")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral_cli.settings_checks import check_alone
 from corral_cli.up.parent_watch import exit_with_parent
+from corral_cli.up.settings_checks import check_alone
 from svc_kit.lifecycle import importing_modules
 from svc_kit.logs import configure_logging
 from svc_kit.service_main import Serve, run

@@ -23,8 +23,7 @@ from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.head_requests import HeadRequests
 from gateway.http.hosts import HostCheck, HostPolicy
-from gateway.http.last_responses import LastResponses
-from gateway.http.listener import Listener, bind, run_listener
+from gateway.http.listener import LastResponses, Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
 from gateway.http.page import page_router
 from gateway.readiness import Readiness

@@ -184,7 +184,7 @@ class UploadCall(StoppableCall, Generic[Request, Message]):
     def __init__(self, call: Any, service: str) -> None:
         super().__init__(call, service)
         self._first_status: grpc.aio.AioRpcError | None = None
-        call.add_done_callback(self._keep_status)
+        call.add_done_callback(self._save_status)
 
     async def write(self, message: Request) -> None:
         """Send a message. Raises the DomainError with which the service rejected the call."""
@@ -201,8 +201,8 @@ class UploadCall(StoppableCall, Generic[Request, Message]):
             await self._call.done_writing()
             return cast(Message, await self._call)
 
-    def _keep_status(self, call: Any) -> None:
-        """Keep the status with which the service ended the call. A write that fails afterwards
+    def _save_status(self, call: Any) -> None:
+        """Save the status with which the service ended the call. A write that fails afterwards
         replaces it with INTERNAL (grpc/grpc#36066).
         """
         code, trailers, details = map(

@@ -17,11 +17,11 @@ from control_svc.db.engine import LOCK_NAME as CONTROL_LOCK_NAME
 from corral_cli.db import check_schema
 from corral_cli.doctor.findings import Finding, error, ok, warning
 from corral_cli.serve import SERVICES, load
-from corral_cli.settings_checks import check_alone, check_together
 from corral_cli.up.children import identify
 from corral_cli.up.plan import Plan, UpFlags
 from corral_cli.up.ports import bind_problem, reachable
-from corral_cli.up.running import Running, read_running
+from corral_cli.up.settings_checks import check_alone, check_together
+from corral_cli.up.up_lock import Running, read_running
 from inference_svc.config import InferenceSettings
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.settings_check import check_models

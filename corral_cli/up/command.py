@@ -23,8 +23,8 @@ from corral_cli.up.children import (
 )
 from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
-from corral_cli.up.running import LOCK_NAME, write_addresses
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
+from corral_cli.up.up_lock import LOCK_NAME, write_addresses
 from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError, notify_systemd

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from control_svc.config import ControlSettings
-from corral_cli.settings_checks import check_together
 from corral_cli.up.ports import bind_problem, choose_port, reachable
+from corral_cli.up.settings_checks import check_together
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from inference_svc.models.metadata import default_name

@@ -3,12 +3,12 @@
 import asyncio
 import functools
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.http.connection_limits import ConnectionLimits
@@ -151,3 +151,22 @@ async def run_listener(
     finally:
         listener.stop_accepting()
         await serving
+
+
+class LastResponses:
+    """ASGI middleware: while the gateway ends, each response is the last one of its connection, so
+    that clients and proxies leave before it is closed."""
+
+    def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:
+        self._app = app
+        self._is_ending = is_ending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._is_ending():
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        await self._app(scope, receive, send_last)

@@ -23,7 +23,9 @@ _COMMAND_VARIABLES: Final = frozenset(
         "CERTIFICATE_FILE",
         "DATA_DIR",
         "KEY_FILE",
+        "PROFILES",
         "SERVICE_TOKEN_FILE",
+        "TARGET",
     )
 )
 """Variables that belong to no service."""

@@ -200,8 +200,8 @@ def test_a_model_that_llama_cpp_refuses_is_reported_in_one_line(tmp_path: Path) 
     assert not any("Traceback" in line for line in lines), lines
 
 
-def test_models_are_served_if_the_control_service_cannot_start(tmp_path: Path) -> None:
-    """Its failures are reported, and the gateway does not count as ready for load balancers."""
+def test_models_are_served_while_the_database_of_control_is_away(tmp_path: Path) -> None:
+    """The ready line says so, and the gateway does not count as ready for load balancers."""
     control = {"database_url": "postgresql://127.0.0.1:1/corral"}
     with corral_up(tmp_path, control=control) as corral:
         line = corral.program.wait_for_line(r"metrics +(http.*)", stream="stdout")[1]
@@ -209,9 +209,21 @@ def test_models_are_served_if_the_control_service_cannot_start(tmp_path: Path) -
         with httpx.Client(trust_env=False) as client:
             probe = client.get(f"http://{gateway}/readyz")
             models = client.get(f"{corral.api}/models")
-        corral.program.wait_for_line(r"control exited with code 1.*continue without it")
+        corral.program.wait_for_line(r"control exited with code 75.*continue without it")
+        corral.program.wait_for_line(r"is ready after .*, without control: ", stream="stdout")
 
     assert (probe.status_code, models.status_code) == (503, 200)
+
+
+def test_nothing_is_served_if_the_control_service_can_never_start(tmp_path: Path) -> None:
+    """Its message says why."""
+    shard = tmp_path / "data/control/blobs/ab"
+    shard.mkdir(parents=True)
+    (shard / ("ab" * 16)).touch()
+    lines = startup_error(tmp_path, "up", *ANY_PORTS)
+
+    assert any("holds files of an unknown database" in line for line in lines)
+    assert lines[-1].startswith("corral: control could not start: it exited with code 1")
 
 
 def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -226,7 +238,7 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
 
 def test_a_second_corral_on_the_same_data_folder_says_who_holds_it(up: Corral) -> None:
     """Before a service is started, also if its ports are free."""
-    lines = startup_error(up.program.directory, "up", *ANY_PORTS)
+    lines = startup_error(up.program.directory, "up", *ANY_PORTS, code=75)
 
     assert len(lines) == 1
     assert lines[0].startswith("corral: another `corral up` uses the data folder")

@@ -19,7 +19,7 @@ from control_svc.config import ControlSettings
 from corral_cli.__main__ import cli
 from corral_cli.doctor import installation_checks, machine_checks
 from corral_cli.doctor.findings import Finding, Level
-from corral_cli.up.running import LOCK_NAME, Running, read_running, write_addresses
+from corral_cli.up.up_lock import LOCK_NAME, Running, read_running, write_addresses
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from inference_svc.models.sources import BUNDLED_PATH

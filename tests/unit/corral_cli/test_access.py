@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from corral_cli.__main__ import cli
 from corral_cli.access import access_options
 from corral_cli.connection import Connection
-from corral_cli.up.running import LOCK_NAME, write_addresses
+from corral_cli.up.up_lock import LOCK_NAME, write_addresses
 from svc_kit.local_files import lock_folder
 from tests.unit.corral_cli.test_commands import commands
 

@@ -1,6 +1,7 @@
 """The database and the blob folder: that they belong together, and how each fails."""
 
 import asyncio
+import errno
 import os
 import re
 import sqlite3
@@ -233,6 +234,49 @@ async def test_timeouts_of_the_database_are_unavailable(tmp_path: Path, state: s
     async with open_database(None, tmp_path) as database:
         with pytest.raises(UpstreamUnavailable):
             await database.transactions.write(work)
+
+
+class CodedError(Exception):
+    """An error of a driver."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.sqlite_errorname = code if code.startswith("SQLITE") else None
+        self.sqlstate = None if code.startswith("SQLITE") else code
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (DBAPIError("INSERT", {}, CodedError("53100")), "the database's disk is full"),
+        (DBAPIError("INSERT", {}, CodedError("SQLITE_FULL")), "the database's disk is full"),
+        *(
+            (DBAPIError("INSERT", {}, CodedError(code)), "the database cannot use its files")
+            for code in ("58030", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE", "SQLITE_CANTOPEN")
+        ),
+        *(
+            (OSError(number, os.strerror(number)), os.strerror(number))
+            for number in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE)
+        ),
+    ],
+    ids=str,
+)
+async def test_a_full_or_broken_disk_is_a_failure_of_the_storage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception, problem: str
+) -> None:
+    """Not a database that cannot be reached; and a warning in the log."""
+
+    async def work(_: Transaction) -> None:
+        raise error
+
+    async with open_database(None, tmp_path) as database:
+        for run in (database.transactions.write, database.transactions.read):
+            with pytest.raises(StorageFailed, match=problem):
+                await run(work)
+
+    warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert all(problem in each for each in warnings)
 
 
 async def test_a_connection_closed_during_a_response_is_unavailable(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from svc_kit.settings.groups import (
     default_data_dir,
     load_settings,
     read_secret,
-    settings_toml,
 )
+from svc_kit.settings.toml_text import settings_toml
 
 DIGEST = "a" * 64
 
