@@ -12,10 +12,12 @@ import time
 from typing import Final
 
 from bench.paths import REPOSITORY
-from inference_svc import __main__ as service
+from inference_svc.app import serve
+from inference_svc.config import InferenceSettings
 from inference_svc.engine_client import process
 from inference_svc.engine_process import main as engine
 from inference_svc.engine_process.step_loop import StepLoop
+from svc_kit.service_main import main as run_service
 
 STEP_S: Final = 0.025
 
@@ -39,7 +41,7 @@ def main() -> int:
     process._ENGINE = "bench.paced_engine"
     paths = (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return service.main()
+    return run_service("inference", InferenceSettings, serve)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,10 @@
-"""`python -m control_svc`: serve with the settings of the environment."""
+"""`python -m control_svc`: runs the service with the settings of the environment and a file."""
 
-import asyncio
 import sys
-
-import uvloop
 
 from control_svc.app import serve
 from control_svc.config import ControlSettings
-from svc_kit.lifecycle import StartupError
-from svc_kit.logs import configure_logging
-from svc_kit.settings.groups import load_settings
-
-
-def main() -> int:
-    """Serve until stopped; return the exit code."""
-    try:
-        settings = load_settings(ControlSettings)
-        configure_logging("control", level=settings.log_level)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except StartupError as error:
-        sys.stderr.write(f"{error}\n")
-        return StartupError.EXIT_CODE
-    return 0
-
+from svc_kit.service_main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("control", ControlSettings, serve))

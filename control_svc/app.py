@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -51,6 +51,7 @@ from control_svc.jobs.leases import Leases, LeaseTerms
 from control_svc.jobs.queries import delete_ended_jobs
 from control_svc.limits.queries import delete_unused_shares
 from control_svc.projects.keys import Keys
+from control_svc.projects.prices import Prices
 from control_svc.projects.usage import delete_old_reports
 from control_svc.responses.service import delete_expired_responses
 from control_svc.schema import BLOB_COLUMNS
@@ -73,13 +74,14 @@ from control_svc.sweeper import Sweeper
 from control_svc.vector_stores.search.pgvector import add_vector_column
 from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
-from svc_kit.lifecycle import stop_on_signals
+from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.settings.reloader import SettingsReloader
 from svc_kit.tracing.setup import open_tracer
 from svc_kit.tracing.span import Tracer
 
@@ -104,6 +106,7 @@ class Control:
     server: RpcServer
     sweeper: Sweeper
     dispatcher: Dispatcher
+    prices: Prices
     management: ManagementServer | None
 
 
@@ -138,6 +141,7 @@ async def build(
         )
         vectors = Vectors(deps)
         responses = await response_parts(deps, vectors.search, model)
+        prices = Prices(settings.prices)
         keys = Keys(deps.transactions, deps.ids, deps.tokens, deps.clock)
         authenticator = _authenticator(settings, keys)
         services = [
@@ -147,7 +151,7 @@ async def build(
             responses.service,
             *thread_services(deps),
             run_service(deps),
-            *await operator_services(deps, keys, authenticator),
+            *await operator_services(deps, keys, authenticator, prices),
             adapter_service(deps),
             job_service(deps),
             *vectors.services(),
@@ -175,14 +179,21 @@ async def build(
         conversion = convert_documents(deps.transactions, settings.sweep_interval_s)
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(conversion))
         server.set_serving(True)
-        yield Control(server, sweeper, dispatcher, management)
+        yield Control(server, sweeper, dispatcher, prices, management)
 
 
-async def serve(settings: ControlSettings) -> None:
+async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSettings]) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
     _configure_malloc()
     stopping = stop_on_signals()
-    async with build(settings) as control:
+    async with build(settings) as control, AsyncExitStack() as stack:
+
+        async def apply_prices(changed: ControlSettings) -> None:
+            control.prices.replace(changed.prices)
+
+        reloader = SettingsReloader(settings, read_settings, {"prices": apply_prices})
+        stack.callback(asyncio.create_task(reloader.run()).cancel)
+        notify_systemd("READY=1")
         await stopping.wait()
         log.info("draining")
         control.dispatcher.stop()

@@ -1,21 +1,27 @@
 """Settings of the control service."""
 
+import re
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final, Self
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from svc_kit.network import parse_address
+from svc_kit.settings.checks import Problem, find_access_problem
 from svc_kit.settings.groups import (
     ExistingFile,
     IssuerSettings,
     KeySettings,
     ListenAddress,
+    LogLevel,
     ServerSettings,
     ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
+    TargetAddress,
     TracingSettings,
     UpstreamTlsSettings,
     default_data_dir,
@@ -121,6 +127,10 @@ class RunSettings(SettingsGroup):
     """Timeout of a call of the model, queueing included."""
 
 
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"[ -~]+")
+
+
 class McpServerSettings(SettingsGroup):
     """A remote server (Model Context Protocol, streamable HTTP) whose tools responses may use."""
 
@@ -134,6 +144,31 @@ class McpServerSettings(SettingsGroup):
     """Timeout of a call."""
     output_bytes: int = Field(1 * MIB, ge=1024)
     """Maximum size of a result; a call with a larger one fails."""
+
+    @model_validator(mode="after")
+    def _headers_are_valid(self) -> Self:
+        self.read_headers()
+        return self
+
+    def read_headers(self) -> Mapping[str, str]:
+        """Read the values of the headers. Raises ValueError for one that is invalid: it would fail,
+        and appear in an error message, at each call.
+        """
+        return {name: _read_header(name, file) for name, file in self.header_files.items()}
+
+
+def _read_header(name: str, file: Path) -> str:
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"header_files: {name!r} is not a valid header name")
+    try:
+        value = file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"header_files: {name!r}: {error}") from error
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError(
+            f"header_files: {name!r}: its file must contain one line of printable ASCII"
+        )
+    return value
 
 
 class PriceSettings(SettingsGroup):
@@ -168,7 +203,7 @@ class ControlSettings(ServiceSettings):
     """Access key id of the bucket. Unset: the AWS_ variables, or the role of the machine."""
     blobs_secret_access_key: SecretStr | None = None
     """Secret access key of the bucket."""
-    inference_target: str = "127.0.0.1:50051"
+    inference_target: TargetAddress = "127.0.0.1:50051"
     """host:port of the inference service."""
     inference_tls: UpstreamTlsSettings | None = None
     """Call the inference service over TLS."""
@@ -188,7 +223,7 @@ class ControlSettings(ServiceSettings):
     """Require an API key, even on loopback."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
@@ -220,3 +255,49 @@ class ControlSettings(ServiceSettings):
     """Prices by model or adapter, for the cost of usage and for budgets; `*` for all others."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_exists(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            # SQLAlchemy is imported where it is needed, because that takes half a second.
+            from control_svc.urls import parse_database_url
+
+            parse_database_url(value.get_secret_value())
+        return value
+
+    @field_validator("blobs_url")
+    @classmethod
+    def _is_a_bucket(cls, value: str | None) -> str | None:
+        if value is not None:
+            from control_svc.urls import parse_bucket_url
+
+            parse_bucket_url(value)
+        return value
+
+    @field_validator("mcp_servers")
+    @classmethod
+    def _labels_differ(cls, value: list[McpServerSettings]) -> list[McpServerSettings]:
+        labels = [server.label for server in value]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"the label {label!r} is used twice")
+        return value
+
+    def find_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with settings together, and with the files that they name."""
+        yield from super().find_problems()
+        access = find_access_problem(
+            parse_address(self.listen),
+            has_keys=bool(self.keys or self.issuers),
+            allow_keyless=self.allow_keyless,
+            require_keys=self.require_keys,
+            has_service_token=self.service_token_file is not None,
+        )
+        if access is not None:
+            yield self.problem(*access)
+        key = {"blobs_access_key_id", "blobs_secret_access_key"}
+        missing = {name for name in key if getattr(self, name) is None}
+        if len(missing) == 1:
+            (unset,), (given,) = missing, key - missing
+            yield self.problem(given, f"{unset} belongs to it: set both, or neither")

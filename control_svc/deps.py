@@ -30,8 +30,9 @@ from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.inference.turn_client import RpcTurnClient, TokenCounter
 from control_svc.inference.turns import TurnClient
 from svc_kit.auth.authenticator import ServiceToken
-from svc_kit.errors import DomainError
-from svc_kit.lifecycle import StartupError
+from svc_kit.errors import DomainError, StorageFailed, UpstreamUnavailable
+from svc_kit.lifecycle import StartupError, StartupOutage
+from svc_kit.local_files import is_shortage
 from svc_kit.metrics import StreamMetrics
 from svc_kit.sandbox.jobs import JobRunner
 
@@ -133,7 +134,8 @@ async def open_blobs(
         store.prepare()
         store.claim(installation)
     except OSError as error:
-        raise StartupError(f"cannot store files in {folder}: {error.strerror}") from error
+        kind = StartupOutage if is_shortage(error) else StartupError
+        raise kind(f"cannot store files in {folder}: {error.strerror}") from error
     return store
 
 
@@ -155,6 +157,8 @@ async def require_for_start(work: Awaitable[ResultT]) -> ResultT:
     """Await work that the service needs to start. Raises StartupError if it fails."""
     try:
         return await work
+    except (UpstreamUnavailable, StorageFailed) as error:
+        raise StartupOutage(error.message) from error
     except DomainError as error:
         raise StartupError(error.message) from error
 

@@ -221,9 +221,10 @@ def job_service(deps: Deps) -> Service:
     return _service(JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)))
 
 
-async def operator_services(deps: Deps, keys: Keys, authenticator: Authenticator) -> list[Service]:
+async def operator_services(
+    deps: Deps, keys: Keys, authenticator: Authenticator, prices: Prices
+) -> list[Service]:
     """Build the services of projects, keys, usage and limits. Raises StartupError."""
-    prices = Prices(deps.settings.prices)
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
     return [

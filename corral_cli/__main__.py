@@ -6,12 +6,13 @@ import platform
 import sys
 from importlib import import_module
 from importlib.metadata import version as installed_version
+from pathlib import Path
 
 import click
 
 from corral_cli.connection import tls_options
 from corral_cli.output import echo, object_option
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
 from svc_kit.terminal import escape
 
 _COMMANDS = {
@@ -94,10 +95,17 @@ class Commands(click.Group):
 @click.group(cls=Commands)
 @click.option("--no-color", envvar="NO_COLOR", default="", hidden=True)
 @click.version_option(package_name="corral", message="%(package)s %(version)s")
+@click.option(
+    "--profiles",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="CORRAL_PROFILES",
+    help="The file of profiles. Default: profiles.toml in the user's configuration folder.",
+)
 @tls_options
 @click.pass_context
-def cli(context: click.Context, no_color: str) -> None:
+def cli(context: click.Context, no_color: str, profiles: Path | None) -> None:
     """Serve GGUF models behind the OpenAI API and gRPC."""
+    del profiles  # read by the subcommands (`access.py`)
     if no_color:
         context.color = False
 
@@ -114,12 +122,13 @@ def version(as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run the command. A StartupError is printed as one message, with exit code 1."""
+    """Run the command. A StartupError is printed as one message, with exit code 1; with that of
+    StartupOutage if the command may succeed later."""
     try:
         cli()
     except StartupError as error:
         echo(f"corral: {error}", err=True)
-        sys.exit(1)
+        sys.exit(error.EXIT_CODE if isinstance(error, StartupOutage) else 1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`corral adapters add|remove|list`: adapters stored by the control service."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,8 @@ from corral.control.v1 import adapter_service_pb2 as pb
 from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
 from google.protobuf.duration_pb2 import Duration
 
-from corral_cli.connection import (
-    CALL_TIMEOUT_S,
-    CONTROL_TARGET,
-    Connection,
-    api_key_option,
-    list_all,
-    target_option,
-)
+from corral_cli.access import control_options
+from corral_cli.connection import CALL_TIMEOUT_S, Connection, list_all
 from corral_cli.output import echo, echo_line, read_chunks
 
 _UPLOAD_TIMEOUT_S = 3600.0
@@ -26,12 +20,6 @@ _ENGINES_TIMEOUT_S = 30
 _CHUNK_BYTES = 1 << 20
 DIGEST_CHARS = 12
 """Characters of a SHA-256 that are shown."""
-
-
-def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the address and the key of the control service."""
-    control = target_option(CONTROL_TARGET, "Address of the control service.", name="--control")
-    return control(api_key_option()(command))
 
 
 @click.command("add")
@@ -42,7 +30,7 @@ def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--scale", type=float, help="Factor for the adapter's effect. Default: 1.")
 @click.option("--replace", is_flag=True, help="Replace an adapter that has this name.")
 @control_options
-def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any) -> None:
+def add(name: str, file: Path, control: Connection, **fields: Any) -> None:
     """Register FILE as NAME. Every inference server loads it, now and after each start."""
     scale = fields.pop("scale")
     header = adapter_pb2.AdapterHeader(name=name, default_scale=scale, **fields)
@@ -56,14 +44,14 @@ def add(name: str, file: Path, control: str, api_key: str | None, **fields: Any)
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    for line in describe(Connection(control, api_key).run(call)):
+    for line in describe(control.run(call)):
         echo_line(line)
 
 
 @click.command("remove")
 @click.argument("name")
 @control_options
-def remove(name: str, control: str, api_key: str | None) -> None:
+def remove(name: str, control: Connection) -> None:
     """Delete NAME on all servers. Running requests that use it are completed."""
     request = pb.DeleteAdapterRequest(adapter=name, wait=Duration(seconds=_ENGINES_TIMEOUT_S))
 
@@ -71,7 +59,7 @@ def remove(name: str, control: str, api_key: str | None) -> None:
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return await AdapterServiceStub(channel).DeleteAdapter(request, timeout=timeout_s)
 
-    reply = Connection(control, api_key).run(call)
+    reply = control.run(call)
     echo_line(f"{name} ({reply.adapter_id}) is deleted")
     if reply.pending_frontend_count:
         pending = f"{reply.pending_frontend_count} of {reply.frontend_count}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
 
 import click
 from corral.inference.v1 import adapter_pb2
@@ -10,16 +9,11 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
-from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
+from corral_cli.access import access_options, inference_options
+from corral_cli.connection import Connection
 from corral_cli.output import echo_line, json_option, print_list
 
 _LOAD_TIMEOUT_S = 300.0
-
-
-def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the address and the key of an inference server."""
-    key = api_key_option("An API key with the scope admin, if the server requires one.")
-    return target_option(INFERENCE_TARGET)(key(command))
 
 
 @click.group("adapters")
@@ -32,18 +26,17 @@ adapters.add_command(adapter_registry.remove)
 
 
 @adapters.command("list")
-@target_option(None, "List the adapters in the memory of this inference server instead.")
+@click.option("--loaded", is_flag=True, help="Those in the memory of the inference service.")
 @json_option
-@adapter_registry.control_options
-def list_adapters(target: str | None, control: str, api_key: str | None, as_json: bool) -> None:
-    """List the registered adapters, or with --target those in a server's memory, including
-    draining ones."""
-    if target is None:
-        registered = adapter_registry.list_registered(Connection(control, api_key))
+@access_options
+def list_adapters(connect: Callable[[str], Connection], *, loaded: bool, as_json: bool) -> None:
+    """List the registered adapters, or those in a server's memory, including draining ones."""
+    if not loaded:
+        registered = adapter_registry.list_registered(connect("control"))
         describe_all = adapter_registry.describe
         print_list(registered, as_json, lambda each: chain.from_iterable(map(describe_all, each)))
         return
-    reply = Connection(target, api_key).call(
+    reply = connect("inference").call(
         lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()
     )
     print_list(reply.adapters, as_json, lambda each: map(describe, each))
@@ -55,21 +48,20 @@ def list_adapters(target: str | None, control: str, api_key: str | None, as_json
 @click.option("--model", default="", help="The base model. Default: the server's first model.")
 @click.option("--digest", default="", help="The expected SHA-256 of the file.")
 @click.option("--scale", type=float, help="Factor for the adapter's effect. Default: 1.")
-@server_options
+@inference_options
 def load(
     name: str,
     file: str,
     model: str,
     digest: str,
     scale: float | None,
-    target: str,
-    api_key: str | None,
+    inference: Connection,
 ) -> None:
     """Load FILE as NAME. The file must be in a folder that the server allows."""
     request = pb.LoadAdapterRequest(
         name=name, model=model, path=file, digest=digest, default_scale=scale
     )
-    reply = Connection(target, api_key).call(
+    reply = inference.call(
         lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
     )
     echo_line(describe(reply.adapter))
@@ -77,10 +69,10 @@ def load(
 
 @adapters.command("unload")
 @click.argument("name")
-@server_options
-def unload(name: str, target: str, api_key: str | None) -> None:
+@inference_options
+def unload(name: str, inference: Connection) -> None:
     """Unload NAME. Running requests that use it are completed."""
-    reply = Connection(target, api_key).call(
+    reply = inference.call(
         lambda channel: EngineServiceStub(channel).UnloadAdapter,
         pb.UnloadAdapterRequest(name=name),
     )

@@ -7,8 +7,8 @@ from corral.control.v1 import audit_service_pb2 as pb
 from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from corral_cli.access import DAYS, control_options
 from corral_cli.connection import Connection
-from corral_cli.control_access import DAYS, control_options
 from corral_cli.output import json_option, print_list
 
 

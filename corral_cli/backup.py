@@ -88,8 +88,8 @@ def _lines(report: "Report") -> list[str]:
 def backup(settings: "ControlSettings", *, folder: Path, keep: int | None, as_json: bool) -> None:
     """Add a backup of the database and the stored files to FOLDER, while services run.
 
-    Files that an earlier backup in FOLDER has are not copied again. Exit with code 3 if files were
-    lost before.
+    FOLDER is empty, or has backups of this installation, and is outside the data folder. Files that
+    an earlier backup in it has are not copied again. Exit with code 3 if files were lost before.
     """
     from control_svc.backup.backup import back_up
 
@@ -126,9 +126,14 @@ def restore(
     from control_svc.backup.restore import verify
 
     if list_ids:
-        manifests = map(BackupFolder(folder).read, BackupFolder(folder).ids())
-        for manifest in manifests:
-            _print_manifest(manifest, as_json=as_json, verb="has")
+        backups, problems = BackupFolder(folder), list[StartupError]()
+        for each in backups.ids():
+            try:
+                _print_manifest(backups.read(each), as_json=as_json, verb="has")
+            except StartupError as error:
+                problems.append(error)
+        if problems:
+            raise StartupError("; ".join(map(str, problems)))
     elif verify_only:
         manifest = asyncio.run(_run(verify(folder, backup_id, Progress("verified"))))
         _print_manifest(manifest, as_json=as_json, verb="verified")
@@ -143,6 +148,8 @@ async def _run(work: Awaitable[ResultT]) -> ResultT:
         return await work
     except DomainError as error:
         raise StartupError(error.message) from error
+    except OSError as error:
+        raise StartupError(f"{error.filename or 'the data'}: {error.strerror or error}") from error
     finally:
         if sys.stderr.isatty():
             echo(err=True)  # ends the line of the progress
@@ -155,9 +162,11 @@ def _print_manifest(manifest: "Manifest", *, as_json: bool, verb: str) -> None:
         echo(json.dumps(fields))
         return
     for each in manifest.lost:
-        echo_line(f"lost before the backup: {each.object}: blob {each.key}: {each.problem}")
+        line = f"lost before the backup: {each.object}: blob {each.key}: {each.problem}"
+        echo_line(line)
     echo(
-        f"{verb} {manifest.backup_id}: {manifest.database} at revision {manifest.revision},"
+        f"{verb} {manifest.backup_id} of installation {manifest.installation}:"
+        f" {manifest.database} at revision {manifest.revision},"
         f" {manifest.num_blobs:,} files ({manifest.num_bytes / 1e6:,.1f} MB,"
         f" {manifest.copied_bytes / 1e6:,.1f} MB of them new), everything until"
         f" {manifest.mark.isoformat(timespec='seconds')}"

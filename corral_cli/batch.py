@@ -15,12 +15,10 @@ from corral.control.v1 import file_service_pb2 as files_pb
 from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
+from corral_cli.access import control_options
 from corral_cli.connection import (
     CALL_TIMEOUT_S,
-    CONTROL_TARGET,
     Connection,
-    api_key_option,
-    target_option,
 )
 from corral_cli.output import echo, echo_line, json_option, print_list, read_chunks, transfer_bar
 from svc_kit.errors import Unavailable
@@ -98,20 +96,16 @@ _RETRY_S: Final = 1.0
 
 
 @click.group("batch")
-@target_option(CONTROL_TARGET)
-@api_key_option()
-@click.pass_context
-def batch(context: click.Context, target: str, api_key: str | None) -> None:
+def batch() -> None:
     """Run files of requests as batches, at low priority."""
-    context.obj = Connection(target, api_key)
 
 
 @batch.command("submit")
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--endpoint", help="Endpoint of its requests. Default: the url of the first line.")
 @click.option("--watch", is_flag=True, help="Show the progress until the batch has finished.")
-@click.pass_obj
-def submit(connection: Connection, file: Path, endpoint: str | None, watch: bool) -> None:
+@control_options
+def submit(control: Connection, file: Path, endpoint: str | None, watch: bool) -> None:
     """Create a batch from FILE, which has one request (a JSON object) per line."""
     url = endpoint or _first_url(file)
 
@@ -121,38 +115,38 @@ def submit(connection: Connection, file: Path, endpoint: str | None, watch: bool
         stub = BatchServiceStub(channel)
         return (await stub.CreateBatch(request, timeout=CALL_TIMEOUT_S)).batch
 
-    created = connection.run(create_batch)
+    created = control.run(create_batch)
     echo_line(created.id)
     if watch:
-        _watch(connection, created.id)
+        _watch(control, created.id)
 
 
 @batch.command("list")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 100))
 @json_option
-@click.pass_obj
-def list_batches(connection: Connection, limit: int, as_json: bool) -> None:
+@control_options
+def list_batches(control: Connection, limit: int, as_json: bool) -> None:
     """List the latest batches with their states and counts, newest first."""
     request = pb.ListBatchesRequest(page_size=limit)
-    page = connection.call(lambda channel: BatchServiceStub(channel).ListBatches, request)
+    page = control.call(lambda channel: BatchServiceStub(channel).ListBatches, request)
     print_list(page.batches, as_json, lambda batches: map(describe, batches))
 
 
 @batch.command("watch")
 @click.argument("batch_id")
-@click.pass_obj
-def watch_batch(connection: Connection, batch_id: str) -> None:
+@control_options
+def watch_batch(control: Connection, batch_id: str) -> None:
     """Show the progress of BATCH_ID until it has finished."""
-    _watch(connection, batch_id)
+    _watch(control, batch_id)
 
 
 @batch.command("cancel")
 @click.argument("batch_id")
-@click.pass_obj
-def cancel(connection: Connection, batch_id: str) -> None:
+@control_options
+def cancel(control: Connection, batch_id: str) -> None:
     """Cancel BATCH_ID. The results so far are kept."""
     request = pb.CancelBatchRequest(batch_id=batch_id)
-    reply = connection.call(lambda channel: BatchServiceStub(channel).CancelBatch, request)
+    reply = control.call(lambda channel: BatchServiceStub(channel).CancelBatch, request)
     echo_line(describe(reply.batch))
 
 
@@ -160,8 +154,8 @@ def cancel(connection: Connection, batch_id: str) -> None:
 @click.argument("batch_id")
 @click.option("--errors", is_flag=True, help="Download the failed lines instead of the results.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
-@click.pass_obj
-def download(connection: Connection, batch_id: str, errors: bool, output: Path) -> None:
+@control_options
+def download(control: Connection, batch_id: str, errors: bool, output: Path) -> None:
     """Write the results of BATCH_ID to a file. The file is written completely or not at all."""
 
     async def fetch(channel: grpc.aio.Channel) -> None:
@@ -180,7 +174,7 @@ def download(connection: Connection, batch_id: str, errors: bool, output: Path) 
                 target.write(response.chunk)
                 bar.update(len(response.chunk))
 
-    connection.run(fetch)
+    control.run(fetch)
 
 
 async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
@@ -203,9 +197,9 @@ def _first_url(file: Path) -> str:
     return url
 
 
-def _watch(connection: Connection, batch_id: str) -> None:
+def _watch(control: Connection, batch_id: str) -> None:
     """Show a batch until it has finished, and print its result."""
-    _report_result(connection.run(lambda channel: _follow(channel, connection.target, batch_id)))
+    _report_result(control.run(lambda channel: _follow(channel, control.target, batch_id)))
 
 
 async def _follow(channel: grpc.aio.Channel, target: str, batch_id: str) -> batch_pb2.Batch:

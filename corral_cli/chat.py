@@ -11,14 +11,8 @@ import grpc.aio
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from corral_cli.connection import (
-    CALL_TIMEOUT_S,
-    INFERENCE_TARGET,
-    api_key_option,
-    explain_failures,
-    open_connection,
-    target_option,
-)
+from corral_cli.access import inference_options
+from corral_cli.connection import CALL_TIMEOUT_S, Connection, explain_failures
 from corral_cli.output import echo
 from corral_cli.up.announcement import real_model_command
 from inference_svc.models.sources import BUNDLED_NAME
@@ -187,26 +181,24 @@ class Repl:
 
 
 @click.command("chat")
-@target_option(INFERENCE_TARGET)
 @click.option("--model", default="", help="Name of the model. Default: the server's first model.")
 @click.option("--system", default="", help="The system message.")
 @click.option("--temperature", type=float, help="Default: that of the model.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Default: the rest of the context.")
-@api_key_option()
+@inference_options
 def chat(
-    target: str,
+    inference: Connection,
     model: str,
     system: str,
     temperature: float | None,
     max_tokens: int | None,
-    api_key: str | None,
 ) -> None:
     """Chat with a model of a running server. /help lists the commands."""
     with asyncio.Runner() as runner:
-        channel = runner.run(_open(target, api_key))
+        channel = runner.run(_open(inference))
         try:
             stub = InferenceServiceStub(channel)
-            served = runner.run(get_model(stub, model, target))
+            served = runner.run(get_model(stub, model, inference.target))
             echo(introduction(served))
             conversation = Conversation(served.name, system, temperature, max_tokens)
             Repl(runner, stub, conversation, read_line).run()
@@ -214,9 +206,9 @@ def chat(
             runner.run(channel.close())
 
 
-async def _open(target: str, api_key: str | None) -> grpc.aio.Channel:
+async def _open(connection: Connection) -> grpc.aio.Channel:
     """Open the channel on the event loop that uses it."""
-    return open_connection(target, api_key)
+    return connection.open()
 
 
 async def get_model(stub: "InferenceServiceAsyncStub", name: str, target: str) -> model_pb2.Model:

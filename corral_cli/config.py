@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from corral_cli.output import echo, object_option
-from corral_cli.serve import SERVICES, load
-from svc_kit.lifecycle import StartupError
+from corral_cli.serve import SERVICES, load_alone
+from corral_cli.up.plan import Plan, UpFlags
+from corral_cli.up.running import read_running
 from svc_kit.settings.groups import settings_toml
 
 
@@ -24,16 +25,16 @@ def config() -> None:
 @object_option
 def check(config: Path | None, services: tuple[str, ...], as_json: bool) -> None:
     """Print the effective settings with secrets hidden. If they have problems, print all of them
-    and exit with code 1."""
-    tables, problems = [], []
-    for service in services or SERVICES:
-        try:
-            tables.append(settings_toml(load(service, config)))
-        except StartupError as error:
-            problems.append(str(error))
-    if problems:
-        raise StartupError("\n".join(problems))
-    text = "\n".join(tables)
+    and exit with code 1.
+
+    Without --service all services are checked together, as `corral up` runs them.
+    """
+    loaded = [load_alone(service, config) for service in services]
+    if not services:
+        plan = Plan.load(UpFlags(config=config))
+        plan.check_settings(is_running=read_running(plan.inference.data_dir) is not None)
+        loaded = list(plan.by_service.values())
+    text = "\n".join(map(settings_toml, loaded))
     echo(_to_json(text) if as_json else text, nl=as_json)
 
 

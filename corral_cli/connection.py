@@ -1,4 +1,4 @@
-"""Addresses of services in options, calls to them, and hints when a service does not answer."""
+"""Calls to services, and hints when a service does not answer."""
 
 import asyncio
 import functools
@@ -18,8 +18,6 @@ from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.terminal import escape
 
-INFERENCE_TARGET: Final = "127.0.0.1:50051"
-CONTROL_TARGET: Final = "127.0.0.1:50052"
 CALL_TIMEOUT_S: Final = 5.0
 _MAX_PAGES: Final = 100_000
 ResultT = TypeVar("ResultT")
@@ -37,33 +35,6 @@ def command_name() -> str:
         return str(program.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(program)
-
-
-class _Target(click.ParamType[str]):
-    """A gRPC address. An empty one is refused: usually a shell variable that is not set."""
-
-    name = "text"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the address unchanged. Raises click.BadParameter if it is empty."""
-        if not value.strip():
-            self.fail("it is empty; give host:port", param, ctx)
-        return value
-
-
-def target_option(
-    default: str | None, text: str = "The gRPC address.", *, name: str = "--target"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the address option `name` with the help `text`."""
-    has_default = default is not None
-    return click.option(name, type=_Target(), default=default, show_default=has_default, help=text)
-
-
-def api_key_option(
-    text: str = "The API key, if the server requires one.",
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that adds the option `--api-key` with the help `text`."""
-    return click.option("--api-key", envvar="CORRAL_API_KEY", help=text)
 
 
 _TLS: Final = "corral_cli.connection.tls"
@@ -101,10 +72,10 @@ def tls_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_tls
 
 
-def open_connection(target: str, credential: str | None) -> grpc.aio.Channel:
-    """Open a channel with the options of `tls_options`. The caller closes it."""
-    tls = click.get_current_context().meta.get(_TLS)
-    return open_channel(target, token=credential, tls=tls)
+def command_tls() -> UpstreamTlsSettings | None:
+    """What the options of `tls_options` say."""
+    tls: UpstreamTlsSettings | None = click.get_current_context().meta.get(_TLS)
+    return tls
 
 
 Method = Callable[[grpc.aio.Channel], Callable[..., Awaitable[ResultT]]]
@@ -120,12 +91,17 @@ class Connection:
 
     target: str
     credential: str | None = field(repr=False)
+    tls: UpstreamTlsSettings | None = None
+
+    def open(self) -> grpc.aio.Channel:
+        """Open a channel. The caller closes it."""
+        return open_channel(self.target, token=self.credential, tls=self.tls)
 
     def run(self, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]) -> ResultT:
         """Run `call` on a channel."""
 
         async def connect_and_call() -> ResultT:
-            async with open_connection(self.target, self.credential) as channel:
+            async with self.open() as channel:
                 with explain_failures(self.target):
                     return await call(channel)
 
@@ -181,19 +157,12 @@ def explain_failures(target: str) -> Iterator[None]:
         raise click.ClickException(escape(_message(error, target))) from error
 
 
-def _first_key_hint() -> str:
-    """The other credential of commands for operators, who need it before there is a key."""
-    option, command = "--service-token-file", click.get_current_context().command
-    if any(option in parameter.opts for parameter in command.params):
-        return f", or, on the server, {option} FILE (service-token in the data folder)"
-    return ""
-
-
 def _message(error: DomainError, target: str) -> str:
     match error:
         case Unauthenticated():
             return (
-                f"{error.message} Give a key with --api-key or CORRAL_API_KEY{_first_key_hint()}."
+                f"{error.message} Give a key with --api-key or CORRAL_API_KEY or, on the server,"
+                " --data-dir FOLDER, whose service token is used (--service-token-file: another)."
             )
         # The server itself may report that a service behind it is unavailable, hence the check.
         case UpstreamUnavailable() if error.service == target:

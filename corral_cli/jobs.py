@@ -4,8 +4,8 @@ import click
 from corral.control.v1 import job_service_pb2 as pb
 from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
+from corral_cli.access import control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.control_access import control_options, format_time
 from corral_cli.output import echo_line, json_option, print_list
 
 

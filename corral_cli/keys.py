@@ -4,7 +4,7 @@ Only hashes of keys are stored. The key itself is printed once, when it is creat
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import click
@@ -13,8 +13,8 @@ from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from corral_cli.access import DAYS, access_options, control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.control_access import DAYS, control_options, format_time
 from corral_cli.output import echo, echo_line, json_option, print_list
 from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
@@ -52,9 +52,9 @@ def keys() -> None:
 @click.option(
     "--offline", is_flag=True, help="Call no service; print the settings that accept the key."
 )
-@control_options
+@access_options
 def create(
-    control: Connection,
+    connect: Callable[[str], Connection],
     name: str,
     project: str,
     scopes: tuple[str, ...],
@@ -79,7 +79,7 @@ def create(
         models=models,
         networks=networks,
     )
-    created = control.call(lambda channel: KeyServiceStub(channel).CreateKey, request)
+    created = connect("control").call(lambda channel: KeyServiceStub(channel).CreateKey, request)
     echo_line(f"key (shown once): {created.secret}")
     echo()
     echo_line(describe(created.key))

@@ -8,8 +8,8 @@ import click
 from corral.control.v1 import limit_service_pb2 as pb
 from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
+from corral_cli.access import control_options
 from corral_cli.connection import Connection
-from corral_cli.control_access import control_options
 from corral_cli.output import echo, echo_line, format_table, json_option, print_list
 
 _NANOS: Final = 10**9

@@ -19,7 +19,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from corral_cli.connection import INFERENCE_TARGET, Connection, api_key_option, target_option
+from corral_cli.access import inference_options
+from corral_cli.connection import Connection
 from corral_cli.output import (
     as_object,
     echo,
@@ -38,29 +39,23 @@ _DOWNLOADS = (State.STATE_DOWNLOADING, State.STATE_VERIFYING)
 
 
 @click.group("models")
-@target_option(INFERENCE_TARGET)
-@api_key_option()
-@click.pass_context
-def models(context: click.Context, target: str, api_key: str | None) -> None:
+def models() -> None:
     """Add, remove, list, load and unload the models of a running server."""
-    context.obj = Connection(target, api_key)
 
 
 @models.command("list")
 @json_option
-@click.pass_obj
-def list_models(connection: Connection, as_json: bool) -> None:
+@inference_options
+def list_models(inference: Connection, as_json: bool) -> None:
     """List every model with its state, and why it failed."""
     request = inference_pb.ListModelsRequest(pending=True)
-    listed = connection.list_all(
+    listed = inference.list_all(
         lambda channel: InferenceServiceStub(channel).ListModels, request, "models", timeout_s=None
     )
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        return [
-            *format_table(_HEADER, map(_row, models)),
-            *(f"{each.name}: {each.problem}" for each in models if each.problem),
-        ]
+        problems = (f"{each.name}: {each.problem}" for each in models if each.problem)
+        return [*format_table(_HEADER, map(_row, models)), *problems]
 
     print_list(listed, as_json, lines)
 
@@ -68,11 +63,11 @@ def list_models(connection: Connection, as_json: bool) -> None:
 @models.command("show")
 @click.argument("model")
 @json_option
-@click.pass_obj
-def show(connection: Connection, model: str, as_json: bool) -> None:
+@inference_options
+def show(inference: Connection, model: str, as_json: bool) -> None:
     """Print all fields of a model."""
     request = inference_pb.GetModelRequest(model=model)
-    reply = connection.call(
+    reply = inference.call(
         lambda channel: InferenceServiceStub(channel).GetModel, request, timeout_s=None
     )
     if as_json:
@@ -139,8 +134,8 @@ def _format_value(name: str, value: Any) -> str:
 @click.option(
     "--context", type=click.IntRange(min=1), help="Context size of a sequence, in tokens."
 )
-@click.pass_obj
-def load(connection: Connection, model: str, slots: int | None, context: int | None) -> None:
+@inference_options
+def load(inference: Connection, model: str, slots: int | None, context: int | None) -> None:
     """Load a model, and print the progress until it is ready."""
     limits = model_pb2.ModelLimits(slots=slots, context_tokens=context)
 
@@ -152,7 +147,7 @@ def load(connection: Connection, model: str, slots: int | None, context: int | N
         latest = (await engine.LoadModel(request)).model
         return await _watch(channel, latest.name, (State.STATE_LOADING,))
 
-    loaded = connection.run(follow)
+    loaded = inference.run(follow)
     if loaded.state != model_pb2.Model.STATE_READY:
         raise click.ClickException(
             loaded.problem or "the load was cancelled, or there was not enough memory"
@@ -163,18 +158,18 @@ def load(connection: Connection, model: str, slots: int | None, context: int | N
 @models.command("unload")
 @click.argument("model")
 @click.option("--force", is_flag=True, help="Abort the requests that use it.")
-@click.pass_obj
-def unload(connection: Connection, model: str, force: bool) -> None:
+@inference_options
+def unload(inference: Connection, model: str, force: bool) -> None:
     """Unload a model after its requests have finished."""
     request = engine_pb.UnloadModelRequest(model=model, force=force)
-    _change(connection, lambda stub: stub.UnloadModel, request)
+    _change(inference, lambda stub: stub.UnloadModel, request)
 
 
 def _change(
-    connection: Connection, method: Callable[[EngineServiceStub], Any], request: Message
+    inference: Connection, method: Callable[[EngineServiceStub], Any], request: Message
 ) -> None:
     """Change a model and print it."""
-    reply = connection.call(
+    reply = inference.call(
         lambda channel: method(EngineServiceStub(channel)), request, timeout_s=None
     )
     echo(table([reply.model]))
@@ -196,9 +191,9 @@ ttl_option = click.option(
 @click.option("--pin", is_flag=True, help="Load it now and at each start, and keep it loaded.")
 @ttl_option
 @click.option("--wait/--no-wait", default=True, help="Follow the download. Default: yes.")
-@click.pass_obj
+@inference_options
 def add(
-    connection: Connection,
+    inference: Connection,
     source: str,
     name: str,
     sha256: str,
@@ -227,7 +222,7 @@ def add(
         added = (await EngineServiceStub(channel).AddModel(request)).model
         return await _watch(channel, added.name, _DOWNLOADS) if wait else added
 
-    added = connection.run(follow)
+    added = inference.run(follow)
     if added.state == State.STATE_FAILED:
         raise click.ClickException(added.problem)
     echo(table([added]))
@@ -240,52 +235,52 @@ models.add_command(add, "pull")
 @click.argument("model")
 @ttl_option
 @click.option("--no-ttl", is_flag=True, help="Keep it loaded until its memory is needed.")
-@click.pass_obj
-def update(connection: Connection, model: str, ttl: float | None, no_ttl: bool) -> None:
+@inference_options
+def update(inference: Connection, model: str, ttl: float | None, no_ttl: bool) -> None:
     """Change when a model that was added at run time is unloaded."""
     paths = ["idle_ttl"] * (ttl is not None or no_ttl)
-    _update(connection, paths, model=model, idle_ttl=_duration(ttl))
+    _update(inference, paths, model=model, idle_ttl=_duration(ttl))
 
 
 @models.command("pin")
 @click.argument("model")
-@click.pass_obj
-def pin(connection: Connection, model: str) -> None:
+@inference_options
+def pin(inference: Connection, model: str) -> None:
     """Load a model that was added at run time now and at each start, and keep it loaded."""
-    _update(connection, ["pinned"], model=model, pinned=True)
+    _update(inference, ["pinned"], model=model, pinned=True)
 
 
 @models.command("unpin")
 @click.argument("model")
-@click.pass_obj
-def unpin(connection: Connection, model: str) -> None:
+@inference_options
+def unpin(inference: Connection, model: str) -> None:
     """Let a pinned model be unloaded when it is idle or its memory is needed."""
-    _update(connection, ["pinned"], model=model, pinned=False)
+    _update(inference, ["pinned"], model=model, pinned=False)
 
 
-def _update(connection: Connection, paths: Sequence[str], **fields: Any) -> None:
+def _update(inference: Connection, paths: Sequence[str], **fields: Any) -> None:
     request = engine_pb.UpdateModelRequest(update_mask=FieldMask(paths=paths), **fields)
-    _change(connection, lambda stub: stub.UpdateModel, request)
+    _change(inference, lambda stub: stub.UpdateModel, request)
 
 
 @models.command("alias")
 @click.argument("model")
 @click.argument("alias")
-@click.pass_obj
-def alias(connection: Connection, model: str, alias: str) -> None:
+@inference_options
+def alias(inference: Connection, model: str, alias: str) -> None:
     """Give a model another name."""
     request = engine_pb.AddModelAliasRequest(model=model, alias=alias)
-    _change(connection, lambda stub: stub.AddModelAlias, request)
+    _change(inference, lambda stub: stub.AddModelAlias, request)
 
 
 @models.command("remove")
 @click.argument("model")
 @click.option("--force", is_flag=True, help="Abort the requests that use it.")
-@click.pass_obj
-def remove(connection: Connection, model: str, force: bool) -> None:
+@inference_options
+def remove(inference: Connection, model: str, force: bool) -> None:
     """Remove a model that was added at run time, with its downloaded files, or an alias."""
     request = engine_pb.RemoveModelRequest(model=model, force=force)
-    connection.call(lambda channel: EngineServiceStub(channel).RemoveModel, request, timeout_s=None)
+    inference.call(lambda channel: EngineServiceStub(channel).RemoveModel, request, timeout_s=None)
 
 
 async def _watch(

@@ -1,17 +1,18 @@
 """`corral serve`: runs one service. Each service is imported only when it is needed."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import uvloop
 
+from corral_cli.settings_checks import check_alone
 from corral_cli.up.parent_watch import exit_with_parent
 from svc_kit.lifecycle import importing_modules
 from svc_kit.logs import configure_logging
+from svc_kit.service_main import Serve, run
 from svc_kit.settings.groups import load_settings
+from svc_kit.settings.reloader import ignore_hangup
 
 if TYPE_CHECKING:
     from control_svc.config import ControlSettings
@@ -53,7 +54,14 @@ def load(name: str, config: Path | None) -> Any:
     return load_settings(settings_class(name), toml=config, overrides=overrides)
 
 
-def serve_function(name: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+def load_alone(name: str, config: Path | None) -> Any:
+    """Load the settings of a service that runs alone, and check them. Raises StartupError."""
+    settings = load(name, config)
+    check_alone(settings)
+    return settings
+
+
+def serve_function(name: str) -> Serve[Any]:
     """Import the function that runs a service until it is stopped."""
     if name == "inference":
         from inference_svc.app import serve
@@ -77,9 +85,10 @@ def serve(service: str, config: Path | None, lifeline: int | None) -> None:
     """Run one service. Its settings come from the file and the environment."""
     if lifeline is not None:
         exit_with_parent(lifeline)
-    settings = load(service, config)
+    ignore_hangup()
+    # `corral up` has checked all services together before it starts one.
+    settings = load_alone(service, config) if lifeline is None else load(service, config)
     configure_logging(service, level=settings.log_level)
     with importing_modules():
-        run = serve_function(service)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run(settings))
+        serve_service = serve_function(service)
+    run(serve_service, settings, functools.partial(load, service, config))

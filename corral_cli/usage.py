@@ -8,8 +8,8 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from corral_cli.access import DAYS, control_options, format_time
 from corral_cli.connection import Connection
-from corral_cli.control_access import DAYS, control_options, format_time
 from corral_cli.output import format_table, json_option, print_list
 
 _HEADER = ("from (UTC)", "project", "model", "requests", "prompt", "cached", "completion", "cost")

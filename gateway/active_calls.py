@@ -23,6 +23,16 @@ class ActiveCalls:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
+        self._closing = False
+
+    @property
+    def closing(self) -> bool:
+        """Whether new calls are rejected, or will be soon."""
+        return self._closing
+
+    def announce_close(self) -> None:
+        """Report that new calls will be rejected; they are not yet."""
+        self._closing = True
 
     @property
     def closed(self) -> bool:
@@ -31,7 +41,7 @@ class ActiveCalls:
 
     def close(self) -> None:
         """Reject new calls with Draining."""
-        self._closed = True
+        self._closed = self._closing = True
 
     def __len__(self) -> int:
         return len(self._running)

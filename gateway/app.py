@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.head_requests import HeadRequests
 from gateway.http.hosts import HostCheck, HostPolicy
+from gateway.http.last_responses import LastResponses
 from gateway.http.listener import Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
 from gateway.http.page import page_router
@@ -62,11 +63,12 @@ from svc_kit.auth.control_keys import (
 )
 from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
-from svc_kit.lifecycle import stop_on_signals
+from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
+from svc_kit.settings.reloader import SettingsReloader
 from svc_kit.tracing.setup import open_tracer
 
 _log = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class Gateway:
     registry: CollectorRegistry
     metrics: HttpMetrics
     readiness: Readiness
+    host_check: HostCheck
 
 
 @asynccontextmanager
@@ -131,11 +134,9 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(context, corral_version)
-        policy = HostPolicy.create(
-            parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
-        )
         metrics = HttpMetrics(registry)
-        checked = HostCheck(HeadRequests(api), policy)
+        draining = LastResponses(api, lambda: active_calls.closing)
+        checked = HostCheck(HeadRequests(draining), _host_policy(settings))
         app = RequestMiddleware(
             checked,
             metrics,
@@ -144,7 +145,13 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             strict_parameters=settings.strict_parameters,
         )
         readiness = Readiness((inference, control), active_calls)
-        yield Gateway(app, api, active_calls, registry, metrics, readiness)
+        yield Gateway(app, api, active_calls, registry, metrics, readiness, checked)
+
+
+def _host_policy(settings: GatewaySettings) -> HostPolicy:
+    return HostPolicy.create(
+        parse_address(settings.listen).host, settings.allowed_hosts, settings.allowed_origins
+    )
 
 
 @asynccontextmanager
@@ -164,18 +171,19 @@ async def _stored_keys(
 
 
 class Endpoints(NamedTuple):
-    """The addresses of a running gateway, with the actual ports."""
+    """The addresses of a running gateway, with the actual ports, and its check of hosts."""
 
     http: Address
     management: Address | None
+    host_check: HostCheck
 
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
     """Run a gateway; drain it on exit. Raises StartupError.
 
-    While draining, it rejects new requests. Running responses get `drain_grace_s` to finish, then
-    they are cancelled with an error.
+    It first accepts requests for `drain_delay_s` more without being ready. Then it rejects new
+    ones, and running responses get `drain_grace_s` to finish, before they end with an error.
     """
     configured = parse_address(settings.listen)
     async with AsyncExitStack() as stack:
@@ -205,25 +213,37 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
             )
         )
         try:
-            yield Endpoints(address, management)
+            yield Endpoints(address, management, gateway.host_check)
         finally:
-            await _drain(gateway.active_calls, listener, settings.drain_grace_s)
+            await _drain(gateway.active_calls, listener, settings)
 
 
-async def serve(settings: GatewaySettings) -> None:
+async def serve(settings: GatewaySettings, read_settings: Callable[[], GatewaySettings]) -> None:
     """Run a gateway until SIGTERM or SIGINT, then drain it. Raises StartupError."""
     stopping = stop_on_signals()
-    async with running(settings) as endpoints:
+    async with running(settings) as endpoints, AsyncExitStack() as stack:
+
+        async def apply_hosts(changed: GatewaySettings) -> None:
+            endpoints.host_check.policy = _host_policy(changed)
+
+        apply = dict.fromkeys(("allowed_hosts", "allowed_origins"), apply_hosts)
+        reloader = SettingsReloader(settings, read_settings, apply)
+        stack.callback(asyncio.create_task(reloader.run()).cancel)
         scheme = "http" if settings.tls is None else "https"
         _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
+        notify_systemd("READY=1")
         await stopping.wait()
         _log.info("draining")
 
 
-async def _drain(active_calls: ActiveCalls, listener: Listener, grace_s: float) -> None:
+async def _drain(active_calls: ActiveCalls, listener: Listener, settings: GatewaySettings) -> None:
+    active_calls.announce_close()
+    await asyncio.sleep(settings.drain_delay_s)
+    # New connections are accepted until the end, and get 503 instead of no answer.
     active_calls.close()
+    is_idle = await active_calls.wait_idle(settings.drain_grace_s)
     listener.stop_accepting()
-    if not await active_calls.wait_idle(grace_s):
+    if not is_idle:
         _log.warning(
             "the shutdown grace period has ended; running responses are cancelled",
             extra={"fields": {"ended_answers": len(active_calls)}},

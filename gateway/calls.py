@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+import grpc
 import grpc.aio
 from corral.control.v1.response_pb2 import Response
 from corral.control.v1.response_service_pb2 import CreateResponseResponse, StreamResponseResponse
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
+from svc_kit.errors.status import from_rpc_error
 from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
 
@@ -173,6 +175,11 @@ def _log_response(response: Response) -> None:
 class UploadCall(StoppableCall, Generic[Request, Message]):
     """A call with many request messages and one reply."""
 
+    def __init__(self, call: Any, service: str) -> None:
+        super().__init__(call, service)
+        self._first_status: grpc.aio.AioRpcError | None = None
+        call.add_done_callback(self._keep_status)
+
     async def write(self, message: Request) -> None:
         """Send a message. Raises the DomainError with which the service rejected the call."""
         try:
@@ -188,6 +195,15 @@ class UploadCall(StoppableCall, Generic[Request, Message]):
             await self._call.done_writing()
             return cast(Message, await self._call)
 
+    def _keep_status(self, call: Any) -> None:
+        """Keep the status with which the service ended the call. A write that fails afterwards
+        replaces it with INTERNAL (grpc/grpc#36066).
+        """
+        code, trailers, details = map(
+            _result_of, (call.code(), call.trailing_metadata(), call.details())
+        )
+        self._first_status = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailers, details)
+
     async def _raise_rejection(self) -> None:
         try:
             with self._stoppable(), translate_errors(self._service):
@@ -195,8 +211,22 @@ class UploadCall(StoppableCall, Generic[Request, Message]):
         except InternalError as error:
             if error.request_id:
                 raise
-            # Without a request id the error is gRPC's: the connection was lost during the write.
+            # Without a request id the error is gRPC's.
+            status = self._first_status
+            if status is not None and status.code() is not grpc.StatusCode.INTERNAL:
+                raise from_rpc_error(status, self._service) from error
+            # The connection was lost during the write.
             raise UpstreamUnavailable(service=self._service) from error
+
+
+def _result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as returned:
+        return returned.value
+    coroutine.close()
+    return None
 
 
 class CallSequence(Generic[Message]):

@@ -1,18 +1,25 @@
 """The settings of the gateway."""
 
-from ipaddress import ip_network
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
+from svc_kit.network import parse_address
+from svc_kit.settings.checks import Problem, find_access_problem
 from svc_kit.settings.groups import (
     IssuerSettings,
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
+    LogLevel,
     ServiceSettings,
+    TargetAddress,
     TlsSettings,
     TracingSettings,
     UpstreamTlsSettings,
@@ -23,6 +30,38 @@ MIB = 1024 * 1024
 
 def _network(text: str) -> str:
     return str(ip_network(text))
+
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.ASCII)
+_ORIGIN: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:\d+)?/?"
+)
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def _host(text: str) -> str:
+    if text == "*" or _HOST_NAME.fullmatch(text):
+        return text
+    try:
+        ip_address(text.strip("[]"))
+    except ValueError:
+        raise ValueError(
+            f'{text!r} is not a host: write its name or IP address without scheme and port, or "*"'
+        ) from None
+    return text
+
+
+def _origin(text: str) -> str:
+    if text in ("*", "null"):
+        return text
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError(
+            f'{text!r} is not an origin: write https://HOST or https://HOST:PORT, or "*"'
+        )
+    site = urlsplit(text)
+    if site.port is not None and site.port == _DEFAULT_PORTS.get(site.scheme):
+        raise ValueError(f"{text!r}: browsers leave out the port {site.port}, so leave it out too")
+    return text
 
 
 class GatewaySettings(ServiceSettings):
@@ -45,25 +84,25 @@ class GatewaySettings(ServiceSettings):
     """Serve without keys on an address that other machines can reach."""
     require_keys: bool = False
     """Require an API key, also on loopback. Keys of `corral keys create` are accepted."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     """Additional host names of this server; "*" allows any. Loopback and `listen` are allowed."""
     trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     """Networks of proxies, as in 10.0.0.0/8, whose X-Forwarded-For and X-Forwarded-Proto name the
     client. Unset: the client is who connects."""
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = ()
     """Web sites that may call this server, as in https://chat.example; "*" allows any. Loopback is
     allowed."""
 
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
 
-    inference_target: str = "127.0.0.1:50051"
+    inference_target: TargetAddress = "127.0.0.1:50051"
     """The inference service, host:port."""
     inference_tls: UpstreamTlsSettings | None = None
     """TLS to the inference service. Unset: plaintext."""
-    control_target: str = "127.0.0.1:50052"
+    control_target: TargetAddress = "127.0.0.1:50052"
     """The control service, host:port. While it is unreachable, its routes (files, batches, and so
     on) return 503, as do requests with keys that are not in the settings."""
     control_tls: UpstreamTlsSettings | None = None
@@ -100,5 +139,23 @@ class GatewaySettings(ServiceSettings):
     response for this long."""
     websocket_max_age_s: Annotated[float, Field(gt=0)] = 3600.0
     """Maximum age of a WebSocket. Then it sends an error and closes."""
+    drain_delay_s: Annotated[float, Field(ge=0)] = 0.0
+    """How long requests are still accepted after SIGTERM, while /ready and /readyz are 503 already,
+    for load balancers to notice."""
     drain_grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """How long running responses may take after SIGTERM before they end with an error."""
+    """How long running responses may take after that before they end with an error. New requests
+    get 503 meanwhile."""
+
+    def find_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with settings together, and with the files that they name."""
+        yield from super().find_problems()
+        access = find_access_problem(
+            parse_address(self.listen),
+            has_keys=bool(self.keys or self.issuers),
+            allow_keyless=self.allow_keyless,
+            require_keys=self.require_keys,
+            has_service_token=False,  # HTTP callers cannot use it
+            verifies_stored_keys=self.service_token_file is not None,
+        )
+        if access is not None:
+            yield self.problem(*access)

@@ -67,7 +67,7 @@ class AppContext:
 
     async def check_ready(self) -> None:
         """Raise Draining or UpstreamUnavailable while requests cannot be served."""
-        if self.active_calls.closed:
+        if self.active_calls.closing:
             raise Draining
         await self.inference.check_serving()
 

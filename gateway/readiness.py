@@ -24,7 +24,7 @@ class Readiness:
 
     async def is_ready(self) -> bool:
         """Check the services. Takes at most PROBE_TIMEOUT_S."""
-        if self._active_calls.closed:
+        if self._active_calls.closing:
             return False
         checks = await asyncio.gather(*map(_is_serving, self._services))
         serving = {each.service for each, ok in zip(self._services, checks, strict=True) if ok}

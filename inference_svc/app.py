@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -36,6 +36,7 @@ from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.pool import ModelPool, read_memory
+from inference_svc.model_pool.settings_models import follow_settings
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
@@ -64,7 +65,7 @@ from svc_kit.auth.control_keys import (
     control_key_lookup,
     control_project_lookup,
 )
-from svc_kit.lifecycle import StartupError, stop_on_signals
+from svc_kit.lifecycle import StartupError, notify_systemd, stop_on_signals
 from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
@@ -72,6 +73,7 @@ from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
+from svc_kit.settings.reloader import SettingsReloader
 from svc_kit.tracing.setup import open_tracer
 from svc_kit.tracing.span import Tracer
 
@@ -185,7 +187,9 @@ def _register_gauges(registry: CollectorRegistry, catalog: Catalog, *, vllm_name
     registry.register(MediaGauges(lambda: catalog.media))
 
 
-async def serve(settings: InferenceSettings) -> None:
+async def serve(
+    settings: InferenceSettings, read_settings: Callable[[], InferenceSettings]
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises `StartupError`."""
     stopping = stop_on_signals()
     async with AsyncExitStack() as stack:
@@ -198,6 +202,13 @@ async def serve(settings: InferenceSettings) -> None:
             await asyncio.wait((starting,))
             return
         inference = starting.result()
+
+        async def apply_models(changed: InferenceSettings) -> None:
+            await follow_settings(changed, inference.pool)
+
+        reloader = SettingsReloader(settings, read_settings, {"models": apply_models})
+        stack.callback(asyncio.create_task(reloader.run()).cancel)
+        notify_systemd("READY=1")
         await events
         await _drain(inference, settings.server.drain_grace_s)
 

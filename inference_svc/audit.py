@@ -7,6 +7,7 @@ control service has it, and then deleted; by its id it is added once.
 import asyncio
 import logging
 import os
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from google.protobuf.message import DecodeError
 from svc_kit.auth.authenticator import SERVICE_KEY_ID
 from svc_kit.auth.principal import current_principal, peer_host
 from svc_kit.errors import DomainError, InvalidArgument
-from svc_kit.local_files import atomic_file
+from svc_kit.local_files import UUID, atomic_file, own_files
 from svc_kit.logs import OutageLevel, current_request_id, hide_queries
 from svc_kit.rpc.admin_call import AdminCall
 from svc_kit.rpc.client import translate_errors
@@ -34,6 +35,8 @@ _BATCH: Final = 100
 _TIMEOUT_S: Final = 5.0
 _LAST_TIMEOUT_S: Final = 2.0
 _SUFFIX: Final = ".act"
+_FILE: Final = re.compile(rf"[0-9]{{20}}-{UUID}\{_SUFFIX}")
+"""What has another name is not ours: it is neither sent nor deleted."""
 _OWN_METHOD: Final = "EngineService/DropSnapshots"
 """Control calls it on its own behalf, when objects are deleted."""
 _TARGETS: Final = ("model", "name", "source", "snapshot_id", "request_id")
@@ -124,7 +127,7 @@ class ActReporter:
             _log.warning("the last acts were not reported: the control service does not answer")
 
     def _waiting(self) -> list[Path]:
-        return sorted(self._folder.glob(f"*{_SUFFIX}"))
+        return own_files(self._folder, _FILE)
 
     def _write(self, event: pb.AuditEvent) -> None:
         if len(self._waiting()) >= self._max_waiting:

@@ -1,5 +1,6 @@
 """Settings of the inference service."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -9,15 +10,19 @@ from pydantic_settings import SettingsConfigDict
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from model_files.ggml_types import KvType
+from svc_kit.network import parse_address
+from svc_kit.settings.checks import Problem, find_access_problem
 from svc_kit.settings.groups import (
     IssuerSettings,
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
+    LogLevel,
     ServerSettings,
     ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
+    TargetAddress,
     TracingSettings,
     UpstreamTlsSettings,
     default_data_dir,
@@ -340,7 +345,7 @@ class InferenceSettings(ServiceSettings):
     """Serve without keys beyond the loopback interface."""
     require_keys: bool = False
     """Require an API key, also on loopback; keys of `corral keys create` count."""
-    control_target: str | None = "127.0.0.1:50052"
+    control_target: TargetAddress | None = "127.0.0.1:50052"
     """The control service, host:port, for stored keys, desired adapters and usage reports. Used
     only with a service_token_file. "none": no control service."""
     control_tls: UpstreamTlsSettings | None = None
@@ -354,7 +359,7 @@ class InferenceSettings(ServiceSettings):
     """How long requests with a limit are served while the control service is away."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
-    log_level: str = "info"
+    log_level: LogLevel = "info"
     """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
@@ -377,3 +382,17 @@ class InferenceSettings(ServiceSettings):
                 raise ValueError(f"prefix_groups.{name}: {min(repeated)} is in another group too")
             grouped |= set(group.projects)
         return self
+
+    def find_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with settings together, and with the files that they name."""
+        yield from super().find_problems()
+        access = find_access_problem(
+            parse_address(self.listen),
+            has_keys=bool(self.keys or self.issuers),
+            allow_keyless=self.allow_keyless,
+            require_keys=self.require_keys,
+            has_service_token=self.service_token_file is not None,
+            verifies_stored_keys=None not in (self.control_target, self.service_token_file),
+        )
+        if access is not None:
+            yield self.problem(*access)

@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -23,6 +24,7 @@ from corral.control.v1 import usage_service_pb2 as pb
 from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 
 from svc_kit.errors import DomainError, InvalidArgument
+from svc_kit.local_files import UUID, own_files
 from svc_kit.logs import OutageLevel
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -34,6 +36,8 @@ MAX_DELTAS: Final = 1000
 _TIMEOUT_S: Final = 5.0
 _LAST_TIMEOUT_S: Final = 2.0
 _SUFFIX: Final = ".jsonl"
+_FILE: Final = re.compile(rf"{UUID}\{_SUFFIX}")
+"""What has another name is not ours: it is neither reported nor deleted."""
 
 
 class Counts(NamedTuple):
@@ -165,7 +169,7 @@ class UsageCounter:
         self._hour: datetime | None = None
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            left = map(UsageReport.read, sorted(folder.glob(f"*{_SUFFIX}")))
+            left = map(UsageReport.read, own_files(folder, _FILE))
             self._closed = [report for report in left if report is not None]
 
     def add(self, key: UsageKey, counts: Counts) -> None:

@@ -1,10 +1,12 @@
-"""Start and stop of a service process: StartupError, imports and signal handling."""
+"""Start and stop of a service process: StartupError, imports, signal handling, systemd."""
 
 import asyncio
 import gc
+import os
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 
@@ -15,6 +17,13 @@ class StartupError(Exception):
     """
 
     EXIT_CODE = 2
+
+
+class StartupOutage(StartupError):
+    """A service cannot start now, but may later with the same settings: what it needs is away, full
+    or in use."""
+
+    EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @contextmanager
@@ -41,6 +50,7 @@ def stop_on_signals() -> asyncio.Event:
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
+        notify_systemd("STOPPING=1")
         stopping.set()
         for number in _STOPPING:
             loop.remove_signal_handler(number)
@@ -48,3 +58,17 @@ def stop_on_signals() -> asyncio.Event:
     for number in _STOPPING:
         loop.add_signal_handler(number, stop)
     return stopping
+
+
+NOTIFY_SOCKET: Final = "NOTIFY_SOCKET"
+
+
+def notify_systemd(state: str) -> None:
+    """Send a state, such as READY=1, to systemd (`Type=notify`); do nothing without it."""
+    address = os.environ.get(NOTIFY_SOCKET, "")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]  # in the abstract namespace
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.sendto(state.encode(), address)

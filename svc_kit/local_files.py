@@ -1,28 +1,77 @@
 """Local files: disk errors, allowed folders, private and atomic files, locks."""
 
+import errno
 import fcntl
 import hashlib
+import logging
 import os
+import re
 import secrets
 import socket
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
 from svc_kit.errors import InvalidField, StorageFailed
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
+
+_log = logging.getLogger(__name__)
+_SHORTAGES: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether the system lacks space, files or memory, or the disk fails."""
+    return error.errno in _SHORTAGES
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn an OSError in the block into StorageFailed."""
+    """Turn an OSError in the block into StorageFailed, and log it."""
     try:
         yield
     except OSError as error:
+        _log.warning("the storage failed: %s", error)
         raise StorageFailed(problem=error.strerror or "input or output failed") from error
+
+
+UUID: Final = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""The form of random ids in names."""
+
+
+def own_files(folder: Path, form: re.Pattern[str]) -> list[Path]:
+    """The regular files of a folder whose whole names have a form, by name; none without a folder.
+
+    Whatever deletes or overwrites files lists them with this, so that files of others stay. Raises
+    OSError.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                folder / entry.name
+                for entry in entries
+                if form.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a file to read it, if it is a regular one: no link, and no FIFO that would block.
+
+    Raises OSError.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return FileIO(handle, "rb")
 
 
 class AllowedFolders:
@@ -97,10 +146,17 @@ class PrivateFile:
 
 @contextmanager
 def atomic_file(output: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `output` when the block succeeds."""
+    """Open a temporary file that replaces `output` when the block succeeds.
+
+    A link stays, and what it leads to is replaced. Raises OSError, also for a device or a FIFO.
+    """
+    output = output.resolve()
+    if output.exists() and not output.is_file():
+        raise OSError(errno.EINVAL, "it is not a regular file", str(output))
     part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
+    file = part.open("xb")
     try:
-        with part.open("xb") as file:
+        with file:
             yield file
         part.replace(output)
     finally:
@@ -111,25 +167,59 @@ def atomic_file(output: Path) -> Iterator[BinaryIO]:
 def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterator[None]:
     """Lock a folder, which is created if needed, against other processes while the context is open.
 
-    The lock file `name` says who holds it: the process, and `holder`, its kind. Raises StartupError
-    with that and with the `remedy` if another process holds it.
+    The first line of the lock file `name` says which process holds it. Raises StartupOutage with
+    that and with `holder` (the kind of process) and the `remedy` if another process holds it, and
+    StartupError if the folder cannot be used, or if the file is not a lock file.
     """
+    path = folder / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         raise StartupError(f"cannot use the data folder {folder}: {error.strerror}") from error
-    with os.fdopen(handle, "r+") as file:
+    with os.fdopen(handle, "r+b", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            who = file.read().strip() or "unknown"
-            raise StartupError(
-                f"another {holder} uses the data folder {folder} ({who}): {remedy}"
+            found = _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES))
+            who = found["holder"].decode() if found and found["holder"] else ""
+            raise StartupOutage(
+                f"another {holder} uses the data folder {folder} ({who or 'unknown'}): {remedy}"
             ) from error
+        if _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES)) is None:
+            raise StartupError(f"{path} is not a lock file of Corral: move it away")
+        if not _is_at(path, os.fstat(handle)):  # its last holder has removed it meanwhile
+            raise StartupError(f"another {holder} used the data folder {folder}: try again")
         with suppress(OSError):  # on a full disk; the lock holds without the text
             file.truncate(0)
+            file.seek(0)
             since = datetime.now(UTC).isoformat(timespec="seconds")
-            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n")
-            file.flush()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}, since {since}\n".encode())
         yield
+
+
+_LOCK_BYTES = 8192
+_LOCK_TEXT = re.compile(rb"((?P<holder>process \d+ on [^\n]*, since [^\n]*)\n([a-z_]+ [^\n]*\n)*)?")
+
+
+def _is_at(path: Path, status: os.stat_result) -> bool:
+    """Whether a path leads to the file with this status."""
+    try:
+        return os.path.samestat(path.lstat(), status)
+    except FileNotFoundError:
+        return False
+
+
+def read_lock(folder: Path, name: str) -> list[str] | None:
+    """The lines of a lock file: who holds it, and what the holder added; None if nobody does, or if
+    this user cannot read it."""
+    try:
+        file = (folder / name).open()
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read().splitlines() or ["unknown"]
+    return None

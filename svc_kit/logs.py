@@ -86,6 +86,14 @@ def configure_logging(
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
+    set_log_level(level)
+    # Its warnings and errors contain responses of remote servers.
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+
+def set_log_level(level: str) -> None:
+    """Set the lowest level of lines. Raises ValueError for an unknown one."""
+    root = logging.getLogger()
     root.setLevel(level.upper())
     for name in ("asyncio", "grpc"):
         # At DEBUG they log several lines per call.
@@ -93,8 +101,6 @@ def configure_logging(
     # Their INFO lines repeat what the service logs.
     for name in ("alembic", "httpx2"):
         logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
-    # Its warnings and errors contain responses of remote servers.
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 
 _STOP_S: Final = 60.0

@@ -31,8 +31,8 @@ CLI_USES: Final[tuple[list[str], ...]] = (
     ["version"],
     ["no-such-command"],
     ["version", "--no-such-option"],
-    ["keys", "list", "--target", " "],
-    ["keys", "list", "--target", "127.0.0.1:1"],
+    ["keys", "list", "--control", " "],
+    ["keys", "list", "--control", "127.0.0.1:1"],
     ["batch", "run", "/absent.jsonl", "-o", "/absent"],
     ["import", "threads", "/absent"],
 )

@@ -207,7 +207,7 @@ class Operator:
 
     def command(self, *arguments: str) -> str:
         """Run `corral` and return its output. Raises FixtureError."""
-        access = ["--target", self.corral.control, "--service-token-file", str(self.token_file)]
+        access = ["--control", self.corral.control, "--service-token-file", str(self.token_file)]
         completed = subprocess.run(
             [str(CORRAL), *arguments, *access],
             env={

@@ -5,12 +5,10 @@ duration of answers are limited.
 """
 
 import logging
-import re
 from asyncio import sleep, timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -42,7 +40,6 @@ from svc_kit.http_client import (
     ResponseTooLong,
     open_client,
 )
-from svc_kit.lifecycle import StartupError
 from svc_kit.tracing.span import trace_metadata
 
 _log = logging.getLogger(__name__)
@@ -253,42 +250,16 @@ def _text(result: CallToolResult) -> str:
     return "\n".join(pieces)
 
 
-_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE: Final = re.compile(r"[ -~]+")
-
-
 def mcp_servers(settings: Sequence[McpServerSettings]) -> RemoteMcpServers:
-    """Read the servers. Raises StartupError for duplicate labels, or a header file that cannot be
-    read.
-    """
-    servers: dict[str, RemoteServer] = {}
-    for server in settings:
-        if server.label in servers:
-            raise StartupError(f"mcp_servers: the label {server.label!r} is used twice")
-        servers[server.label] = RemoteServer(
-            url=server.url,
-            headers=_headers(server),
-            timeout_s=server.timeout_s,
-            output_bytes=server.output_bytes,
-        )
-    return RemoteMcpServers(servers)
-
-
-def _headers(server: McpServerSettings) -> Mapping[str, str]:
-    return {name: _value(server.label, name, file) for name, file in server.header_files.items()}
-
-
-def _value(label: str, name: str, file: Path) -> str:
-    """Read and validate a header's value, since an invalid one would fail, and appear in an error
-    message, at each call.
-    """
-    header = f"mcp_servers: header {name!r} of {label!r}"
-    if not _NAME.fullmatch(name):
-        raise StartupError(f"{header} is not a valid header name")
-    try:
-        value = file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"{header}: {error}") from error
-    if not _VALUE.fullmatch(value):
-        raise StartupError(f"{header}: its file must contain one line of printable ASCII")
-    return value
+    """Read the servers, and the files with their headers."""
+    return RemoteMcpServers(
+        {
+            server.label: RemoteServer(
+                url=server.url,
+                headers=server.read_headers(),
+                timeout_s=server.timeout_s,
+                output_bytes=server.output_bytes,
+            )
+            for server in settings
+        }
+    )

@@ -21,16 +21,20 @@ from typing import Final, NamedTuple
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_svc.backup.database_copy import copy_sqlite, copy_tables
+from control_svc.backup.journal import NewBackup, prune, remove_files
 from control_svc.backup.layout import (
     BLOB_LIST,
+    LOCK_NAME,
     BackupFolder,
     BlobEntry,
     LostBlob,
     Manifest,
     TableCopy,
     file_digest,
+    file_names,
     write_lines,
 )
+from control_svc.backup.place import check_place
 from control_svc.backup.references import ROWS_AT_ONCE, for_each, read_secret, reference_groups
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
@@ -50,7 +54,6 @@ from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder
 
-_LOCK_NAME: Final = "backup.lock"
 _SUSPENSION_S: Final = 600.0
 _RENEWAL_S: Final = 60.0
 _REFERENCES: Final = "references.jsonl"
@@ -76,41 +79,53 @@ async def back_up(
     """
     folder = BackupFolder(root)
     remedy = "wait until it has ended, or choose another folder"
-    with lock_folder(root, _LOCK_NAME, holder="`corral backup`", remedy=remedy):
-        folder.prepare()
-        async with open_read_only(database_url(settings), data_folder(settings)) as database:
+    check_place(settings, root)
+    async with open_read_only(database_url(settings), data_folder(settings)) as database:
+        installation = await _read_installation(database)
+        folder.check_owner(installation)
+        with lock_folder(root, LOCK_NAME, holder="`corral backup`", remedy=remedy):
+            folder.check_owner(installation)
+            folder.claim(installation)
+            remove_files(folder, installation)
             store = open_store(*blob_location(settings))
-            manifest = await _back_up(folder, database, store, progress)
-        folder.write(manifest)
-        if keep is not None:
-            folder.prune(keep)
+            with NewBackup(folder, installation, datetime.now(UTC)) as new:
+                manifest = await _back_up(folder, new, database, store, progress)
+                new.complete(manifest)
+            try:
+                prune(folder, installation, keep)
+            except StartupError as error:
+                raise StartupError(
+                    f"backup {new.id} is complete, but no other was removed: {error}"
+                ) from error
     return manifest
 
 
 async def _back_up(
     folder: BackupFolder,
+    new: NewBackup,
     database: ReadOnlyDatabase,
     store: BlobStore,
     progress: Callable[[int], None],
 ) -> Manifest:
-    now = datetime.now(UTC)
-    place = folder.create(now)
-    blobs = _BlobCopier(store, folder)
-    async with suspended_deletions(store, place.name):
+    blobs = _BlobCopier(store, folder, new)
+    references = new.new_file(_REFERENCES)
+    async with suspended_deletions(store, new.id):
         mark = datetime.now(UTC)
-        copy = await _copy_database(database, place)
-        await blobs.run(place / _REFERENCES, progress)
-    write_lines(place / BLOB_LIST, blobs.entries)
-    (place / _REFERENCES).unlink()
+        copy = await _copy_database(database, new)
+        await blobs.run(references, progress)
+    write_lines(new.new_file(BLOB_LIST), blobs.entries)
+    references.unlink()
+    kind = "postgresql" if database.file is None else "sqlite"
+    names = sorted(file_names(kind, copy.tables))
     return Manifest(
-        backup_id=place.name,
+        backup_id=new.id,
         mark=mark,
         release=version("corral"),
-        database="postgresql" if database.file is None else "sqlite",
+        database=kind,
         revision=copy.revision,
         installation=copy.installation,
         tables=copy.tables,
-        files={path.name: file_digest(path) for path in sorted(place.iterdir())},
+        files={name: file_digest(new.path / name) for name in names},
         num_blobs=len(blobs.entries),
         num_bytes=sum(entry.size_bytes for entry in blobs.entries),
         copied_bytes=blobs.copied_bytes,
@@ -141,28 +156,39 @@ async def suspended_deletions(store: BlobStore, holder: str) -> AsyncIterator[No
         await store.suspend_deletions(holder, 0)
 
 
-async def _copy_database(database: ReadOnlyDatabase, place: Path) -> _DatabaseCopy:
+async def _read_installation(database: ReadOnlyDatabase) -> str:
+    async with translate_database_errors(), database.engine.connect() as connection:
+        return (await _read_identity(connection)).installation
+
+
+async def _copy_database(database: ReadOnlyDatabase, new: NewBackup) -> _DatabaseCopy:
     """Copy the database and the list of its blobs. Raises StartupError."""
     if database.file is None:
         async with translate_database_errors(), database.engine.connect() as connection:
-            facts = await _read_facts(connection, place)
-            return facts._replace(tables=await copy_tables(connection, place))
+            copy = await _read_facts(connection, new.path)
+            return copy._replace(tables=await copy_tables(connection, new.new_file))
+    paths = [new.new_file(f"{FILE_NAME}{suffix}") for suffix in ("", "-journal", "-wal", "-shm")]
     try:
-        await asyncio.to_thread(copy_sqlite, database.file, place / FILE_NAME)
+        await asyncio.to_thread(copy_sqlite, database.file, paths[0])
     except sqlite3.Error as error:
         raise StartupError(f"{database.file} cannot be copied: {error}") from error
-    async with open_read_only(None, place) as copy, copy.engine.connect() as connection:
-        return await _read_facts(connection, place)
+    async with open_read_only(None, new.path) as copied, copied.engine.connect() as connection:
+        return await _read_facts(connection, new.path)
 
 
 async def _read_facts(connection: AsyncConnection, place: Path) -> _DatabaseCopy:
-    revision = await connection.run_sync(migrations.read_revision)
-    installation = await read_secret(connection, INSTALLATION)
-    if revision is None or installation is None:
-        raise StartupError("the database is empty: there is nothing to back up")
+    copy = await _read_identity(connection)
     with (place / _REFERENCES).open("w") as file:
         async for group in reference_groups(lambda read: read(connection)):
             file.writelines(json.dumps(reference) + "\n" for reference in group)
+    return copy
+
+
+async def _read_identity(connection: AsyncConnection) -> _DatabaseCopy:
+    revision = await connection.run_sync(migrations.read_revision)
+    installation = revision and await read_secret(connection, INSTALLATION)
+    if not revision or not installation:
+        raise StartupError("the database is empty: there is nothing to back up")
     return _DatabaseCopy(revision, installation.hex())
 
 
@@ -172,6 +198,7 @@ class _BlobCopier:
 
     store: BlobStore
     folder: BackupFolder
+    new: NewBackup
     entries: list[BlobEntry] = field(default_factory=list)
     lost: list[LostBlob] = field(default_factory=list)
     copied_bytes: int = 0
@@ -194,6 +221,7 @@ class _BlobCopier:
             async with self._locks[digest]:
                 if self.folder.blobs.size(digest) != size_bytes:
                     entry = BlobEntry(key, size_bytes, digest)
+                    self.new.begin_blob(digest)
                     await copy_blob(self.store, key, self.folder.blobs, digest, entry)
                     self.copied_bytes += size_bytes
         except (BlobMissing, BlobChanged) as error:

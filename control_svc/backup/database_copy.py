@@ -6,17 +6,25 @@ the schema is that of the migrations anyway.
 
 import gzip
 import sqlite3
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no types
+    DataError,
+    SyntaxOrAccessError,
+)
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from control_svc.backup.layout import TableCopy
+from control_svc.backup.layout import Manifest, TableCopy
+from control_svc.deps import INSTALLATION
 from control_svc.schema import METADATA
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import open_regular
 
 _COMPRESSION: Final = 1
 # The column of pgvector is left out: it is filled from `vector_chunks`, and the extension may be
@@ -45,7 +53,9 @@ def copy_sqlite(file: Path, copy: Path) -> None:
         target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
 
 
-async def copy_tables(connection: AsyncConnection, folder: Path) -> list[TableCopy]:
+async def copy_tables(
+    connection: AsyncConnection, new_file: Callable[[str], Path]
+) -> list[TableCopy]:
     """Write all tables of PostgreSQL to files; the connection has a transaction with a snapshot."""
     rows = await connection.execute(_COLUMNS)
     columns: dict[str, list[str]] = {name: list(names) for name, names in rows}
@@ -56,7 +66,7 @@ async def copy_tables(connection: AsyncConnection, folder: Path) -> list[TableCo
     driver = await _driver(connection)
     for table in tables:
         query = f"SELECT {_names(table.columns)} FROM {_names([table.table])}"  # noqa: S608  (quoted)
-        with gzip.open(table_file(folder, table), "wb", compresslevel=_COMPRESSION) as file:
+        with gzip.open(new_file(table.file_name), "wb", compresslevel=_COMPRESSION) as file:
             await driver.copy_from_query(query, output=file)
     return tables
 
@@ -64,19 +74,54 @@ async def copy_tables(connection: AsyncConnection, folder: Path) -> list[TableCo
 async def restore_tables(
     connection: AsyncConnection, folder: Path, tables: Sequence[TableCopy]
 ) -> None:
-    """Fill the tables of a new PostgreSQL database, in the transaction of the connection."""
+    """Fill the tables of a new PostgreSQL database, in the transaction of the connection.
+
+    Raises StartupError if the database has no such table, or a file is not the copy of its table.
+    """
+    columns = {name: set(names) for name, names in await connection.execute(_COLUMNS)}
+    for table in tables:
+        if not set(table.columns) <= columns.get(table.table, set()) or not table.columns:
+            raise StartupError(
+                f"the backup is damaged: its schema has no table {table.table} with the columns"
+                f" {', '.join(table.columns)}"
+            )
     await connection.execute(text("SET LOCAL statement_timeout = 0"))
     # Migrations may have inserted rows.
     await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))
     driver = await _driver(connection)
     for table in tables:
-        with gzip.open(table_file(folder, table), "rb") as file:
-            await driver.copy_to_table(table.table, source=file, columns=table.columns)
+        path = folder / table.file_name
+        try:
+            with open_regular(path) as packed, gzip.open(packed) as file:
+                await driver.copy_to_table(table.table, source=file, columns=table.columns)
+        except (gzip.BadGzipFile, EOFError, zlib.error, DataError, SyntaxOrAccessError) as error:
+            raise StartupError(f"the backup is damaged: {path}: {error}") from error
 
 
-def table_file(folder: Path, table: TableCopy) -> Path:
-    """The file of a table."""
-    return folder / f"{table.table}.copy.gz"
+def check_sqlite(file: Path, manifest: Manifest) -> None:
+    """Raise StartupError unless a file is a sound SQLite database, the one of a manifest. Creates
+    no files beside it.
+    """
+    uri = f"file:{quote(str(file))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            (problem,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+            if problem != "ok":
+                lines = " ".join(problem.split())
+                raise StartupError(f"the backup is damaged: its database is not sound: {lines}")
+            (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            query = "SELECT hex(value) FROM secrets WHERE name = ?"
+            (installation,) = connection.execute(query, (INSTALLATION,)).fetchone()
+    except (sqlite3.Error, TypeError) as error:
+        raise StartupError(
+            f"the backup is damaged: its database is not one of Corral ({error})"
+        ) from error
+    if (revision, installation.lower()) != (manifest.revision, manifest.installation):
+        raise StartupError(
+            f"the backup is damaged: its database is at revision {revision!r} of installation"
+            f" {installation.lower()}, its manifest says {manifest.revision!r} of"
+            f" {manifest.installation}"
+        )
 
 
 async def _driver(connection: AsyncConnection) -> Any:

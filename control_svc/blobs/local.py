@@ -5,13 +5,16 @@
     INSTALLATION      the id of the database that references the blobs
     suspensions/NAME  the time until which a backup suspends deletions
 
-Keys are generated, so no input of a caller becomes part of a path. All disk access is in threads,
-because a slow disk must not block the event loop.
+Keys are generated, so no input of a caller becomes part of a path; files with other names belong to
+others and are neither listed nor deleted. All disk access is in threads, because a slow disk must
+not block the event loop.
 """
 
 import asyncio
+import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,16 +24,19 @@ from pathlib import Path
 from typing import Final
 
 from control_svc.blobs.store import (
+    HOLDER,
+    KEY,
     Blob,
     BlobSink,
     StoredKey,
     is_future,
+    read_suspension,
     run_shielded,
     suspension_end,
 )
 from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
-from svc_kit.local_files import atomic_file, disk_errors
+from svc_kit.local_files import atomic_file, disk_errors, open_regular, own_files
 
 READ_BYTES: Final = 256 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -39,13 +45,17 @@ _WRITEBACK_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
 _SUSPENSIONS: Final = "suspensions"
+_SHARD: Final = re.compile("[0-9a-f]{2}")
+_ENDED: Final = re.compile(rf"{HOLDER.pattern}(\.[0-9a-f]{{8}}\.part)?")
+_NOT_PART: Final = re.compile(r".*(?<!\.part)")
 
 
 class FolderBlobs:
-    """A BlobStore in a folder that no other program writes to."""
+    """A BlobStore in a folder, under keys of one form."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, form: re.Pattern[str] = KEY) -> None:
         self._folder = folder
+        self._form = form
         self._incoming = folder / _INCOMING
 
     def prepare(self) -> None:
@@ -58,7 +68,7 @@ class FolderBlobs:
         of another one. Raises StartupError if the folder belongs to another or an unknown database;
         OSError.
         """
-        is_used = any(any(folder.iterdir()) for folder in self._shard_folders())
+        is_used = any(any(folder.iterdir()) for folder in self.shard_folders())
         path = self._folder / _INSTALLATION
         if not path.exists():
             if is_used:
@@ -72,6 +82,12 @@ class FolderBlobs:
                 f"{self._folder} holds the files of another database: choose another data_dir,"
                 " or the database that belongs to it (database_url, or a backup)"
             )
+
+    async def unclaim(self, installation: str) -> None:
+        """Undo `claim`. Raises OSError."""
+        path = self._folder / _INSTALLATION
+        if path.is_file() and path.read_text().strip() == installation:
+            path.unlink()
 
     @asynccontextmanager
     async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
@@ -108,7 +124,7 @@ class FolderBlobs:
     def size(self, key: str) -> int | None:
         """The size of a blob in bytes; None if there is none."""
         path = self._path(key)
-        return path.stat().st_size if path.is_file() else None
+        return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete blobs, unless deletions are suspended; missing ones are ignored."""
@@ -130,12 +146,22 @@ class FolderBlobs:
 
     async def keys(self) -> AsyncIterator[Sequence[StoredKey]]:
         """Yield all keys in the store, in groups."""
-        for folder in [self._incoming, *await asyncio.to_thread(self._shard_folders)]:
-            yield await asyncio.to_thread(_list_keys, folder)
+        for folder in [self._incoming, *await asyncio.to_thread(self.shard_folders)]:
+            yield await asyncio.to_thread(self._list_keys, folder)
 
-    def _shard_folders(self) -> list[Path]:
-        """The folders of complete blobs. Other files are ignored."""
-        return sorted(entry for entry in self._folder.glob("??") if entry.is_dir())
+    def shard_folders(self) -> list[Path]:
+        """The folders of complete blobs. Other folders and files are ignored."""
+        shards = filter(lambda entry: _SHARD.fullmatch(entry.name), self._folder.glob("??"))
+        return sorted(entry for entry in shards if entry.is_dir() and not entry.is_symlink())
+
+    def _list_keys(self, folder: Path) -> list[StoredKey]:
+        keys: list[StoredKey] = []
+        for path in own_files(folder, self._form):
+            with suppress(FileNotFoundError):  # moved or deleted meanwhile
+                touched = path.stat().st_mtime
+                if folder == self._incoming or path == self._path(path.name):
+                    keys.append(StoredKey(path.name, datetime.fromtimestamp(touched, UTC)))
+        return keys
 
     def _write_once(self, path: Path, text: str) -> None:
         """Write a file unless it exists, atomically by a link."""
@@ -150,20 +176,28 @@ class FolderBlobs:
         _sync_folder(path.parent)
 
     def _path(self, key: str) -> Path:
+        """The path of a blob, which is in the folder. Raises BlobMissing for another form."""
+        if self._form.fullmatch(key) is None:
+            raise BlobMissing(blob=key)
         return self._folder / key[:2] / key
 
     def _open(self, key: str) -> FileIO:
+        path = self._path(key)
         try:
-            return self._path(key).open("rb", buffering=0)
-        except FileNotFoundError:
-            raise BlobMissing(blob=key) from None
+            return open_regular(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL):  # none, or not a file
+                raise BlobMissing(blob=key) from None
+            raise
 
     def _suspend(self, holder: str, duration_s: float) -> None:
         with disk_errors():
             folder = self._folder / _SUSPENSIONS
-            for path in folder.iterdir():
-                if path.name == holder or not is_future(path.read_text()):
-                    path.unlink(missing_ok=True)  # its own, and those of killed holders
+            (folder / holder).unlink(missing_ok=True)
+            for path in own_files(folder, _ENDED):  # those of killed holders
+                end = _read_end(path)
+                if end is not None and not is_future(end):
+                    path.unlink(missing_ok=True)
             if not duration_s:
                 return
             with atomic_file(folder / holder) as file:
@@ -173,18 +207,15 @@ class FolderBlobs:
 
     def _is_deletion_suspended(self) -> bool:
         folder = self._folder / _SUSPENSIONS
-        for path in folder.iterdir() if folder.is_dir() else ():
-            with suppress(FileNotFoundError):  # ended meanwhile
-                if path.suffix != ".part" and is_future(path.read_text()):
-                    return True
-        return False
+        return any(is_future(_read_end(path)) for path in own_files(folder, _NOT_PART))
 
     def _unlink(self, keys: Sequence[str]) -> None:
         if self._is_deletion_suspended():
             return
-        for key in keys:
-            self._path(key).unlink(missing_ok=True)
-            (self._incoming / key).unlink(missing_ok=True)
+        for key in filter(self._form.fullmatch, keys):
+            for path in (self._path(key), self._incoming / key):
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    path.unlink()
 
 
 class _FileSink:
@@ -309,14 +340,10 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _list_keys(folder: Path) -> list[StoredKey]:
-    keys: list[StoredKey] = []
-    if not folder.is_dir():
-        return keys
-    for entry in os.scandir(folder):
-        try:
-            touched = entry.stat().st_mtime
-        except FileNotFoundError:
-            continue  # moved or deleted meanwhile
-        keys.append(StoredKey(entry.name, datetime.fromtimestamp(touched, UTC)))
-    return keys
+def _read_end(path: Path) -> datetime | None:
+    """When a suspension ends; None if it has ended meanwhile, or is something else."""
+    try:
+        with open_regular(path) as file:
+            return read_suspension(file.read(100).decode())
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None

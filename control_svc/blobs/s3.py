@@ -13,29 +13,37 @@ import asyncio
 import errno
 import hashlib
 import logging
-import re
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
 from obstore.store import S3Store
 from pydantic import SecretStr
 
 from control_svc.blobs.store import (
+    HOLDER,
+    KEY,
     Blob,
     BlobSink,
     StoredKey,
     is_future,
+    read_suspension,
     run_shielded,
     suspension_end,
 )
+from control_svc.urls import parse_bucket_url
 from svc_kit.errors import BlobMissing, StorageFailed
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
 
 if TYPE_CHECKING:
     from obstore import GetOptions, GetResult
@@ -48,8 +56,14 @@ _TEXT_BYTES: Final = 4096
 _MAX_SUSPENSIONS: Final = 10_000
 _INSTALLATION: Final = "INSTALLATION"
 _SUSPENSIONS: Final = "suspensions"
-_KEY: Final = re.compile("[0-9a-f]{32}")
-_OPTIONS: Final = {"endpoint", "region"}
+_REFUSALS: Final = (
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+    FileNotFoundError,
+    ValueError,
+)
+"""What other settings than these would change: credentials, region, bucket."""
 
 
 class Credentials(NamedTuple):
@@ -60,7 +74,7 @@ class Credentials(NamedTuple):
 
 
 class S3Blobs:
-    """A BlobStore under a prefix that no other program writes to."""
+    """A BlobStore under a prefix. Objects with other names than its own belong to others."""
 
     def __init__(self, store: S3Store, name: str) -> None:
         """`name` is used in error messages."""
@@ -81,12 +95,19 @@ class S3Blobs:
                 owner = await self._text(_INSTALLATION)
         except (BaseError, OSError, ValueError) as error:
             _log.warning("S3 failed: %s", error)
-            raise StartupError(f"cannot store files in {self._name}: {_reason(error)}") from error
+            kind = StartupError if isinstance(error, _REFUSALS) else StartupOutage
+            raise kind(f"cannot store files in {self._name}: {_reason(error)}") from error
         if owner != installation:
             raise StartupError(
                 f"{self._name} holds the files of another database: choose another blobs_url, or"
                 " the database that belongs to it"
             )
+
+    async def unclaim(self, installation: str) -> None:
+        """Undo `claim`. Raises StorageFailed."""
+        with translate_s3_errors(), suppress(FileNotFoundError):
+            if await self._text(_INSTALLATION) == installation:
+                await obstore.delete_async(self._store, _INSTALLATION)
 
     @asynccontextmanager
     async def create(self, key: str | None = None) -> AsyncIterator[BlobSink]:
@@ -113,9 +134,10 @@ class S3Blobs:
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete blobs, unless deletions are suspended; missing ones are ignored."""
-        if keys and not await self.is_deletion_suspended():
+        own = list(filter(KEY.fullmatch, keys))
+        if own and not await self.is_deletion_suspended():
             with translate_s3_errors(), suppress(FileNotFoundError):
-                await obstore.delete_async(self._store, list(keys))
+                await obstore.delete_async(self._store, own)
 
     async def suspend_deletions(self, holder: str, duration_s: float) -> None:
         """Suspend all deletions for so long; 0 ends it for this holder. Raises StorageFailed."""
@@ -124,7 +146,14 @@ class S3Blobs:
             if duration_s:
                 await obstore.put_async(self._store, path, suspension_end(duration_s).encode())
             ends = await self._suspension_ends()
-            ended = {each for each, end in ends.items() if not is_future(end)}  # of killed holders
+            ended = {
+                each
+                for each, end in ends.items()
+                if HOLDER.fullmatch(each.removeprefix(f"{_SUSPENSIONS}/"))
+                and end is not None
+                and not is_future(end)
+            }
+            # Its own, and those of killed holders.
             if unused := ended | (set() if duration_s else {path} & ends.keys()):
                 await obstore.delete_async(self._store, list(unused))
 
@@ -133,13 +162,13 @@ class S3Blobs:
         with translate_s3_errors():
             return any(map(is_future, (await self._suspension_ends()).values()))
 
-    async def _suspension_ends(self) -> dict[str, str]:
+    async def _suspension_ends(self) -> dict[str, datetime | None]:
         paths: list[str] = []
         async for group in obstore.list(self._store, prefix=_SUSPENSIONS, chunk_size=_LIST_GROUP):
             paths += [each["path"] for each in group]
             if len(paths) > _MAX_SUSPENSIONS:
                 raise _unexpected(f"there are more than {_MAX_SUSPENSIONS} suspensions")
-        return {path: await self._text(path) or "" for path in paths}
+        return {path: read_suspension(await self._text(path) or "") for path in paths}
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""
@@ -153,7 +182,7 @@ class S3Blobs:
                 yield [
                     StoredKey(each["path"], each["last_modified"])
                     for each in group
-                    if _KEY.fullmatch(each["path"])
+                    if KEY.fullmatch(each["path"])
                 ]
 
     async def _open(self, key: str, offset: int, length: int) -> "GetResult":
@@ -184,20 +213,16 @@ class S3Blobs:
 
 def open_bucket(url: str, credentials: Credentials) -> S3Blobs:
     """Open the store of a URL: s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Raises StartupError."""
-    parsed = urlsplit(url)
-    options = dict(parse_qsl(parsed.query))
-    if parsed.scheme != "s3" or not parsed.hostname:
-        raise StartupError("blobs_url is not valid: use s3://BUCKET/PREFIX?endpoint=URL")
-    if unknown := sorted(options.keys() - _OPTIONS):
-        raise StartupError(
-            f"blobs_url has unknown options: {', '.join(unknown)}; allowed are endpoint and region"
-        )
+    try:
+        bucket, path, options = parse_bucket_url(url)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
     config: dict[str, Any] = {**options, **_secrets(credentials)}
     endpoint = options.get("endpoint", "")
     try:
         store = S3Store(
-            parsed.hostname,
-            prefix=parsed.path.strip("/") or None,
+            bucket,
+            prefix=path.strip("/") or None,
             client_options={
                 "allow_http": endpoint.startswith("http://"),
                 "connect_timeout": timedelta(seconds=5),
@@ -207,7 +232,7 @@ def open_bucket(url: str, credentials: Credentials) -> S3Blobs:
         )
     except (BaseError, ValueError) as error:
         raise StartupError(f"blobs_url cannot be used: {_reason(error)}") from error
-    return S3Blobs(store, f"s3://{parsed.hostname}{parsed.path}")
+    return S3Blobs(store, f"s3://{bucket}{path}")
 
 
 def _secrets(credentials: Credentials) -> dict[str, str]:

@@ -1,11 +1,17 @@
 """The interface of blob stores, which store immutable bytes under generated keys."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+KEY: Final = re.compile("[0-9a-f]{32}")
+"""The form of keys. Files and objects with other names belong to others."""
+HOLDER: Final = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
+"""The form of the id of a backup, which holds a suspension of deletions."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,15 @@ def suspension_end(duration_s: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=duration_s)).isoformat()
 
 
-def is_future(end: str) -> bool:
-    """Whether a suspension with this content, empty if it was removed, has not ended."""
-    return bool(end) and datetime.fromisoformat(end) > datetime.now(UTC)
+def read_suspension(content: str) -> datetime | None:
+    """When a suspension with this content ends; None if it is something else."""
+    try:
+        end = datetime.fromisoformat(content)
+    except ValueError:
+        return None
+    return end if end.tzinfo is not None else None
+
+
+def is_future(end: datetime | None) -> bool:
+    """Whether a suspension has not ended."""
+    return end is not None and end > datetime.now(UTC)

@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import open_regular
+
 FILE_NAME: Final = "reserve"
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 """More than the log grows by in the largest deletion, of `cleanup.ROWS_AT_ONCE` rows."""
@@ -23,6 +26,20 @@ class DiskReserve:
         self._path = folder / FILE_NAME
         self._num_bytes = num_bytes
         self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Raise StartupError if the file is of somebody else: ours has zeros alone."""
+        try:
+            with open_regular(self._path) as file:
+                content = file.read(self._num_bytes + 1)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StartupError(f"{self._path} cannot be used: {error.strerror}") from error
+        if len(content) > self._num_bytes or content.strip(b"\0"):
+            raise StartupError(
+                f"{self._path} is not the space that Corral keeps for deletions: move it away"
+            )
 
     def fill(self) -> bool:
         """Allocate the space; return False if the disk is too full. Does nothing on macOS."""

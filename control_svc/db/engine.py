@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from sqlalchemy import URL, event, make_url
+from sqlalchemy import URL, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control_svc.db.disk_reserve import DiskReserve
@@ -38,12 +37,13 @@ from control_svc.db.limits import (
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.tables import check_owner
 from control_svc.db.transaction import Clock, Transactions, TransactionTurns
+from control_svc.urls import parse_database_url
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder
 
 FILE_NAME: Final = "control.sqlite3"
-_LOCK_NAME: Final = "control.lock"
+LOCK_NAME: Final = "control.lock"
 
 
 class Database(NamedTuple):
@@ -129,6 +129,7 @@ async def _open_sqlite(
         reader = _sqlite(target, limits, SQLITE_READERS, SQLITE_READ, (wait, *_READER))
         notifications = LocalNotifications()
         reserve = DiskReserve(Path(str(target.database)).parent)
+        await asyncio.to_thread(reserve.check)
         await asyncio.to_thread(reserve.fill)
         transactions = Transactions(
             writer,
@@ -206,47 +207,15 @@ _DURABLE: Final = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL")
 _MIGRATOR: Final = (*_DURABLE, "PRAGMA foreign_keys = OFF")
 _WRITER: Final = (*_DURABLE, _FOREIGN_KEYS)
 _READER: Final = (_FOREIGN_KEYS, "PRAGMA query_only = ON")
-_SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
 def _target(url: str | None, data_dir: Path) -> URL:
     if url is None:
         return URL.create("sqlite+aiosqlite", database=str(data_dir / FILE_NAME))
     try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise StartupError(
-            "database_url is not a valid URL: use postgresql://... or sqlite:///FILE"
-        ) from None
-    drivers = {
-        "postgresql": "postgresql+asyncpg",
-        "postgres": "postgresql+asyncpg",
-        "sqlite": "sqlite+aiosqlite",
-    }
-    kind = parsed.drivername.partition("+")[0]
-    if kind not in drivers or (kind == "sqlite" and not parsed.database):
-        raise StartupError(
-            f"database_url is of kind '{kind}': use postgresql://... or sqlite:///FILE"
-        )
-    if kind != "sqlite":
-        parsed = _with_driver_options(parsed)
-    return parsed.set(drivername=drivers[kind])
-
-
-def _with_driver_options(url: URL) -> URL:
-    """Convert the options of a libpq URL to those of asyncpg. Raises StartupError."""
-    unknown = sorted(set(url.query) - {"host", "port", "sslmode"})
-    if unknown:
-        raise StartupError(
-            f"database_url has unknown options: {', '.join(unknown)};"
-            " allowed are host, port and sslmode"
-        )
-    mode = url.query.get("sslmode")
-    if mode is None:
-        return url
-    if mode not in _SSL_MODES:
-        raise StartupError(f"sslmode in database_url must be one of {', '.join(_SSL_MODES)}")
-    return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+        return parse_database_url(url)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
 
 
 def _postgres(
@@ -289,7 +258,7 @@ def lock_data_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a folder against other processes while the context is open. Raises StartupError."""
     return lock_folder(
         folder,
-        _LOCK_NAME,
+        LOCK_NAME,
         holder="control process",
         remedy="stop it, choose another data_dir, or use PostgreSQL (database_url), which several"
         " processes can share",

@@ -15,14 +15,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from asyncpg import PostgresError  # type: ignore[import-untyped]
 from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.db.documents import OLD_SUFFIX
 from control_svc.db.tables import Table, check_owner
-from control_svc.db.transaction import is_timeout
-from svc_kit.lifecycle import StartupError
+from control_svc.db.transaction import is_outage, is_timeout
+from svc_kit.lifecycle import StartupError, StartupOutage
 
 _log = logging.getLogger(__name__)
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
@@ -157,8 +158,12 @@ async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> Re
     try:
         async with engine.begin() as connection:
             return await connection.run_sync(work)
-    except DBAPIError as error:
-        hint = _TIMEOUT_HINT if is_timeout(error) else ""
-        raise StartupError(f"the database cannot be used: {error.orig}{hint}") from error
+    except (DBAPIError, PostgresError) as error:  # the second of a connection that is refused
+        is_statement = isinstance(error, DBAPIError)
+        reason = error.orig if is_statement else error
+        hint = _TIMEOUT_HINT if is_statement and is_timeout(error) else ""
+        kind = StartupOutage if is_outage(error) else StartupError
+        raise kind(f"the database cannot be used: {reason}{hint}") from error
     except OSError as error:
-        raise StartupError(f"the database cannot be used: {error}") from error
+        reason = str(error) or "it does not answer"
+        raise StartupOutage(f"the database cannot be used: {reason}") from error

@@ -6,6 +6,7 @@ STORAGE_FAILED.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -25,6 +26,7 @@ from control_svc.db.notifications import Notifications
 from control_svc.db.tables import Instant, SecretRow
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.local_files import is_shortage
 from svc_kit.logs import project_var
 
 Clock = Callable[[], datetime]
@@ -37,12 +39,17 @@ _MAX_RETRY_DELAY_S: Final = 0.05
 # SQLSTATEs of PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
 # Error names of SQLite, which has one writer and therefore no conflicts.
 _CONFLICTS: Final = frozenset({"40001", "40P01"})
-_DISK_FULL: Final = frozenset({"53100", "SQLITE_FULL"})
+_DISK_FULL: Final = ("53100", "SQLITE_FULL")
 _DISK_FULL_PROBLEM: Final = "the database's disk is full"
+_DISK_FAILED: Final = ("58030", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
+"""Prefixes: a file cannot be read, written or opened. On SQLite also its log, on a full disk."""
+_DISK_FAILED_PROBLEM: Final = "the database cannot use its files"
 _TIMEOUTS: Final = ("55P03", "57014", "SQLITE_BUSY")
 """Prefixes: lock timeout and statement timeout, and a lock of another program on SQLite."""
-_UNAVAILABLE: Final = ("08", "57P", "53300", *_TIMEOUTS)
-"""Prefixes: connection errors, server shutdown and startup, too many connections, timeouts."""
+_UNAVAILABLE: Final = ("08", "57P", "53200", "53300", *_TIMEOUTS)
+"""Prefixes: connection errors, server shutdown and startup, no memory, too many connections,
+timeouts."""
+_log = logging.getLogger(__name__)
 
 
 class Transaction:
@@ -146,7 +153,7 @@ class Transactions:
         """Run the work and commit. Raises UpstreamUnavailable or StorageFailed."""
         reserve = self._reserve
         if reserve and reserve.is_released and not await asyncio.to_thread(reserve.fill):
-            raise StorageFailed(problem=_DISK_FULL_PROBLEM)
+            raise _storage_failed(_DISK_FULL_PROBLEM)
         return await self._run_shielded(self._write(work))
 
     async def delete(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
@@ -272,19 +279,33 @@ async def translate_database_errors() -> AsyncIterator[None]:
     try:
         yield
     except DBAPIError as error:
-        if _error_code(error) in _DISK_FULL:
-            raise StorageFailed(problem=_DISK_FULL_PROBLEM) from error
+        if _error_code(error).startswith(_DISK_FULL):
+            raise _storage_failed(_DISK_FULL_PROBLEM) from error
+        if _error_code(error).startswith(_DISK_FAILED):
+            raise _storage_failed(_DISK_FAILED_PROBLEM, error.orig) from error
         if error.connection_invalidated or _error_code(error).startswith(_UNAVAILABLE):
             raise UpstreamUnavailable(service="database") from error
         raise
     except (OSError, PoolTimeout, InternalClientError) as error:
         # The server is down, no connection became free, or the connection was closed during a
         # response, for which asyncpg raises InternalClientError.
+        if isinstance(error, OSError) and is_shortage(error):
+            raise _storage_failed(error.strerror or _DISK_FAILED_PROBLEM) from error
         raise UpstreamUnavailable(service="database") from error
+
+
+def _storage_failed(problem: str, cause: object = None) -> StorageFailed:
+    _log.warning("the database failed: %s%s", problem, f" ({cause})" if cause else "")
+    return StorageFailed(problem=problem)
 
 
 def _is_conflict(error: DBAPIError) -> bool:
     return isinstance(error, IntegrityError) or _error_code(error) in _CONFLICTS
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether the database is away, busy or full, by an error of SQLAlchemy or asyncpg."""
+    return _error_code(error).startswith((*_UNAVAILABLE, *_DISK_FULL))
 
 
 def is_timeout(error: DBAPIError) -> bool:
@@ -292,7 +313,7 @@ def is_timeout(error: DBAPIError) -> bool:
     return _error_code(error).startswith(_TIMEOUTS)
 
 
-def _error_code(error: DBAPIError) -> str:
+def _error_code(error: Exception) -> str:
     """The SQLSTATE of PostgreSQL, or the error name of SQLite."""
-    code = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "sqlite_errorname", None)
-    return code or ""
+    orig = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(orig, "sqlstate", None) or getattr(orig, "sqlite_errorname", None) or ""

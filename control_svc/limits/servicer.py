@@ -23,7 +23,7 @@ class LimitServicer(rpc.LimitServiceServicer):
 
     def __init__(self, limits: Limits, prices: Prices) -> None:
         self._limits = limits
-        self._prices = [_PRICE.to_message(price) for price in prices]
+        self._prices = prices
 
     async def CreateLimit(
         self, request: pb.CreateLimitRequest, context: Context
@@ -79,6 +79,6 @@ class LimitServicer(rpc.LimitServiceServicer):
         return pb.LeaseLimitsResponse(
             limits=[_LIMIT.to_message(limit) for limit in leased.limits],
             shares=[_SHARE.to_message(share) for share in leased.shares],
-            prices=self._prices,
+            prices=[_PRICE.to_message(price) for price in self._prices],
             lease=encode_duration(LEASE),
         )

@@ -34,6 +34,10 @@ class Prices:
     """The prices of all models."""
 
     def __init__(self, settings: Mapping[str, PriceSettings]) -> None:
+        self.replace(settings)
+
+    def replace(self, settings: Mapping[str, PriceSettings]) -> None:
+        """Use other prices for what is reported from now on."""
         self._prices = {
             model: Price(
                 "" if model == _OTHERS else model,

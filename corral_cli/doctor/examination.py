@@ -9,21 +9,26 @@ import click
 from corral_cli.doctor.findings import Finding, Level
 from corral_cli.doctor.machine_checks import check_machine
 from corral_cli.output import echo, echo_styled
+from corral_cli.serve import SERVICES
 
 
 @click.command("doctor")
 @click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@click.option("--service", "services", type=click.Choice(SERVICES), multiple=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of the findings.")
 @click.pass_context
-def doctor(context: click.Context, config: Path | None, as_json: bool) -> None:
+def doctor(
+    context: click.Context, config: Path | None, services: tuple[str, ...], as_json: bool
+) -> None:
     """Check this machine and the installation: what is wrong, and what to do.
 
+    Without --service all services are checked together, as `corral up` runs them.
     Exits with code 1 if there is an error; warnings alone are no error.
     """
     # Imported here because it is slow, and other commands do not need it.
     from corral_cli.doctor.installation_checks import check_installation
 
-    findings = [*check_machine(), *check_installation(config)]
+    findings = [*check_machine(), *check_installation(config, services)]
     if as_json:
         echo(json.dumps([each.as_json() for each in findings], indent=2))
     else:

@@ -5,7 +5,7 @@ import os
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,24 @@ from typing import Any
 from cryptography import x509
 
 from control_svc.config import ControlSettings
+from control_svc.db.engine import LOCK_NAME as CONTROL_LOCK_NAME
 from corral_cli.db import check_schema
 from corral_cli.doctor.findings import Finding, error, ok, warning
 from corral_cli.serve import SERVICES, load
-from corral_cli.up.children import check_models, responds_ok
+from corral_cli.settings_checks import check_alone, check_together
+from corral_cli.up.children import identify
+from corral_cli.up.plan import Plan, UpFlags
 from corral_cli.up.ports import bind_problem, reachable
+from corral_cli.up.running import Running, read_running
 from inference_svc.config import InferenceSettings
 from inference_svc.machine import available_memory_bytes
+from inference_svc.model_pool.settings_check import check_models
 from inference_svc.models.sources import BUNDLED, BUNDLED_PATH, parse_reference
 from svc_kit.lifecycle import StartupError
-from svc_kit.network import parse_address
-from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings, read_secret
+from svc_kit.local_files import read_lock
+from svc_kit.network import Address, parse_address
+from svc_kit.settings.checks import SettingsInvalid
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 
 _GB = 1e9
 _LITTLE_DISK_BYTES, _ENOUGH_DISK_BYTES = 1e9, 10e9
@@ -31,55 +38,86 @@ _DATABASE_TIMEOUT_S = 10.0
 _RENEWAL_DAYS = 21
 
 
-def check_installation(config: Path | None) -> Iterator[Finding]:
-    """Check the settings, then what they name. Wrong settings end the checks that need them."""
-    services: dict[str, Any] = {}
-    for name in SERVICES:
-        try:
-            services[name] = load(name, config)
-        except StartupError as problem:
-            yield error(f"settings of {name}", str(problem).replace("\n", " "), "correct them")
+def check_installation(config: Path | None, services: Sequence[str] = ()) -> Iterator[Finding]:
+    """Check the settings, then what they name. Without `services`, those of all are checked as
+    `corral up` runs them. Settings that cannot be loaded end the checks."""
+    names = services or SERVICES
+    try:
+        loaded = load_services(config, services)
+    except SettingsInvalid as problem:
+        yield from report_settings(names, problem)
+        return
+    folders = {loaded[name].data_dir for name in ("inference", "control") if name in loaded}
+    running = next(filter(None, map(read_running, folders)), None)
+    try:
+        if services:
+            for settings in loaded.values():
+                check_alone(settings)
         else:
-            yield ok(f"settings of {name}", "valid")
-    running = {name for name, settings in services.items() if is_running(settings)}
-    for name, settings in services.items():
-        yield from check_ports(name, settings, is_own=name in running)
+            check_together(loaded, is_running=running is not None)
+    except SettingsInvalid as problem:
+        yield from report_settings(names, problem)
+    else:
+        yield from (ok(f"settings of {name}", "valid") for name in names)
+    if running:
+        where = ", ".join(f"{name} on {text}" for (name, _), text in running.addresses.items())
+        yield ok("running", f"`corral up` ({running.who}): {where}")
+    for name, settings in loaded.items():
+        yield from check_ports(name, settings, running)
         yield from check_certificates(name, settings, datetime.now(UTC))
-    yield from check_folders(services)
-    if inference := services.get("inference"):
-        yield check_model_memory(inference, is_running="inference" in running)
-    if control := services.get("control"):
-        yield check_database(control, is_running="control" in running)
+    yield from check_folders(loaded)
+    if inference := loaded.get("inference"):
+        yield check_model_memory(inference, is_running=running is not None)
+    if control := loaded.get("control"):
+        yield check_database(control)
 
 
-def is_running(settings: Any) -> bool:
-    """Whether a service of these settings answers on this machine."""
-    if settings.management_listen is None:
-        return False
-    address = reachable(parse_address(settings.management_listen))
-    return asyncio.run(responds_ok(address, "/healthz"))
+def load_services(config: Path | None, services: Sequence[str]) -> Mapping[str, Any]:
+    """Load settings, of all services with what they share. Raises SettingsInvalid."""
+    if not services:
+        return Plan.load(UpFlags(config=config)).by_service
+    return {name: load(name, config) for name in services}
 
 
-def check_ports(name: str, settings: Any, *, is_own: bool) -> Iterator[Finding]:
-    """Each address must be free, unless the service itself listens there."""
-    for text in filter(None, (settings.listen, settings.management_listen)):
-        problem = None if is_own else bind_problem(parse_address(text))
-        if problem:
-            yield error(f"port of {name}", problem, "")
+def report_settings(services: Sequence[str], problem: SettingsInvalid) -> Iterator[Finding]:
+    """A finding for each problem, and for each service without one."""
+    for service, text in problem.problems:
+        yield error(f"settings of {service}" if service else "settings", text, "")
+    yield from (
+        ok(f"settings of {name}", "valid") for name in services if name not in problem.services
+    )
+
+
+def check_ports(name: str, settings: Any, running: Running | None) -> Iterator[Finding]:
+    """Each address must be free, unless this installation listens there."""
+    check = f"port of {name}"
+    for service, setting, address in settings.listeners:
+        used = running and running.addresses.get((service, setting))
+        if used:
+            yield ok(check, f"{used} is used by this installation")
+        elif (problem := bind_problem(address)) is None:
+            yield ok(check, f"{address} is free")
+        elif asyncio.run(identify(_management(settings))) == name:
+            yield warning(
+                check,
+                f"{address} is in use, and a Corral {name} runs on this machine, of this"
+                " installation or of another",
+                "to run both, choose another port",
+            )
         else:
-            yield ok(f"port of {name}", f"{text} is {'used by Corral' if is_own else 'free'}")
+            yield error(check, problem, "")
+
+
+def _management(settings: Any) -> Address:
+    return reachable(parse_address(settings.management_listen or settings.listen))
 
 
 def check_folders(services: Mapping[str, Any]) -> Iterator[Finding]:
-    """The data folders, the folder for temporary files, and the files with the service token."""
+    """The data folders, and the folder for temporary files."""
     folders = {services[name].data_dir for name in ("inference", "control") if name in services}
     for folder in sorted(folders):
         yield check_folder("data folder", folder, _LITTLE_DISK_BYTES)
-        yield from check_token(folder / "service-token")
     yield check_folder("temporary files", Path(tempfile.gettempdir()), _LITTLE_DISK_BYTES / 10)
-    tokens = {settings.service_token_file for settings in services.values()} - {None}
-    for path in sorted(tokens):
-        yield from check_token(path, is_needed=True)
 
 
 def check_folder(check: str, folder: Path, needed_bytes: float) -> Finding:
@@ -100,34 +138,20 @@ def check_folder(check: str, folder: Path, needed_bytes: float) -> Finding:
     return ok(check, message)
 
 
-def check_token(path: Path, *, is_needed: bool = False) -> Iterator[Finding]:
-    """Whether only this user can read the token. `corral up` creates a missing one."""
-    if not path.exists() and not is_needed:
-        return
-    try:
-        read_secret(path)
-    except StartupError as problem:
-        remedy = f"as its owner: chmod 600 {path}" if path.exists() else "copy the token there"
-        yield error("service token", str(problem), remedy)
-    else:
-        yield ok("service token", f"{path} is readable for this user alone")
-
-
 def check_model_memory(settings: InferenceSettings, *, is_running: bool) -> Finding:
-    """Whether the models are valid files, and fit in memory beside a little state."""
-    try:
-        problems = check_models(settings.models)
-    except StartupError as problem:
-        problems = [str(problem)]
-    if problems:
-        return error("models", problems[0], "correct `models` in [inference]")
+    """Whether the files of the models fit in memory. One that cannot be used is a warning as long
+    as another is served."""
+    checked = check_models(settings, is_running=is_running)
+    if problem := next((file.problem for file in checked.unusable), None):
+        level = error if checked.problems else warning
+        return level("models", problem, "correct `models` in [inference]")
     sizes = [size for text in settings.models for size in model_bytes(text)]
     available = available_memory_bytes()
     message = (
         f"files of {sum(sizes) / _GB:.1f} GB, {available / _GB:.1f} GB of memory are available"
     )
     if is_running or sum(sizes) < available * 0.9:
-        remote = sum(parse_reference(text).remote is not None for text in settings.models)
+        remote = len(checked.remote)
         return ok("models", message + (f", {remote} to download" if remote else ""))
     remedy = "choose smaller or more quantized models, or per_model.NAME.load = on_demand"
     return error("models", message, remedy)
@@ -166,11 +190,12 @@ def check_certificate(name: str, path: Path, key: Path | None, now: datetime) ->
     return warning(check, message, remedy) if days < _RENEWAL_DAYS else ok(check, message)
 
 
-def check_database(settings: ControlSettings, *, is_running: bool) -> Finding:
+def check_database(settings: ControlSettings) -> Finding:
     """Whether it answers and has the schema of this release."""
-    if is_running:
-        return ok("database", "the running control service uses it")
-    file = settings.data_dir / "control" / "control.sqlite3"
+    folder = settings.data_dir / "control"
+    if holder := read_lock(folder, CONTROL_LOCK_NAME):
+        return ok("database", f"the running control service uses it ({holder[0]})")
+    file = folder / "control.sqlite3"
     if settings.database_url is None and not file.exists():
         return ok("database", f"SQLite; {file} is created at the first start")
     try:

@@ -1,7 +1,7 @@
 """`corral export assistants`, `corral import assistants` and `corral threads migrate`."""
 
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +11,8 @@ from corral.control.v1 import thread_service_pb2
 from corral.inference.v1 import inference_service_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from corral_cli.adapter_registry import control_options
-from corral_cli.connection import CONTROL_TARGET, INFERENCE_TARGET, Connection, target_option
+from corral_cli.access import access_options, control_options
+from corral_cli.connection import Connection
 from corral_cli.migration.export_file import Export, index_export
 from corral_cli.migration.exporter import Exporter
 from corral_cli.migration.id_map import IdMap
@@ -53,7 +53,7 @@ def threads() -> None:
     help="Whether to export the contents of files too.",
 )
 @control_options
-def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str | None) -> None:
+def export_assistants(file: Path, with_bytes: bool, control: Connection) -> None:
     """Export assistants, threads, messages, vector stores and their files to FILE, one JSON object
     per line in the format of OpenAI's API.
 
@@ -67,7 +67,7 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
             await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    echo(f"{file}    {_format_counts(call_control(control, api_key, work))}")
+    echo(f"{file}    {_format_counts(call_control(control, work))}")
 
 
 @import_group.command("assistants")
@@ -84,22 +84,20 @@ def export_assistants(file: Path, with_bytes: bool, control: str, api_key: str |
     help="Whether to import vector stores and file search. The server needs an embedding model.",
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be imported and skipped.")
-@target_option(None, "Address of the inference service, to check that the models exist.")
 @click.option(
     "--id-map",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File that maps old ids to new ids. Default: EXPORT.ids.",
 )
-@control_options
+@access_options
 def import_assistants(
+    connect: Callable[[str], Connection],
+    *,
     export: Path,
     models: tuple[str, ...],
     dry_run: bool,
     search: bool,
     id_map: Path | None,
-    target: str | None,
-    control: str,
-    api_key: str | None,
 ) -> None:
     """Import assistants, threads, messages, vector stores and their files from EXPORT, a file of
     JSON lines or a folder of such files. Objects that have been imported before are skipped.
@@ -108,29 +106,28 @@ def import_assistants(
     """
     index = index_export(export)
     default, names = _parse_models(models)
+    control = connect("control")
 
     async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
         map_path = id_map or _sibling(export, ".ids")
-        with IdMap(map_path, control, is_stored=not dry_run) as ids:
+        with IdMap(map_path, control.target, is_stored=not dry_run) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
             await _show_progress(importer.steps(), sum(map(len, kinds)))
         return importer.counts, translator
 
-    counts, translator = call_control(control, api_key, work)
+    counts, translator = call_control(control, work)
     echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
     _report_skipped(translator.skipped, index)
-    if target is None and control == CONTROL_TARGET:
-        target = INFERENCE_TARGET
-    _report_models(translator.models, target, api_key)
+    _report_models(translator.models, connect)
 
 
 @threads.command("migrate")
 @click.argument("thread_ids", nargs=-1)
 @click.option("--all", "is_all", is_flag=True, help="All threads of the project.")
 @control_options
-def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: str | None) -> None:
+def migrate(thread_ids: tuple[str, ...], is_all: bool, control: Connection) -> None:
     """Create a conversation for the Responses API from each of THREAD_IDS. The thread stays, with
     the same items. Prints the ids of each thread and its conversation on a line."""
     if is_all == bool(thread_ids):
@@ -149,7 +146,7 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: str, api_key: st
             response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
             echo_line(f"{thread_id} {response.conversation.id}")
 
-    call_control(control, api_key, work)
+    call_control(control, work)
 
 
 async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
@@ -197,7 +194,7 @@ def _report_skipped(skipped: Mapping[str, Sequence[str]], export: Export) -> Non
 
 
 def _report_models(
-    models: Mapping[str, Sequence[str]], target: str | None, api_key: str | None
+    models: Mapping[str, Sequence[str]], connect: Callable[[str], Connection]
 ) -> None:
     """Name the models of assistants that the server does not have."""
     if not models:
@@ -215,9 +212,7 @@ def _report_models(
         return missing
 
     try:
-        if target is None:
-            raise click.ClickException("give the inference service with --target")
-        missing = Connection(target, api_key).run(find_missing)
+        missing = connect("inference").run(find_missing)
     except click.ClickException as error:
         echo_line(f"not checked whether the models exist: {error.message}", err=True)
         return

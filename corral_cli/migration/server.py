@@ -32,11 +32,9 @@ class Server:
         self.store_files = VectorStoreFileServiceStub(channel)
 
 
-def call_control(
-    control: str, api_key: str | None, call: Callable[[Server], Awaitable[ResultT]]
-) -> ResultT:
-    """Run `call` with stubs of the server at `control`. Raises click.ClickException."""
-    return Connection(control, api_key).run(lambda channel: call(Server(channel)))
+def call_control(control: Connection, call: Callable[[Server], Awaitable[ResultT]]) -> ResultT:
+    """Run `call` with stubs of the control service. Raises click.ClickException."""
+    return control.run(lambda channel: call(Server(channel)))
 
 
 def list_objects(

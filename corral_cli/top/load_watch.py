@@ -13,26 +13,19 @@ from corral.inference.v1 import inference_service_pb2 as inference_pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from corral_cli.connection import (
-    CALL_TIMEOUT_S,
-    INFERENCE_TARGET,
-    Connection,
-    api_key_option,
-    list_all,
-    target_option,
-)
+from corral_cli.access import inference_options
+from corral_cli.connection import CALL_TIMEOUT_S, Connection, list_all
 from corral_cli.output import echo, redraw
 from corral_cli.top.report import Sample, lines, report
 
 
 @click.command("top")
-@target_option(INFERENCE_TARGET)
-@api_key_option()
 @click.option("--interval", "interval_s", type=click.FloatRange(0.1, 60), default=1.0,
               show_default=True, help="Seconds between samples.")  # fmt: skip
 @click.option("--once", is_flag=True, help="Print one sample, after an interval, and end.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object in a line a sample.")
-def top(target: str, api_key: str | None, interval_s: float, once: bool, as_json: bool) -> None:
+@inference_options
+def top(inference: Connection, interval_s: float, once: bool, as_json: bool) -> None:
     """Show slots, queues, KV cache and tokens per second of each model, and live requests.
 
     Needs a key with the scope admin, if the server requires one. Ctrl-C ends it.
@@ -44,14 +37,14 @@ def top(target: str, api_key: str | None, interval_s: float, once: bool, as_json
         async for sample in samples(channel, interval_s):
             if previous is not None:
                 found = report(previous, sample)
-                text = json.dumps(found) if as_json else "\n".join(lines(found, target))
+                text = json.dumps(found) if as_json else "\n".join(lines(found, inference.target))
                 (redraw if clears else echo)(text)
                 if once:
                     return
             previous = sample
 
     try:
-        Connection(target, api_key).run(show)
+        inference.run(show)
     except KeyboardInterrupt:
         echo()
 

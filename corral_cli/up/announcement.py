@@ -4,16 +4,16 @@ import json
 import shlex
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from corral.inference.v1 import model_pb2
 
-from corral_cli.connection import INFERENCE_TARGET, command_name
+from corral_cli.connection import command_name
 from corral_cli.up.ports import reachable
 from inference_svc.models.sources import BUNDLED_NAME
 from svc_kit.network import Address
-from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings, default_data_dir
 
 QUESTION = "What is the capital of France?"
 REAL_MODEL = "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
@@ -38,14 +38,15 @@ class Announcement:
     elapsed_s: float
     needs_key: bool
     """Whether callers must send an API key."""
+    away: Mapping[str, str] = field(default_factory=dict)
+    """The services that could not start yet, and why."""
     tls: TlsSettings | None = None
     """That of the gateway, which then serves HTTPS."""
     inference_tls: UpstreamTlsSettings | None = None
     control_tls: UpstreamTlsSettings | None = None
     """How the gateway calls the other services with TLS."""
-    token_file: Path | None = None
-    """The service token with which the owner creates the first key; None if keys are in the
-    settings, or not required."""
+    require_keys: bool = False
+    """Whether the owner has to create the first key."""
 
     def text(self) -> str:
         """Format the message."""
@@ -58,10 +59,11 @@ class Announcement:
             ("", f"{reachable(self.control)}    (files, uploads, batches)"),
             ("metrics", "  ".join(metrics)),
             ("data", str(self.data_dir)),
-            *([] if self.token_file is None else [("keys", self.create_key_command())]),
+            *([("keys", self.create_key_command())] if self.require_keys else []),
             *(("model", describe(model)) for model in self.models),
         ]
-        lines = [f"Corral is ready after {self.elapsed_s:.1f} s", ""]
+        away = "".join(f", without {name}: it {why}" for name, why in self.away.items())
+        lines = [f"Corral is ready after {self.elapsed_s:.1f} s{away}", ""]
         lines += [f"  {title:<11} {value}" for title, value in rows]
         lines += [
             "",
@@ -97,22 +99,14 @@ class Announcement:
 
     def create_key_command(self) -> str:
         """Return a command line that creates a key."""
-        flags = {"--service-token-file": self.token_file}
-        target = _target(self.control, self.control_tls)
-        return f"{_corral(self.control_tls)} keys create --target {target}{_flags(flags)}"
+        return f"{_corral(self.control_tls)} keys create{_flags({'--data-dir': self.data_dir})}"
 
     def chat_command(self) -> str:
-        """Return a command line that starts a chat, without the default address."""
-        target = _target(self.inference, self.inference_tls)
-        flag = "" if target == INFERENCE_TARGET else f" --target {target}"
-        return f"{_corral(self.inference_tls)} chat{flag}"
-
-
-def _target(address: Address, tls: UpstreamTlsSettings | None) -> str:
-    """The address of a service, by the name in its certificate."""
-    address = reachable(address)
-    name = tls.server_name if tls else None
-    return str(Address(name, address.port) if name else address)
+        """Return a command line that starts a chat. Commands find the services of the default data
+        folder by themselves."""
+        is_default = self.data_dir == default_data_dir({})
+        flags = {} if is_default else {"--data-dir": self.data_dir}
+        return f"{_corral(self.inference_tls)} chat{_flags(flags)}"
 
 
 def _corral(tls: UpstreamTlsSettings | None) -> str:

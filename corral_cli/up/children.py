@@ -12,27 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from corral_cli.up.supervisor import Service
-from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import NOTIFY_SOCKET, StartupError
 from svc_kit.network import Address
-
-
-def check_models(references: Sequence[str]) -> list[str]:
-    """Read the header of every local model; return the problems of those that will not be served.
-
-    For models on Hugging Face only the syntax of the reference is checked; the service downloads
-    them. Raises StartupError if no model is left.
-    """
-    local = [text for text in references if parse_reference(text).remote is None]
-    models = resolve_models(local, download=_refuse_download) if local else []
-    problems = [model.problem for model in models if model.problem]
-    if problems and len(problems) == len(models) and len(local) == len(references):
-        raise StartupError(problems[0])
-    return problems
-
-
-def _refuse_download(remote: RemoteFile) -> Path:
-    raise StartupError(f"model {remote}: it is not on this machine")
 
 
 def ensure_token(path: Path) -> None:
@@ -73,11 +54,13 @@ def make_service(
         flags = ["--config", str(config)] if config else []
         return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
 
+    # systemd hears of `corral up`, not of its services.
+    inherited = {key: value for key, value in os.environ.items() if key != NOTIFY_SOCKET}
     return Service(
         name=name,
         command=command,
         is_ready=is_ready,
-        environment={**os.environ, **variables},
+        environment={**inherited, **variables},
         stop_timeout_s=stop_timeout_s,
         is_vital=is_vital,
         count_running=functools.partial(count_running, management),
@@ -126,6 +109,16 @@ async def count_running(management: Address) -> int | None:
     """The running requests, calls and jobs by the metrics of a service; None if unreachable."""
     metrics = await _get(management, "/metrics")
     return None if metrics is None else int(sum(map(float, _RUNNING.findall(metrics))))
+
+
+_SERVICE: Final = re.compile(rb'^corral_build_info\{service="([a-z]+)"', re.MULTILINE)
+
+
+async def identify(management: Address) -> str | None:
+    """The name of the Corral service whose management listener this is; None if it is none."""
+    metrics = await _get(management, "/metrics")
+    found = _SERVICE.search(metrics or b"")
+    return found and found[1].decode()
 
 
 async def _get(address: Address, path: str) -> bytes | None:

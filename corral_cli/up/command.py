@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from corral_cli.output import echo
 from corral_cli.up.announcement import Announcement
 from corral_cli.up.children import (
     accepts_connections,
-    check_models,
     ensure_token,
     environment_variables,
     make_service,
@@ -23,16 +22,16 @@ from corral_cli.up.children import (
 )
 from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
+from corral_cli.up.running import LOCK_NAME, write_addresses
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from gateway.config import GatewaySettings
 from svc_kit.errors import DomainError
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, notify_systemd
 from svc_kit.local_files import lock_folder
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import read_secret
 
-_LOCK_NAME = "up.lock"
 _STOP_MARGIN_S = 10.0
 """Seconds between the end of a service's own drain period and SIGKILL."""
 
@@ -108,18 +107,19 @@ def run_services(
 
     Raises StartupError.
     """
-    plan = Plan.make(flags)
+    plan = Plan.load(flags)
     with lock_folder(
         plan.inference.data_dir,
-        _LOCK_NAME,
+        LOCK_NAME,
         holder="`corral up`",
         remedy="stop it, or choose another --data-dir",
     ):
+        plan.check_settings()
+        plan = plan.with_ports()
         plan.check_ports()
-        plan.check_access()
-        check_models(plan.inference.models)
         ensure_token(plan.token_file)
-        with reserve_ports(plan.listeners):
+        write_addresses(plan.inference.data_dir, plan.listeners, plan.access())
+        with reserve_ports(listener.address for listener in plan.listeners):
             asyncio.run(supervise_plan(plan))
 
 
@@ -141,11 +141,15 @@ async def supervise(plan: Plan, started: float) -> None:
     """
     report(f"starting on {plan.gateway.listen} (HTTP) and {plan.inference.listen} (gRPC)")
 
+    supervisor = Supervisor(make_services(plan), report)
+
     async def announce() -> None:
-        echo("\n" + (await make_announcement(plan, time.monotonic() - started)).text() + "\n")
+        announcement = await make_announcement(plan, time.monotonic() - started, supervisor.away)
+        echo("\n" + announcement.text() + "\n")
+        notify_systemd("READY=1")
 
     try:
-        await run_until_signalled(Supervisor(make_services(plan), report), announce)
+        await run_until_signalled(supervisor, announce)
     except ServiceFailed as error:
         raise StartupError(str(error)) from error
     report("stopped")
@@ -179,12 +183,13 @@ def _probe(plan: Plan, name: str) -> Callable[[], Awaitable[bool]]:
 def _drain_s(settings: ServiceWithPorts) -> float:
     """The longest time that a service takes to drain by itself."""
     if isinstance(settings, GatewaySettings):
-        return settings.drain_grace_s
+        return settings.drain_delay_s + settings.drain_grace_s
     return settings.server.drain_delay_s + settings.server.drain_grace_s
 
 
-async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
-    """Build the ready message with the models that the inference service lists."""
+async def make_announcement(plan: Plan, elapsed_s: float, away: Mapping[str, str]) -> Announcement:
+    """Build the ready message with the models that the inference service lists. `away`: services
+    that could not start yet, and why."""
     return Announcement(
         gateway=plan.address("gateway"),
         inference=plan.address("inference"),
@@ -193,11 +198,12 @@ async def make_announcement(plan: Plan, elapsed_s: float) -> Announcement:
         models=await list_models(plan),
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,
+        away=away,
         needs_key=bool(plan.gateway.keys) or plan.gateway.require_keys,
         tls=plan.gateway.tls,
         inference_tls=plan.gateway.inference_tls,
         control_tls=plan.gateway.control_tls,
-        token_file=plan.token_file if plan.gateway.require_keys else None,
+        require_keys=plan.gateway.require_keys,
     )
 
 

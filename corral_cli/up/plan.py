@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from control_svc.config import ControlSettings
+from corral_cli.settings_checks import check_together
 from corral_cli.up.ports import bind_problem, choose_port, reachable
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from inference_svc.models.metadata import default_name
 from inference_svc.models.sources import BUNDLED, BUNDLED_NAME, ModelReference, parse_reference
-from svc_kit.auth.authenticator import keyless_scopes
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import Address, parse_address
-from svc_kit.settings.groups import load_settings
+from svc_kit.settings.checks import Listener, Problem, SettingsInvalid
+from svc_kit.settings.groups import UpstreamTlsSettings, load_settings
 
 
 class EmbeddingModel(NamedTuple):
@@ -108,11 +109,8 @@ class Plan:
     """Settings passed to each service in addition to the file and the environment, by service."""
 
     @classmethod
-    def make(cls, flags: UpFlags) -> Self:
-        """Load the settings, choose ports, connect the services, and load again.
-
-        Raises StartupError.
-        """
+    def load(cls, flags: UpFlags) -> Self:
+        """Load the settings with those that all services share. Raises SettingsInvalid."""
         overrides = {
             "inference": flags.for_inference(),
             "control": flags.for_control(),
@@ -126,23 +124,47 @@ class Plan:
         if "data_dir" not in first.control.model_fields_set:
             # All services share one folder, also if only that of inference is configured.
             overrides["control"]["data_dir"] = first.inference.data_dir
-        assigned: list[Address] = []
-        for service, settings in first.by_service.items():
-            for name in ("listen", "management_listen"):
-                assigned.append(_choose_address(settings, name, assigned))
-                overrides[service][name] = str(assigned[-1])
-        second = cls._load(flags.config, overrides)
-        for service in overrides:
-            overrides[service] |= second.targets_for(service)
-            overrides[service]["service_token_file"] = second.token_file
+        for shared in overrides.values():
+            shared["service_token_file"] = first.token_file
         return cls._load(flags.config, overrides)
 
     @classmethod
+    def make(cls, flags: UpFlags) -> Self:
+        """Load the settings, choose ports, and connect the services. Raises StartupError."""
+        return cls.load(flags).with_ports()
+
+    def with_ports(self) -> Self:
+        """Choose ports and connect the services. Raises StartupError."""
+        overrides = {name: dict(values) for name, values in self.overrides.items()}
+        assigned: list[Address] = []
+        for service, settings in self.by_service.items():
+            for name in ("listen", "management_listen"):
+                assigned.append(_choose_address(settings, name, assigned))
+                overrides[service][name] = str(assigned[-1])
+        listening = self._load(self.config, overrides)
+        for service in overrides:
+            overrides[service] |= listening.targets_for(service)
+        return self._load(self.config, overrides)
+
+    @classmethod
     def _load(cls, config: Path | None, overrides: dict[str, dict[str, Any]]) -> Self:
-        inference = load_settings(InferenceSettings, toml=config, overrides=overrides["inference"])
-        control = load_settings(ControlSettings, toml=config, overrides=overrides["control"])
-        gateway = load_settings(GatewaySettings, toml=config, overrides=overrides["gateway"])
-        return cls(config, inference, control, gateway, overrides)
+        loaded: dict[str, Any] = {}
+        problems: list[Problem] = []
+        classes = (InferenceSettings, ControlSettings, GatewaySettings)
+        for settings in classes:
+            name = settings.toml_table
+            try:
+                loaded[name] = load_settings(settings, toml=config, overrides=overrides[name])
+            except SettingsInvalid as error:
+                problems += error.problems
+        if problems:
+            raise SettingsInvalid(problems)
+        return cls(config, **loaded, overrides=overrides)
+
+    def check_settings(self, *, is_running: bool = False) -> None:
+        """Raise SettingsInvalid for settings that cannot work. `is_running`: the services of this
+        data folder are running already."""
+        check_together(self.by_service, is_running=is_running)
 
     @property
     def by_service(self) -> "dict[str, ServiceWithPorts]":
@@ -165,6 +187,19 @@ class Plan:
         configured = [settings.service_token_file for settings in self.by_service.values()]
         return next(filter(None, configured), self.inference.data_dir / "service-token")
 
+    def access(self) -> dict[str, str]:
+        """How commands on this machine call the services, by the fields of a profile."""
+        targets = {"target": "inference", "control": "control"}
+        addresses = {field: str(self.target(service)) for field, service in targets.items()}
+        return addresses | {"service_token_file": str(self.token_file.absolute())}
+
+    def target(self, service: str) -> Address:
+        """The address of a service for clients on this machine, with the name in its certificate
+        as host if that differs."""
+        address = reachable(self.address(service))
+        tls: UpstreamTlsSettings | None = getattr(self.gateway, f"{service}_tls")
+        return Address(tls.server_name, address.port) if tls and tls.server_name else address
+
     def address(self, service: str) -> Address:
         """Listen address of a service, of HTTP for the gateway and gRPC for the others."""
         return parse_address(self.by_service[service].listen)
@@ -174,33 +209,16 @@ class Plan:
         return parse_address(self.by_service[service].management_listen or _ANY_LOOPBACK_PORT)
 
     @property
-    def listeners(self) -> list[Address]:
-        """The addresses of all listeners."""
-        return [*map(self.address, SERVICES), *map(self.management, SERVICES)]
+    def listeners(self) -> list[Listener]:
+        """The listeners of all services."""
+        return [each for settings in self.by_service.values() for each in settings.listeners]
 
     def check_ports(self) -> None:
-        """Raise StartupError with a line for each address that is in use or configured twice."""
-        listeners = self.listeners
-        problems = [problem for problem in map(bind_problem, dict.fromkeys(listeners)) if problem]
-        problems += [
-            f"{address} is configured for two listeners: choose another port for one of them"
-            for address in dict.fromkeys(listeners)
-            if listeners.count(address) > 1
-        ]
+        """Raise StartupError with a line for each address that is in use."""
+        found = (bind_problem(listener.address) for listener in self.listeners)
+        problems = [problem for problem in found if problem]
         if problems:
             raise StartupError("\n".join(problems))
-
-    def check_access(self) -> None:
-        """Raise StartupError if the gateway would serve other machines without keys.
-
-        The other services always require at least the service token.
-        """
-        keyless_scopes(
-            self.gateway.listen,
-            has_keys=bool(self.gateway.keys),
-            allow_keyless=self.gateway.allow_keyless,
-            require_keys=self.gateway.require_keys,
-        )
 
 
 def _choose_address(settings: ServiceWithPorts, name: str, assigned: list[Address]) -> Address:

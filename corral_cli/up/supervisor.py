@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
+from svc_kit.lifecycle import StartupOutage, notify_systemd
+from svc_kit.settings.reloader import has_terminal
 
 _READY_POLL_S = 0.05
 _FIRST_REPORT_S = 1.0
@@ -41,7 +43,8 @@ class Service:
     stop_timeout_s: float = 40.0
     """Seconds from SIGTERM to SIGKILL."""
     is_vital: bool = True
-    """Whether the others stop if it fails permanently. If False, it is restarted without limit."""
+    """Whether the others stop if it fails permanently. If False, it is restarted without limit
+    once it was ready, or has exited for an outage (StartupOutage)."""
     count_running: Callable[[], Awaitable[int | None]] = _unknown
     """Returns the number of its running requests, calls and jobs; None if it cannot be read."""
 
@@ -69,10 +72,13 @@ class _Running:
 
     service: Service
     process: asyncio.subprocess.Process | None = None
+    is_ready: bool = False
     was_ready: bool = False
     failures: int = 0
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once it is ready, or has failed and is not vital."""
+    last_exit: str = ""
+    """How it ended, for the operator."""
 
 
 class Supervisor:
@@ -90,9 +96,21 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._kill_now = asyncio.Event()
 
+    @property
+    def away(self) -> Mapping[str, str]:
+        """The services that have not been ready yet, and how they ended."""
+        return {each.service.name: each.last_exit for each in self._running if not each.was_ready}
+
     def kill_now(self) -> None:
         """Kill services that are still stopping, without waiting for their timeout."""
         self._kill_now.set()
+
+    def reload(self) -> None:
+        """Make the services that are ready read their settings again; the others read them when
+        they start."""
+        for running in self._running:
+            if running.process is not None and running.is_ready:
+                _signal(running.process, signal.SIGHUP)
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
         """Run the services until `stop` is set. No child is left when this returns.
@@ -145,7 +163,7 @@ class Supervisor:
             pass_fds=(lifeline_fd,),
             start_new_session=True,
         )
-        running.process = process
+        running.process, running.is_ready = process, False
         exited = asyncio.create_task(process.wait())
         probe = asyncio.create_task(self._wait_until_ready(running))
         try:
@@ -165,13 +183,15 @@ class Supervisor:
             await asyncio.sleep(_READY_POLL_S)  # another process cannot set an asyncio event
         if running.was_ready or running.failures:
             self._report(f"{running.service.name} is back")
-        running.was_ready = True
+        running.is_ready = running.was_ready = True
         running.settled.set()
 
     def _handle_exit(self, running: _Running, code: int, uptime_s: float) -> float:
         """Count the failure and return the seconds until the restart. Raises ServiceFailed."""
         name, reason, vital = running.service.name, describe_exit(code), running.service.is_vital
-        if vital and not running.was_ready:
+        running.last_exit = reason
+        may_be_away = running.settled.is_set() or code < 0 or code == StartupOutage.EXIT_CODE
+        if not running.was_ready and (vital or not may_be_away):
             raise ServiceFailed(f"{name} could not start: it {reason} (see its message above)")
         stable = uptime_s >= self._policy.stable_after_s
         running.failures = 1 if stable else running.failures + 1
@@ -232,6 +252,8 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code of asyncio, which is negative for signals."""
+    if code == StartupOutage.EXIT_CODE:
+        return f"exited with code {code}: what it needs is not available (see its message above)"
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -243,17 +265,20 @@ def describe_exit(code: int) -> str:
 async def run_until_signalled(
     supervisor: Supervisor, on_ready: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run until SIGINT, SIGTERM or SIGHUP. A second signal kills without waiting."""
+    """Run until SIGINT or SIGTERM, or until the terminal is closed. A second signal kills without
+    waiting. Without a terminal, SIGHUP makes the services read their settings again."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
         if stop.is_set():
             supervisor.kill_now()
+        notify_systemd("STOPPING=1")
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, on_signal if has_terminal() else supervisor.reload)
     await supervisor.run(stop, on_ready)
 
 

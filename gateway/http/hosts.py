@@ -84,7 +84,7 @@ class HostCheck:
 
     def __init__(self, app: ASGIApp, policy: HostPolicy) -> None:
         self._app = app
-        self._policy = policy
+        self.policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request. Raises HostNotAllowed or OriginNotAllowed."""
@@ -93,7 +93,7 @@ class HostCheck:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        self._policy.check(headers.get("host"), origin)
+        self.policy.check(headers.get("host"), origin)
         if origin is None or scope["type"] == "websocket":
             await self._app(scope, receive, send)
             return

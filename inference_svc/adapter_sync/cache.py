@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge
-from svc_kit.local_files import disk_errors
+from svc_kit.local_files import disk_errors, own_files
 
 
 class ChangeSignal:
@@ -33,6 +34,9 @@ class ChangeSignal:
 
 _SUFFIX: Final = ".gguf"
 _INCOMING: Final = "incoming-"
+# What has another name is not ours: it is neither counted nor deleted.
+_FILE: Final = re.compile(rf"[0-9a-f]{{64}}\{_SUFFIX}")
+_LEFT: Final = re.compile(rf"{_INCOMING}[0-9a-f]{{16}}")
 
 
 class AdapterCache:
@@ -49,7 +53,7 @@ class AdapterCache:
     def open(self) -> None:
         """Create the folder and remove incomplete files. Raises `OSError`."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for draft in self._folder.glob(f"{_INCOMING}*"):
+        for draft in own_files(self._folder, _LEFT):
             draft.unlink(missing_ok=True)
 
     def find(self, digest: str) -> Path | None:
@@ -111,7 +115,7 @@ class AdapterCache:
     def _free_space(self, name: str, size_bytes: int, limit: int, desired: Collection[str]) -> None:
         """Delete files until `size_bytes` are free; `limit` applies to all files together."""
         with disk_errors():
-            files = [(path.stat(), path) for path in self._folder.glob(f"*{_SUFFIX}")]
+            files = [(path.stat(), path) for path in own_files(self._folder, _FILE)]
             free = limit - sum(stat.st_size for stat, _ in files)
             unused = [(stat, path) for stat, path in files if path.stem not in desired]
             for stat, path in sorted(unused, key=lambda each: each[0].st_mtime):

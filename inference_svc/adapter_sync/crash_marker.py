@@ -9,17 +9,21 @@ ends for many other reasons, so it is only blamed if the frontend ends twice dur
 """
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from inference_svc.engine_client.adapter_registry import LoadMarker
+from svc_kit.local_files import own_files
 
 log = logging.getLogger(__name__)
 _LOADING: Final = ".loading"
 _SUSPECT: Final = ".suspect"
 _BLAMED: Final = ".blamed"
+_FILE: Final = re.compile(rf"[0-9a-f]{{64}}\{_LOADING}")
+"""What has another name is not ours."""
 
 
 class CrashMarker(LoadMarker):
@@ -32,7 +36,7 @@ class CrashMarker(LoadMarker):
         """Create the folder, and process the markers of loads interrupted by the last exit."""
         with _log_errors():
             self._folder.mkdir(parents=True, exist_ok=True)
-            for marker in self._folder.glob(f"*{_LOADING}"):
+            for marker in own_files(self._folder, _FILE):
                 self._suspect(marker.name.removesuffix(_LOADING))
 
     def begin(self, digest: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from svc_kit.local_files import atomic_file
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredAdapter:
@@ -51,9 +53,8 @@ class DesiredState:
 def save_state(path: Path, state: DesiredState) -> None:
     """Write a state to a file, atomically. Raises `OSError`."""
     entries = [asdict(desired) for desired in state.adapters.values()]
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    draft.write_text(json.dumps({"revision": state.revision, "adapters": entries}))
-    draft.replace(path)
+    with atomic_file(path) as file:
+        file.write(json.dumps({"revision": state.revision, "adapters": entries}).encode())
 
 
 def load_state(path: Path) -> DesiredState:

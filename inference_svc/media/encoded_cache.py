@@ -6,7 +6,7 @@ a project has sent.
 
 import fcntl
 import os
-import shutil
+import re
 import tempfile
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -18,8 +18,11 @@ from typing import Final, NamedTuple
 
 from inference_svc.media.model import EncodedMedia
 from svc_kit.errors import QueueFull
+from svc_kit.local_files import own_files
 
 _PREFIX: Final = "corral-media-"
+_FOLDER: Final = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+_FILE: Final = re.compile(r"[0-9]+\.f32")
 _LOCK: Final = "lock"
 
 
@@ -45,21 +48,37 @@ class VectorFolder:
 
     def close(self) -> None:
         """Delete the folder. Idempotent."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):
+            _delete_files(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
 
 def _delete_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in filter(lambda path: _FOLDER.fullmatch(path.name), parent.glob(f"{_PREFIX}*")):
         with suppress(OSError):
-            lock = os.open(folder / _LOCK, os.O_RDWR)
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                if _is_own(folder):
+                    _delete_files(folder)
             finally:
                 os.close(lock)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether a folder has vectors and an empty lock alone."""
+    own = {path.name for path in own_files(folder, _FILE)} | {_LOCK}
+    is_same = own == {path.name for path in folder.iterdir()}
+    return is_same and not folder.is_symlink() and not (folder / _LOCK).stat().st_size
+
+
+def _delete_files(folder: Path) -> None:
+    """Delete vectors, lock and folder. Raises OSError if others have put files there."""
+    for path in (*own_files(folder, _FILE), folder / _LOCK):
+        path.unlink()
+    folder.rmdir()
 
 
 class CacheKey(NamedTuple):

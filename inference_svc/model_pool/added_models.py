@@ -8,7 +8,6 @@ again.
 import asyncio
 import logging
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,11 @@ from inference_svc.model_pool.added_model_sources import AddedModelSources
 from inference_svc.model_pool.added_models_file import (
     AddedModel,
     AddedModels,
+    delete_downloads,
+    delete_unused_downloads,
     read_added_models,
     write_added_models,
+    write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry, PendingModel
 from inference_svc.model_pool.discovery import make_entry
@@ -89,7 +91,7 @@ class AddedModelsService:
         """Begin to download what is missing, and wait for the models whose files are here."""
         async with self._store_lock:  # no other folder is made meanwhile
             used = {model.folder for model in self._added.models.values()}
-            await asyncio.to_thread(self._delete_folders_except, used)
+            await asyncio.to_thread(delete_unused_downloads, self._downloads, used)
         for model in self._added.models.values():
             self._begin(model)
         models = [self._added.models[name] for name in self._tasks if name in self._added.models]
@@ -226,12 +228,6 @@ class AddedModelsService:
             bool(model.files) or not model.sha256
         )
 
-    def _delete_folders_except(self, used: set[str]) -> None:
-        if self._downloads.is_dir():
-            for folder in self._downloads.iterdir():
-                if folder.name not in used:
-                    shutil.rmtree(folder, ignore_errors=True)
-
     # --- tasks ------------------------------------------------------------------------------------
 
     def _begin(self, model: AddedModel) -> None:
@@ -287,6 +283,9 @@ class AddedModelsService:
         """Download what is missing and describe the model. Raises DomainErrors, StartupError."""
         report = self._reporter(pending)
         folder = self._downloads / model.folder
+        if model.files:
+            with disk_errors():
+                await asyncio.to_thread(write_file_list, folder, model.files)
         paths = [await self._downloader.download(file, folder, report) for file in model.files]
         path = paths[0] if paths else Path(model.source)
         if not model.files and model.sha256:
@@ -336,7 +335,8 @@ class AddedModelsService:
         async with self._folder_locks[model.folder]:
             if all(each.folder != model.folder for each in self._added.models.values()):
                 folder = self._downloads / model.folder
-                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                names = [file.name for file in model.files]
+                await asyncio.to_thread(delete_downloads, folder, names)
         log.info("model %s is removed", model.name)
 
 

@@ -1,7 +1,11 @@
 """The file of the models that operators add while the service runs, and of their aliases."""
 
 import json
+import logging
 import os
+import re
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -9,10 +13,13 @@ from typing import Final
 
 from inference_svc.models.sources import DownloadFile
 from svc_kit.lifecycle import StartupError
-from svc_kit.local_files import atomic_file
+from svc_kit.local_files import atomic_file, open_regular, own_files
 from svc_kit.logs import hide_queries
 
+log = logging.getLogger(__name__)
 _VERSION: Final = 1
+_FILE_LIST: Final = "files.json"
+_FOLDER: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +94,34 @@ def write_added_models(path: Path, added: AddedModels) -> None:
         file.write(json.dumps(stored, indent=1).encode())
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_file_list(folder: Path, files: Iterable[DownloadFile]) -> None:
+    """Write down what is downloaded into a folder next, which is created. Raises `OSError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_file(folder / _FILE_LIST) as list_file:
+        list_file.write(json.dumps([file.name for file in files]).encode())
+
+
+def delete_downloads(folder: Path, names: Iterable[str]) -> None:
+    """Delete the files of a download, also unfinished ones, and its folder unless others have put
+    files there."""
+    own = [rf"{re.escape(_FILE_LIST)}(\.[0-9a-f]{{8}}\.part)?"]
+    own += [rf"{re.escape(name)}(\.part|\.etag)?" for name in names]
+    with suppress(OSError):
+        for path in () if folder.is_symlink() else own_files(folder, re.compile("|".join(own))):
+            path.unlink()
+        folder.rmdir()
+
+
+def delete_unused_downloads(downloads: Path, used: Collection[str]) -> None:
+    """Delete what a removal that was cut off has left: what the list in its folder names."""
+    for folder in downloads.iterdir() if downloads.is_dir() else ():
+        if folder.name in used or not _FOLDER.fullmatch(folder.name):
+            continue
+        names: list[str] = []
+        with suppress(OSError, ValueError, TypeError), open_regular(folder / _FILE_LIST) as file:
+            names = [str(name) for name in json.loads(file.read(1 << 20))]
+        delete_downloads(folder, names)
+        if folder.exists():
+            log.warning("%s is of no model, and has files of others: it stays", folder)

@@ -123,7 +123,8 @@ class PendingModel:
 class ModelEntry:
     """A model whose files are here. `requested` are the limits of its next load; `version`
     increases with each change that is visible to watchers. `source` is that of a model that was
-    added at run time. One that `is_removed` is not found any more."""
+    added at run time, empty for those of the settings. One that `is_removed` is not found any
+    more."""
 
     file: ModelFile
     requested: RequestedLimits

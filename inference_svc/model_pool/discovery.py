@@ -1,6 +1,5 @@
 """Builds the catalog: resolves the configured models and reads their metadata."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import ModelState, Resident
+from inference_svc.model_pool.settings_check import find_unknown_names
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.sources import Download, RemoteFile, find_projector, resolve_models
@@ -23,8 +23,9 @@ def find_models(settings: InferenceSettings) -> Catalog:
     """
     download = _downloads(settings.data_dir / "models")
     files = resolve_models(settings.models, download)
-    _check_names("turn_formats", settings.turn_formats, files)
-    _check_names("per_model", settings.per_model, files)
+    for setting in ("turn_formats", "per_model"):
+        for problem in find_unknown_names(setting, getattr(settings, setting), files):
+            raise StartupError(problem)
     entries = (
         make_entry(file, settings.per_model.get(file.name, ModelSettings()), settings, download)
         for file in files
@@ -56,15 +57,6 @@ def make_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
     )
-
-
-def _check_names(setting: str, names: Iterable[str], files: Sequence[ModelFile]) -> None:
-    models = {file.name for file in files}
-    for name in names:
-        if name not in models:
-            raise StartupError(
-                f"{setting}: no model is called {name!r}; there are {', '.join(sorted(models))}"
-            )
 
 
 def _downloads(folder: Path) -> Download:

@@ -26,6 +26,7 @@ from inference_svc.model_pool.lifecycle import (
     Transition,
     plan_start,
 )
+from inference_svc.model_pool.settings_check import MEMORY_REMEDY
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
@@ -150,8 +151,7 @@ class ModelPool:
         try:
             plan = plan_start(models, self.memory)
         except ModelTooLarge as error:
-            remedy = "Ask for fewer slots or a shorter context, or let models load on demand"
-            raise StartupError(f"{error.message} {remedy}") from error
+            raise StartupError(f"{error.message} {MEMORY_REMEDY}") from error
         for entry, limits in zip(models, plan, strict=True):
             # If the start is cancelled, `close` ends the load; its result would hide that.
             failure = await asyncio.shield(self._lifecycle.load(entry, limits))

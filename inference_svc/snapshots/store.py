@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import secrets
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,10 +18,14 @@ from typing import NamedTuple
 from inference_svc.snapshots.file_format import SnapshotReader, file_bytes, write
 from inference_svc.snapshots.snapshot import Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotNotFound, SnapshotTooLarge, StorageFailed
+from svc_kit.local_files import open_regular, own_files
 
 log = logging.getLogger(__name__)
 _ID = re.compile(r"snap_[0-9a-f]{24}")
 _SUFFIX, _UNFINISHED = ".snapshot", ".unfinished"
+# What has another name is not ours: it is neither counted nor deleted.
+_FILE = re.compile(rf"{_ID.pattern}\{_SUFFIX}")
+_LEFT = re.compile(rf"({_ID.pattern}|key)\{_UNFINISHED}")
 _KEY_BYTES = 32
 
 
@@ -111,7 +114,7 @@ class SnapshotStore:
         count = 0
         with _convert_os_errors():
             for snapshot_id in snapshot_ids:
-                if _ID.fullmatch(snapshot_id) and self._path(snapshot_id).exists():
+                if _ID.fullmatch(snapshot_id) and _is_regular(self._path(snapshot_id)):
                     self._path(snapshot_id).unlink(missing_ok=True)
                     count += 1
         return count
@@ -131,7 +134,7 @@ class SnapshotStore:
         if not self._cached_key:
             self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked():
-                for unfinished in self._limits.path.glob(f"*{_UNFINISHED}"):
+                for unfinished in own_files(self._limits.path, _LEFT):
                     unfinished.unlink(missing_ok=True)
                 self._cached_key = self._read_or_create_key()
         return self._cached_key
@@ -155,22 +158,19 @@ class SnapshotStore:
         """Open the file of a snapshot, which must be a regular file."""
         path = self._path(snapshot_id)
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):
+            path.lstat()
+            if not _is_regular(path):
                 raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign")
-            # It may be replaced meanwhile: do not follow a link, do not block on a FIFO.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-            return os.fdopen(os.open(path, flags), "rb")
+            return BufferedReader(open_regular(path))
         except FileNotFoundError:
             raise SnapshotNotFound(snapshot=snapshot_id) from None
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Every snapshot, the least recently used first."""
         files = []
-        for path in self._limits.path.glob(f"snap_*{_SUFFIX}"):
+        for path in own_files(self._limits.path, _FILE):
             with suppress(FileNotFoundError):  # deleted by another process meanwhile
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
-                    files.append((path, status))
+                files.append((path, path.lstat()))
         return sorted(files, key=lambda entry: entry[1].st_mtime_ns)
 
     def _evict(self, size: int) -> int:
@@ -190,24 +190,31 @@ class SnapshotStore:
         """Read the folder's key, or create one, which invalidates all existing snapshots."""
         path = self._limits.path / "key"
         try:
-            key = path.read_bytes()
-        except FileNotFoundError:
-            key = b""
-        if len(key) == _KEY_BYTES:
+            with open_regular(path) as file:
+                key = file.read(_KEY_BYTES + 1)
+            if len(key) != _KEY_BYTES:
+                problem = f"'key' in the folder of snapshots has not {_KEY_BYTES} bytes: remove it"
+                raise StorageFailed(problem=problem)
             return key
+        except FileNotFoundError:
+            pass
         key = secrets.token_bytes(_KEY_BYTES)
         with _atomic_file(path) as file:
             file.write(key)
         return key
 
 
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 @contextmanager
 def _atomic_file(path: Path) -> Iterator[BufferedWriter]:
     """Write to a temporary file, flush it to disk, then rename it."""
     unfinished = path.with_suffix(_UNFINISHED)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(os.open(unfinished, flags, 0o600), "wb") as file:
+        with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

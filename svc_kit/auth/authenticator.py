@@ -19,6 +19,7 @@ from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
 from svc_kit.errors import ApiKeyInvalid, ApiKeyMissing, InvalidField
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
+from svc_kit.settings.checks import find_access_problem
 from svc_kit.settings.groups import IssuerSettings, KeySettings, read_secret
 
 _log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ def keyless_scopes(
     allow_keyless: bool,
     require_keys: bool = False,
     has_service_token: bool = False,
+    verifies_stored_keys: bool = True,
 ) -> frozenset[str] | None:
     """The scopes of callers without a key on this address; None if a key is required.
 
@@ -110,24 +112,22 @@ def keyless_scopes(
     `allow_keyless` grants inference, but not admin, on any address. Keys stored by the control
     service have no influence, because the result must not depend on whether control is reachable.
 
-    Raises StartupError if both flags are set, and for an address other than loopback without keys,
-    a service token or a flag.
+    Raises StartupError as `find_access_problem` says.
     """
     address = parse_address(listen)
-    if allow_keyless and require_keys:
-        raise StartupError(
-            "allow_keyless and require_keys exclude each other: set only one of them"
-        )
+    if problem := find_access_problem(
+        address,
+        has_keys=has_keys,
+        allow_keyless=allow_keyless,
+        require_keys=require_keys,
+        has_service_token=has_service_token,
+        verifies_stored_keys=verifies_stored_keys,
+    ):
+        raise StartupError(problem[1])
     if not has_keys and not require_keys and address.is_loopback:
         return frozenset(ALL_SCOPES)
     if allow_keyless:
         return frozenset({Scope.INFERENCE})
-    if not (has_keys or require_keys or has_service_token):
-        raise StartupError(
-            f"{address} is reachable from other machines, but no API key is configured. Set "
-            "require_keys and create a key with `corral keys create`, listen on 127.0.0.1, or set "
-            "allow_keyless."
-        )
     return None
 
 
@@ -215,17 +215,13 @@ def build_authenticator(
         allow_keyless=allow_keyless,
         require_keys=require_keys,
         has_service_token=token is not None,
+        verifies_stored_keys=stored_keys is not None,
     )
     verifiers: list[KeyVerifier] = [SettingsKeys(keys)] if keys else []
     if stored_keys is not None:
         verifiers.append(stored_keys)
     if issuers:
         verifiers.append(JwtIssuers.from_settings(issuers, check_project))
-    if require_keys and not verifiers:
-        raise StartupError(
-            "require_keys is set, but no key can be verified: add a key to the settings, or set "
-            "service_token_file and control_target for the keys of the control service."
-        )
     _log.info(
         "callers without a key have the scopes: %s", ", ".join(sorted(keyless or ())) or "none"
     )

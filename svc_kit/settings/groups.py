@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from ipaddress import ip_network
@@ -26,8 +25,18 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
+from svc_kit.settings.checks import (
+    Listener,
+    Problem,
+    SettingsInvalid,
+    describe_setting,
+    find_authorities_problem,
+    find_exposure,
+    find_tls_problem,
+)
 from svc_kit.settings.sources import (
     describe_problems,
+    find_unknown_variables,
     is_optional,
     merge,
     read_environment,
@@ -80,6 +89,27 @@ class ServiceSettings(BaseSettings):
         """Read only constructor arguments; `load_settings` gathers the other sources."""
         return (init_settings,)
 
+    @property
+    def listeners(self) -> list[Listener]:
+        """The addresses to listen on that are set."""
+        names = ("listen", "management_listen")
+        texts = {name: text for name in names if (text := getattr(self, name, None))}
+        return [
+            Listener(self.toml_table, name, parse_address(text)) for name, text in texts.items()
+        ]
+
+    def find_problems(self) -> Iterator[Problem]:
+        """Yield what is wrong with settings together, and with the files that they name."""
+        for name in type(self).model_fields:
+            group = getattr(self, name)
+            if isinstance(group, TlsSettings | UpstreamTlsSettings):
+                for setting, text in group.find_problems():
+                    yield self.problem(f"{name}.{setting}", text)
+
+    def problem(self, path: str, text: str) -> Problem:
+        """A problem with the setting at a dotted path."""
+        return Problem(self.toml_table, f"{describe_setting(self.toml_table, path)}: {text}")
+
 
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 
@@ -97,9 +127,30 @@ def _existing_file(path: Path) -> Path:
     return path
 
 
+def _private_file(path: Path) -> Path:
+    if exposure := find_exposure(path):
+        raise ValueError(exposure)
+    return path
+
+
+def _target(text: str) -> str:
+    if text.startswith(_RESOLVERS):
+        return text
+    if parse_address(text).port == 0:
+        raise ValueError(f"{text!r}: clients need the port of the server")
+    return text
+
+
+_RESOLVERS: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "xds:")
+
 ListenAddress = Annotated[str, AfterValidator(_address)]
 """host:port to listen on; port 0 selects a free port."""
+TargetAddress = Annotated[str, AfterValidator(_target)]
+"""host:port of a gRPC server, or a name with one of gRPC's resolvers, as in dns:///host:port."""
+LogLevel = Annotated[str, Field(pattern=r"^(?i:debug|info|warning|error|critical)$")]
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
+PrivateFile = Annotated[ExistingFile, AfterValidator(_private_file)]
+"""A file that other users cannot read."""
 KeyCacheSeconds = Annotated[float, Field(ge=0, le=30)]
 """How long a verified key of the control service is cached; 0 verifies it at each call."""
 
@@ -109,10 +160,17 @@ class TlsSettings(SettingsGroup):
 
     certificate_file: ExistingFile
     """PEM: the server's certificate, followed by the intermediate certificates."""
-    key_file: ExistingFile
-    """PEM: the private key of the certificate."""
+    key_file: PrivateFile
+    """PEM: the private key of the certificate. Only this user may read it."""
     client_ca_file: ExistingFile | None = None
     """PEM: the authorities for client certificates. If set, clients must present one (mTLS)."""
+
+    def find_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield files that cannot be used: the setting, and what is wrong."""
+        if problem := find_tls_problem(self.certificate_file, self.key_file):
+            yield problem
+        if self.client_ca_file and (text := find_authorities_problem(self.client_ca_file)):
+            yield "client_ca_file", text
 
 
 class ServiceTlsSettings(TlsSettings):
@@ -136,10 +194,17 @@ class UpstreamTlsSettings(SettingsGroup):
     """PEM: the authorities for the service's certificate. Unset: those of the system."""
     certificate_file: ExistingFile | None = None
     """PEM: the client certificate, if the service requires one (mTLS)."""
-    key_file: ExistingFile | None = None
-    """PEM: the private key of the certificate."""
+    key_file: PrivateFile | None = None
+    """PEM: the private key of the certificate. Only this user may read it."""
     server_name: str | None = None
     """The name in the service's certificate if it differs from the host of the target."""
+
+    def find_problems(self) -> Iterator[tuple[str, str]]:
+        """Yield files that cannot be used: the setting, and what is wrong."""
+        if problem := find_tls_problem(self.certificate_file, self.key_file):
+            yield problem
+        if self.ca_file and (text := find_authorities_problem(self.ca_file)):
+            yield "ca_file", text
 
 
 ScopeName = Literal["generate", "files", "files_read", "read", "inference", "admin_read", "admin"]
@@ -308,12 +373,13 @@ def load_settings(
     """Load the settings of one service: defaults, TOML file, environment, command line.
 
     Keys of `overrides` (command-line options) may be dotted paths, as in "engine.slots".
-    `environment` defaults to that of the process. Raises StartupError that lists all problems.
+    `environment` defaults to that of the process. Raises SettingsInvalid that lists all problems.
     """
     environ = os.environ if environment is None else environment
+    shared: list[str] = find_unknown_variables(environ, cls.env_prefix())
     problems: list[str] = []
     sources = [
-        read_toml(cls.toml_table, toml, problems),
+        read_toml(cls.toml_table, toml, problems, shared),
         read_environment(cls, cls.env_prefix(), environ, problems),
         read_overrides(overrides or {}),
     ]
@@ -324,9 +390,11 @@ def load_settings(
         settings = cls(**merged)
     except ValidationError as error:
         problems += describe_problems(cls, error, sources)
-    if problems:
-        head = f"The {cls.toml_table} settings have {len(problems)} problem(s):"
-        raise StartupError("\n  - ".join([head, *problems]))
+    if problems or shared:
+        raise SettingsInvalid(
+            [*(Problem("", text) for text in shared)]
+            + [Problem(cls.toml_table, text) for text in problems]
+        )
     return settings
 
 
@@ -371,19 +439,15 @@ def _toml_value(value: Any) -> str:
 def read_secret(path: Path) -> str:
     """Read a secret from a file, without the line end.
 
-    Raises StartupError if the file is unreadable, empty, or accessible to other users. The group
-    may read a file of another owner, such as root: Kubernetes and systemd hand secrets over so.
+    Raises StartupError if the file is unreadable, empty, or accessible to other users.
     """
     try:
-        status, text = path.stat(), path.read_text(encoding="utf-8").strip()
+        exposure, text = find_exposure(path), path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not text"
         raise StartupError(f"The secret file {path} cannot be read: {reason}") from error
-    handed_over = 0 if status.st_uid == os.geteuid() else stat.S_IRGRP
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~handed_over:
-        raise StartupError(
-            f"The secret file {path} is accessible to other users; run: chmod 600 {path}"
-        )
+    if exposure:
+        raise StartupError(f"The secret file {exposure}")
     if not text:
         raise StartupError(f"The secret file {path} is empty")
     return text

@@ -5,7 +5,7 @@ that the setting has in its source.
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,6 +15,22 @@ from pydantic import BaseModel, ValidationError
 
 TOML_TABLES: Final = ("inference", "control", "gateway")
 """The tables of a configuration file, one per service."""
+_COMMAND_VARIABLES: Final = frozenset(
+    f"CORRAL_{name}"
+    for name in (
+        "API_KEY",
+        "CA_FILE",
+        "CERTIFICATE_FILE",
+        "DATA_DIR",
+        "KEY_FILE",
+        "SERVICE_TOKEN_FILE",
+    )
+)
+"""Variables that belong to no service."""
+_REPOSITORY_VARIABLES: Final = frozenset(
+    f"CORRAL_{name}" for name in ("LLAMA_WHEEL", "LM_EVAL", "PEERS", "RECORD", "TRANSFORMERS")
+)
+"""Those of its recipes and tests, which start services too."""
 
 
 @dataclass
@@ -25,8 +41,9 @@ class Source:
     names: dict[tuple[str, ...], str] = field(default_factory=dict)
 
 
-def read_toml(table_name: str, path: Path | None, problems: list[str]) -> Source:
-    """Read the service's table of a configuration file; append what is wrong to `problems`."""
+def read_toml(table_name: str, path: Path | None, problems: list[str], shared: list[str]) -> Source:
+    """Read the service's table of a configuration file; append what is wrong with the table to
+    `problems`, and with the file to `shared`."""
     source = Source()
     if path is None:
         return source
@@ -34,9 +51,12 @@ def read_toml(table_name: str, path: Path | None, problems: list[str]) -> Source
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        problems.append(f"{path}: {reason}")
+        shared.append(f"{path}: {reason}")
         return source
-    problems += [f"{path}: unknown table [{name}]" for name in document.keys() - {*TOML_TABLES}]
+    shared += [
+        f"{path}: unknown table [{name}]{_suggest(name, TOML_TABLES)}"
+        for name in sorted(document.keys() - {*TOML_TABLES})
+    ]
     table = document.get(table_name, {})
     if not isinstance(table, dict):
         problems.append(f"{path}: [{table_name}] must be a table")
@@ -180,5 +200,23 @@ def _suggestion(cls: type[BaseModel], path: tuple[str, ...]) -> str:
     for key in path[:-1]:
         field = group.model_fields.get(key) if group else None
         group = group_type(field.annotation) if field else None
-    close = difflib.get_close_matches(path[-1], group.model_fields if group else (), n=1)
+    return _suggest(path[-1], group.model_fields if group else ())
+
+
+def _suggest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def find_unknown_variables(environment: Mapping[str, str], own_prefix: str) -> list[str]:
+    """Variables that begin with CORRAL_ and are those of no service and no command."""
+    prefixes = (own_prefix, *(f"CORRAL_{table.upper()}_" for table in TOML_TABLES))
+    return [
+        f"{name}: unknown variable{_suggest(name, _COMMAND_VARIABLES, 0.9)}; settings begin with"
+        f" {', '.join(prefixes[1:])}"
+        for name, text in sorted(environment.items())
+        if text
+        and name.startswith("CORRAL_")
+        and name not in _COMMAND_VARIABLES | _REPOSITORY_VARIABLES
+        and not name.startswith(prefixes)
+    ]

@@ -71,6 +71,7 @@ def test_the_environment_is_read_by_settings_alone() -> None:
 
 ENVIRONMENT_READERS = (
     "svc_kit/settings/groups.py",  # reads every setting
+    "svc_kit/lifecycle.py",  # NOTIFY_SOCKET of systemd
     "corral_cli/up/children.py",  # passes the environment to the services that it starts
     "inference_svc/engine_client/process.py",  # and to the engine, with malloc's variable
     "svc_kit/sandbox/process.py",  # passes the library path only

@@ -287,7 +287,7 @@ async def test_the_command_adds_lists_and_removes(place: Place) -> None:
     with run_inference(place.folder, {"model_hosts": [place.hub.host]}) as inference:
 
         def corral(*arguments: str) -> subprocess.CompletedProcess[str]:
-            command = [str(CORRAL), "models", "--target", inference.target, *arguments]
+            command = [str(CORRAL), "models", *arguments, "--target", inference.target]
             return subprocess.run(
                 command, env=clean_environment(), capture_output=True, text=True, check=False
             )

@@ -129,7 +129,7 @@ def test_changes_of_models_are_in_the_audit_log(
     url = hub.url("demo-Q8_0.gguf")
     pull(ollama, f"{url}?token=a hidden")
     ollama.post("pull", json={"model": f"{NAME}:IQ1_S"})
-    command = [str(CORRAL), "models", "--target", corral.target, "pin", "demo-Q8_0"]
+    command = [str(CORRAL), "models", "pin", "demo-Q8_0", "--target", corral.target]
     subprocess.run(command, env=clean_environment(), check=True, capture_output=True)
     ollama.post("copy", json={"source": url, "destination": "mine"})
     shown = ollama.get(f"{corral.url}/admin/models").text

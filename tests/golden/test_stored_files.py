@@ -62,7 +62,7 @@ def test_a_folder_of_stored_bytes_belongs_to_the_installation_that_it_names(
 def test_cached_adapters_are_found_by_their_digest(tmp_path: Path) -> None:
     """They are not downloaded again; unfinished downloads are removed."""
     cached = write(tmp_path / "d1.gguf")
-    unfinished = write(tmp_path / "incoming-1")
+    unfinished = write(tmp_path / "incoming-0123456789abcdef")
 
     cache = AdapterCache(tmp_path, 1)
     cache.open()
@@ -73,16 +73,17 @@ def test_cached_adapters_are_found_by_their_digest(tmp_path: Path) -> None:
 
 def test_crash_markers_of_adapters_are_files(tmp_path: Path) -> None:
     """An upgraded service does not load an adapter that crashed the engine."""
-    write(tmp_path / "d1.blamed")
-    write(tmp_path / "d2.loading")
-    write(tmp_path / "d3.loading")
-    write(tmp_path / "d3.suspect")
+    digests = [letter * 64 for letter in "abc"]
+    write(tmp_path / f"{digests[0]}.blamed")
+    write(tmp_path / f"{digests[1]}.loading")
+    write(tmp_path / f"{digests[2]}.loading")
+    write(tmp_path / f"{digests[2]}.suspect")
 
     marker = CrashMarker(tmp_path)
     marker.open()
 
-    assert [marker.is_blamed(digest) for digest in ("d1", "d2", "d3")] == [True, False, True]
-    assert (tmp_path / "d2.suspect").exists()
+    assert [marker.is_blamed(digest) for digest in digests] == [True, False, True]
+    assert (tmp_path / f"{digests[1]}.suspect").exists()
 
 
 def test_the_frontend_id_is_stored_in_a_file(tmp_path: Path) -> None:

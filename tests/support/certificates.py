@@ -33,6 +33,7 @@ class Pair:
         for path, content in zip(paths, (self.certificate, self.key), strict=True):
             new = path.with_suffix(".new")
             new.write_bytes(content)
+            new.chmod(0o600)
             new.replace(path)
         return paths
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,14 +11,18 @@ import pytest
 MIB = 1024 * 1024
 
 
-@contextmanager
-def mount_disk(folder: Path, size_mib: int) -> Iterator[Path]:
+def mount_disk(folder: Path, size_mib: int) -> AbstractContextManager[Path]:
     """Mount a file system of this size; skips the test where that is not allowed."""
+    return mount(folder / "disk", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs")
+
+
+@contextmanager
+def mount(disk: Path, *words: str) -> Iterator[Path]:
+    """Mount at a new folder; skips the test where that is not allowed."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a file system; a simulated full disk is tested elsewhere")
-    disk = folder / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "tmpfs", str(disk)]
+    mount = ["mount", *words, str(disk)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this machine does not allow mounts")
     try:

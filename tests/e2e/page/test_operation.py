@@ -59,7 +59,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
     ):
         secrets = []
         for scopes in (("inference", "admin"), ("inference",)):
-            words = ["keys", "create", "--target", corral.control, "--service-token-file"]
+            words = ["keys", "create", "--control", corral.control, "--service-token-file"]
             words.append(str(folder / "data" / "service-token"))
             for scope in scopes:
                 words += ["--scope", scope]

@@ -40,13 +40,13 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
 
 async def corral_batch(running: RunningBatches, *arguments: Any) -> Result:
     """Run `corral batch`."""
-    words = ["--target", running.control.target, *map(str, arguments)]
+    words = [*map(str, arguments), "--control", running.control.target]
     return await asyncio.to_thread(CliRunner().invoke, batch, words)
 
 
 async def corral_jobs(running: RunningBatches, *arguments: str) -> Result:
     """Run `corral jobs` with the service token."""
-    access = ("--target", running.control.target)
+    access = ("--control", running.control.target)
     token = ("--service-token-file", str(running.control.folder / "token"))
     return await asyncio.to_thread(CliRunner().invoke, jobs, [*arguments, *access, *token])
 
@@ -142,7 +142,7 @@ async def test_dead_jobs_are_listed_and_retried(running: RunningBatches) -> None
 @pytest.mark.parametrize("command", [["list"], ["watch", "batch_1"]])
 def test_an_unreachable_server_is_reported_with_a_remedy(command: list[str]) -> None:
     """`watch` does not wait for a server that was never reached."""
-    result = CliRunner().invoke(batch, ["--target", "127.0.0.1:1", *command])
+    result = CliRunner().invoke(batch, [*command, "--control", "127.0.0.1:1"])
 
     assert result.exit_code == 1
     assert "no server answers at 127.0.0.1:1" in result.output
@@ -177,7 +177,7 @@ def test_watch_reconnects_to_a_server_that_disconnects() -> None:
     batch_rpc.add_BatchServiceServicer_to_server(servicer, server)
     target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    watched = CliRunner().invoke(batch, ["--target", target, "watch", "batch_1"])
+    watched = CliRunner().invoke(batch, ["watch", "batch_1", "--control", target])
     server.stop(None).wait()
 
     assert watched.exit_code == 0

@@ -1,5 +1,6 @@
 """`corral doctor`: what it finds on machines where something is wrong."""
 
+import asyncio
 import json
 import os
 import socket
@@ -12,14 +13,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from prometheus_client import CollectorRegistry
 
 from control_svc.config import ControlSettings
 from corral_cli.__main__ import cli
 from corral_cli.doctor import installation_checks, machine_checks
-from corral_cli.doctor.findings import Level
+from corral_cli.doctor.findings import Finding, Level
+from corral_cli.up.running import LOCK_NAME, Running, read_running, write_addresses
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from inference_svc.models.sources import BUNDLED_PATH
+from svc_kit.local_files import lock_folder
+from svc_kit.management import ManagementServer
+from svc_kit.metrics import ProcessMetrics
+from svc_kit.network import Address
+from svc_kit.settings.checks import Listener
 from svc_kit.settings.groups import load_settings
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -50,6 +58,7 @@ def write_certificate(folder: Path, end: datetime) -> tuple[Path, Path]:
             serialization.NoEncryption(),
         )
     )
+    key_path.chmod(0o600)
     return path, key_path
 
 
@@ -92,12 +101,62 @@ def test_a_port_is_an_error_only_if_another_program_has_it() -> None:
         listen = f"127.0.0.1:{server.getsockname()[1]}"
         overrides = {"listen": listen, "management_listen": "none"}
         settings = load_settings(GatewaySettings, overrides=overrides)
+        running = Running("process 1", {("gateway", "listen"): listen}, {})
+        server.settimeout(0.1)
 
-        (other,) = installation_checks.check_ports("gateway", settings, is_own=False)
-        (own,) = installation_checks.check_ports("gateway", settings, is_own=True)
+        (other,) = installation_checks.check_ports("gateway", settings, None)
+        (own,) = installation_checks.check_ports("gateway", settings, running)
 
     assert (other.level, own.level) == (Level.ERROR, Level.OK)
     assert "is in use: stop the process" in other.message
+    assert own.message == f"{listen} is used by this installation"
+
+
+def test_a_running_installation_is_read_from_its_lock(tmp_path: Path) -> None:
+    """With the ports that it chose; a lock file that nobody holds says nothing."""
+    address = Address("127.0.0.1", 28080)
+    with lock_folder(tmp_path, LOCK_NAME, holder="x", remedy="y"):
+        write_addresses(tmp_path, [Listener("gateway", "listen", address)], {})
+        running = read_running(tmp_path)
+        findings = {each.check: each.message for each in check_all(tmp_path)}
+
+    assert running is not None
+    assert running.addresses == {("gateway", "listen"): "127.0.0.1:28080"}
+    assert findings["running"].startswith(f"`corral up` (process {os.getpid()} on ")
+    assert findings["running"].endswith("): gateway on 127.0.0.1:28080")
+    assert read_running(tmp_path) is None
+    assert "running" not in {each.check for each in check_all(tmp_path)}
+
+
+def check_all(data_dir: Path) -> list[Finding]:
+    """Check an installation with this data folder and free ports."""
+    config = data_dir / "corral.toml"
+    listen = 'listen = "127.0.0.1:0"\nmanagement_listen = "none"\n'
+    tables = [f"[{name}]\n{listen}" for name in ("gateway", "control", "inference")]
+    config.write_text("".join(tables) + f'data_dir = "{data_dir}"\n')
+    return list(installation_checks.check_installation(config))
+
+
+async def test_a_service_of_an_installation_that_is_not_this_one_is_a_warning() -> None:
+    """Its settings do not say whose it is, so nothing is claimed."""
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, service="gateway", version="1")
+    server = ManagementServer(listen="127.0.0.1:0", registry=registry, is_ready=never)
+    await server.start()
+    listen = {"listen": "127.0.0.1:0", "management_listen": str(server.address)}
+    settings = load_settings(GatewaySettings, overrides=listen)
+    ports = installation_checks.check_ports
+
+    gateway = await asyncio.to_thread(lambda: list(ports("gateway", settings, None)))
+    await server.close()
+
+    assert [finding.level for finding in gateway] == [Level.OK, Level.WARNING]
+    assert "a Corral gateway runs on this machine" in gateway[1].message
+
+
+async def never() -> bool:
+    """A service that is not ready."""
+    return False
 
 
 def test_a_data_folder_must_be_writable_and_have_room(tmp_path: Path) -> None:
@@ -108,20 +167,6 @@ def test_a_data_folder_must_be_writable_and_have_room(tmp_path: Path) -> None:
     assert check("x", tmp_path / "new/data", 1.0).level is Level.OK
     assert check("x", tmp_path / "new/data", 1e18).level is Level.ERROR
     assert check("x", tmp_path / "file/data", 1.0).level is Level.ERROR
-
-
-def test_a_service_token_must_be_secret(tmp_path: Path) -> None:
-    """A missing one is an error only where the settings name it."""
-    token = tmp_path / "service-token"
-    check = installation_checks.check_token
-
-    assert [finding.level for finding in check(token)] == []
-    assert [finding.level for finding in check(token, is_needed=True)] == [Level.ERROR]
-    token.write_text("secret")
-    token.chmod(0o644)
-    assert [finding.level for finding in check(token)] == [Level.ERROR]
-    token.chmod(0o600)
-    assert [finding.level for finding in check(token)] == [Level.OK]
 
 
 def test_a_model_must_fit_in_memory(tmp_path: Path) -> None:
@@ -151,13 +196,13 @@ def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
 def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
     """SQLite is created when it is needed."""
     sqlite = load_settings(ControlSettings, overrides={"data_dir": tmp_path})
-    assert installation_checks.check_database(sqlite, is_running=False).level is Level.OK
+    assert installation_checks.check_database(sqlite).level is Level.OK
 
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     url = f"postgresql://corral:x@127.0.0.1:{port}/corral"
     settings = load_settings(ControlSettings, overrides={"database_url": url, "data_dir": tmp_path})
-    finding = installation_checks.check_database(settings, is_running=False)
+    finding = installation_checks.check_database(settings)
 
     assert finding.level is Level.ERROR
     assert "corral:x@" not in finding.message

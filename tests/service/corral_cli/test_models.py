@@ -87,7 +87,7 @@ def servicer() -> ScriptedServer:
 
 def run(target: str, *arguments: str) -> Result:
     """Run `corral models`."""
-    return CliRunner().invoke(models, ["--target", target, *arguments])
+    return CliRunner().invoke(models, [*arguments, "--target", target])
 
 
 def test_the_list_is_a_table(target: str) -> None:

@@ -31,7 +31,7 @@ class Served:
         access = ["--service-token-file", str(self.running.folder / "token")]
         if credential is not None:
             access = ["--api-key", credential]
-        words = [*map(str, arguments), "--target", self.running.target, *access]
+        words = [*map(str, arguments), "--control", self.running.target, *access]
         return CliRunner().invoke(cli, words, env={"CORRAL_API_KEY": None})
 
     def output(self, *arguments: str) -> str:
@@ -140,11 +140,11 @@ def test_the_audit_log_lists_acts(served: Served) -> None:
 
 def test_without_a_credential_the_error_says_how_to_create_the_first_key(served: Served) -> None:
     """With the service token, since there is no key yet."""
-    words = ["projects", "list", "--target", served.running.target]
+    words = ["projects", "list", "--control", served.running.target]
     result = CliRunner().invoke(cli, words, env={"CORRAL_API_KEY": None})
 
     assert result.exit_code == 1
-    assert "on the server, --service-token-file FILE (service-token in" in result.output
+    assert "on the server, --data-dir FOLDER, whose service token" in result.output
 
 
 def test_creating_a_key_warns_if_keys_are_not_required(tmp_path: Path) -> None:

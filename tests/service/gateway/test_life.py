@@ -107,7 +107,7 @@ async def probe_readiness(gateway: Loopback) -> int:
 
 
 async def test_a_drain_lets_running_streams_finish() -> None:
-    """New connections are refused, and the probe fails."""
+    """New requests get 503, also on new connections, and the probes fail."""
     fake, stop, gate = FakeInference(), asyncio.Event(), asyncio.Event()
     fake.script = Script(gate=gate, gate_at=1)
     async with (
@@ -115,28 +115,48 @@ async def test_a_drain_lets_running_streams_finish() -> None:
         run_gateway_until(
             stop, fake, management_listen=LOOPBACK, control_target=str(control.address)
         ) as gateway,
+        gateway.client() as client,
         open_connection(gateway.address) as connection,
     ):
         await connection.request(CHAT, BODY | {"stream": True})
         before = await probe_readiness(gateway)
         stop.set()
-        await wait_until_refused(gateway)
+        while (await client.post(CHAT, json=BODY)).status_code == 200:
+            pass
+        async with gateway.client() as late:
+            refused = await late.post(CHAT, json=BODY)
         draining = await probe_readiness(gateway)
         gate.set()
         events = await connection.chunks()
 
     assert (before, draining) == (200, 503)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
     assert events[-1] == b"data: [DONE]\n\n"
 
 
-async def wait_until_refused(gateway: Loopback) -> None:
-    """Wait until the gateway refuses connections."""
-    while True:
-        try:
-            async with open_connection(gateway.address):
-                pass
-        except ConnectionError:
-            return
+async def test_requests_are_accepted_during_the_drain_delay() -> None:
+    """While the probes fail already, so that load balancers have time to notice."""
+    stop = asyncio.Event()
+    async with (
+        run_inference_service(FakeInference()) as control,
+        run_gateway_until(
+            stop,
+            FakeInference(),
+            management_listen=LOOPBACK,
+            control_target=str(control.address),
+            drain_delay_s=2,
+        ) as gateway,
+        gateway.client() as client,
+    ):
+        assert await probe_readiness(gateway) == 200
+        stop.set()
+        while await probe_readiness(gateway) == 200:
+            pass
+        ready, chat = await client.get("/ready"), await client.post(CHAT, json=BODY)
+
+    assert (ready.status_code, ready.json()["error"]["code"]) == (503, "draining")
+    assert (chat.status_code, chat.headers["connection"]) == (200, "close")
 
 
 async def test_a_stream_after_the_grace_period_ends_with_an_error() -> None:

@@ -2,9 +2,13 @@
 
 import asyncio
 import signal
+import socket
 import sys
+from pathlib import Path
 
 import pytest
+
+from svc_kit.lifecycle import notify_systemd
 
 PROGRAM = """
 import asyncio
@@ -19,6 +23,24 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_systemd_hears_of_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_abstract: bool
+) -> None:
+    """By a file or an abstract socket; without one, or if nobody listens, nothing happens."""
+    notify_systemd("READY=1")
+    name = f"@corral-test-{tmp_path}" if is_abstract else str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    notify_systemd("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(name.replace("@", "\0", 1))
+        manager.settimeout(5)
+        notify_systemd("STOPPING=1")
+        state = manager.recv(100)
+
+    assert state == b"STOPPING=1"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -21,6 +21,7 @@ from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
 from svc_kit.auth.keys import SettingsKeys, hash_key
 from svc_kit.settings.groups import load_settings
+from svc_kit.settings.sources import find_unknown_variables
 
 PRINT_DATA = {
     *("audit", "backup", "check", "config check", "doctor"),
@@ -61,6 +62,21 @@ def test_every_listing_can_be_read_by_a_program() -> None:
     assert listings.keys() >= PRINT_DATA
     for words, command in listings.items():
         assert "--json" in [name for option in command.params for name in option.opts], words
+
+
+def test_the_variables_of_options_are_known() -> None:
+    """A service refuses unknown variables, so it could not start beside one that is not listed."""
+    groups = [cli, *(each for each in cli.commands.values() if isinstance(each, click.Group))]
+    every = [*groups, *(command for _, command in commands(cli))]
+    names = {
+        variable: "1"
+        for command in every
+        for option in command.params
+        if isinstance(variable := option.envvar, str) and variable.startswith("CORRAL_")
+    }
+
+    assert "CORRAL_API_KEY" in names
+    assert find_unknown_variables(names, "CORRAL_GATEWAY_") == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,8 @@ def test_an_empty_address_is_refused() -> None:
         result = CliRunner().invoke(cli, [*words.split(), name, ""])
 
         assert result.exit_code == 2
-        assert f"Invalid value for '{name}': it is empty" in result.output
+        assert f"Invalid value for '{name}'" in result.output
+        assert "it is empty" in result.output
 
 
 def test_an_adapter_flag_is_split_at_the_first_equals_sign() -> None:
@@ -309,7 +326,7 @@ def test_a_batch_file_without_a_url_is_refused(tmp_path: Path, text: str) -> Non
     """Before a server is called."""
     file = tmp_path / "requests.jsonl"
     file.write_text(text)
-    result = CliRunner().invoke(cli, ["batch", "--target", "127.0.0.1:1", "submit", str(file)])
+    result = CliRunner().invoke(cli, ["batch", "submit", str(file), "--control", "127.0.0.1:1"])
 
     assert result.exit_code == 1
     assert "requests.jsonl is not a request with a" in result.output
@@ -322,9 +339,9 @@ def test_ports_are_reserved_while_the_services_are_supervised(tmp_path: Path) ->
 
     async def supervise(plan: Plan) -> None:
         nonlocal num_reserved
-        for address in plan.listeners:
+        for listener in plan.listeners:
             with socket.socket() as connection, pytest.raises(OSError, match="in use"):
-                connection.bind((address.host, address.port))
+                connection.bind((listener.address.host, listener.address.port))
             num_reserved += 1
 
     any_port = "127.0.0.1:0"

@@ -165,6 +165,40 @@ async def test_deleting_missing_blobs_is_no_error(blobs: BlobStore) -> None:
     assert await all_keys(blobs) == {kept}
 
 
+OTHERS = ("notes", "ab/notes", f"ab/{'AB' * 16}", f"ab/{'cd' * 16}", "suspensions/notes")
+
+
+async def test_what_others_store_beside_is_neither_listed_nor_deleted(
+    blobs: BlobStore, url: str | None, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By the sweeper, by keys of rows that are none, and by suspensions of deletions."""
+    if url is None:
+        for name in OTHERS:
+            (tmp_path / "blobs" / name).parent.mkdir(exist_ok=True)
+            (tmp_path / "blobs" / name).write_bytes(b"x")
+    else:
+        client = request.getfixturevalue("bucket").client
+        for name in OTHERS:
+            key = f"{tmp_path.name}/files/{name}"
+            client.put_object(Bucket="corral-test", Key=key, Body=b"x")
+    key = await store(blobs, b"ours")
+    listed = await all_keys(blobs)
+    await blobs.suspend_deletions("20200101T000000.000000Z", 60)
+    await blobs.suspend_deletions("20200101T000000.000000Z", 0)
+    await blobs.delete([key, *OTHERS, *(f"../blobs/{name}" for name in OTHERS), "../x", "/x"])
+
+    if url is None:
+        left = [name for name in OTHERS if (tmp_path / "blobs" / name).exists()]
+    else:
+        prefix = f"{tmp_path.name}/files/"
+        objects = client.list_objects_v2(Bucket="corral-test", Prefix=prefix)["Contents"]
+        names = {each["Key"].removeprefix(prefix) for each in objects}
+        left = [name for name in OTHERS if name in names]
+    assert listed == {key}
+    assert left == list(OTHERS)
+    assert await all_keys(blobs) == set()
+
+
 async def test_a_store_belongs_to_one_database(
     url: str | None, tmp_path: Path, blobs: BlobStore
 ) -> None:
@@ -272,7 +306,7 @@ async def test_ended_suspensions_are_removed_by_the_next(
     blobs: BlobStore, url: str | None, tmp_path: Path
 ) -> None:
     """They would be read at each deletion."""
-    await blobs.suspend_deletions("killed", 1e-6)
+    await blobs.suspend_deletions("20200101T000000.000000Z", 1e-6)
     await blobs.suspend_deletions("next", 60)
     if url is None:
         names = [path.name for path in (tmp_path / "blobs" / "suspensions").iterdir()]

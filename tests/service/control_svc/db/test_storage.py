@@ -22,7 +22,7 @@ from control_svc.files.queries import delete_expired_files
 from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
-from svc_kit.lifecycle import StartupError
+from svc_kit.lifecycle import StartupError, StartupOutage
 from tests.support.control import SetClock
 from tests.support.postgres import create_database, execute, fetch_value
 
@@ -205,9 +205,19 @@ async def test_orphans_are_deleted_while_the_database_is_full(
     ],
 )
 async def test_options_of_a_url_are_checked(tmp_path: Path, options: str, problem: str) -> None:
-    """With valid options the connection is tried, and refused."""
-    with pytest.raises(StartupError, match=problem):
+    """With valid options the connection is tried, and refused, which may change."""
+    with pytest.raises((StartupOutage, ValueError), match=problem):
         await start(tmp_path, f"postgresql://nobody@127.0.0.1:1/x?{options}")
+
+
+async def test_a_postgres_database_that_does_not_exist_is_no_outage(
+    tmp_path: Path, postgres: str
+) -> None:
+    """It would be missing at the next start too."""
+    with pytest.raises(StartupError, match='database "nowhere" does not exist') as failed:
+        await start(tmp_path, re.sub(r"/test_\w+\?", "/nowhere?", postgres))
+
+    assert not isinstance(failed.value, StartupOutage)
 
 
 @pytest.mark.parametrize("state", ["55P03", "57014"])

@@ -392,7 +392,7 @@ async def test_a_projector_that_was_replaced_is_refused(media_pair: Pairs, tmp_p
 
 def test_a_folder_of_vectors_is_private_and_deleted(tmp_path: Path) -> None:
     """Folders that killed processes left are deleted with the next; those in use are not."""
-    abandoned = tmp_path / "corral-media-abandoned"
+    abandoned = tmp_path / "corral-media-killed_1"
     abandoned.mkdir()
     (abandoned / "lock").touch()
     (abandoned / "0.f32").touch()

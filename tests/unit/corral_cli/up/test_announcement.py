@@ -9,7 +9,7 @@ from corral.inference.v1 import model_pb2
 
 from corral_cli.up.announcement import Announcement, describe
 from svc_kit.network import Address
-from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
+from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings, default_data_dir
 
 MODEL = model_pb2.Model(
     name="demo-chat",
@@ -34,7 +34,7 @@ ANNOUNCEMENT = Announcement(
 def make_tls(folder: Path) -> TlsSettings:
     """Files of a certificate."""
     for name in ("tls.crt", "tls.key"):
-        (folder / name).touch()
+        (folder / name).touch(mode=0o600)
     return TlsSettings(certificate_file=folder / "tls.crt", key_file=folder / "tls.key")
 
 
@@ -46,6 +46,15 @@ def test_addresses_model_and_sizes_are_printed() -> None:
     assert "http://127.0.0.1:8080/v1" in text
     assert "gRPC        127.0.0.1:50051" in text
     assert "8 slots of 2,048 tokens (25 MB of KV cache), 2 compute thread(s)" in text
+
+
+def test_a_service_that_is_away_is_named_in_the_first_line() -> None:
+    """With the reason."""
+    text = replace(ANNOUNCEMENT, away={"control": "exited with code 75: x"}).text()
+
+    assert text.startswith(
+        "Corral is ready after 2.3 s, without control: it exited with code 75: x"
+    )
 
 
 def test_the_curl_command_is_valid_shell_syntax() -> None:
@@ -73,13 +82,10 @@ def test_the_curl_command_has_a_key_if_the_server_requires_one() -> None:
 
 def test_the_command_that_creates_the_first_key_is_printed_if_keys_are_required() -> None:
     """It uses the service token."""
-    required = replace(ANNOUNCEMENT, needs_key=True, token_file=Path("/data/service-token"))
+    required = replace(ANNOUNCEMENT, needs_key=True, require_keys=True, data_dir=Path("/my data"))
 
     assert "keys create" not in ANNOUNCEMENT.text()
-    assert (
-        "keys create --target 127.0.0.1:50052 --service-token-file /data/service-token"
-        in required.text()
-    )
+    assert "keys create --data-dir '/my data'\n" in required.text()
 
 
 def test_a_hint_to_a_real_model_is_printed_for_the_bundled_one() -> None:
@@ -90,12 +96,13 @@ def test_a_hint_to_a_real_model_is_printed_for_the_bundled_one() -> None:
     assert "tiny model" not in replace(ANNOUNCEMENT, models=[other]).text()
 
 
-def test_the_chat_command_has_a_target_unless_it_is_the_default() -> None:
-    """The default is that of `corral chat`."""
-    moved = replace(ANNOUNCEMENT, inference=Address("127.0.0.1", 50151))
+def test_the_chat_command_names_the_data_folder_unless_it_is_the_default() -> None:
+    """Commands find the services of the default one by themselves."""
+    default = replace(ANNOUNCEMENT, data_dir=default_data_dir({}))
+    moved = replace(ANNOUNCEMENT, data_dir=Path("/second"))
 
-    assert ANNOUNCEMENT.chat_command().endswith("corral chat")
-    assert moved.chat_command().endswith("corral chat --target 127.0.0.1:50151")
+    assert default.chat_command().endswith("corral chat")
+    assert moved.chat_command().endswith("corral chat --data-dir /second")
 
 
 def test_commands_for_services_with_tls_have_its_options(tmp_path: Path) -> None:
@@ -108,7 +115,8 @@ def test_commands_for_services_with_tls_have_its_options(tmp_path: Path) -> None
         tls=tls.model_copy(update={"client_ca_file": tls.certificate_file}),
         inference_tls=UpstreamTlsSettings(),
         control_tls=UpstreamTlsSettings(ca_file=tls.certificate_file, server_name="c", **files),
-        token_file=tmp_path / "the token",
+        require_keys=True,
+        data_dir=default_data_dir({}),
     )
 
     assert shlex.split(announced.curl_command())[1:7] == [
@@ -118,8 +126,8 @@ def test_commands_for_services_with_tls_have_its_options(tmp_path: Path) -> None
     assert (flag, chat) == ("--ca-file", ["chat"])
     assert shlex.split(announced.create_key_command())[1:] == [
         *("--ca-file", f"{tmp_path}/tls.crt", "--certificate-file", f"{tmp_path}/tls.crt"),
-        *("--key-file", f"{tmp_path}/tls.key", "keys", "create", "--target", "c:50052"),
-        *("--service-token-file", f"{tmp_path}/the token"),
+        *("--key-file", f"{tmp_path}/tls.key", "keys", "create"),
+        *("--data-dir", str(default_data_dir({}))),
     ]
 
 

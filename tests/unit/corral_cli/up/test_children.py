@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from corral_cli.up.children import environment_variables, make_service
 from svc_kit.network import Address
 
@@ -28,8 +30,11 @@ async def never() -> bool:
     return False
 
 
-def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
-    """The environment has the overrides."""
+def test_the_command_has_the_configuration_file_and_the_lifeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The environment has the overrides, and not systemd's socket: `corral up` is its service."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     service = make_service(
         "gateway",
         variables={"CORRAL_GATEWAY_LISTEN": "127.0.0.1:2"},
@@ -44,3 +49,4 @@ def test_the_command_has_the_configuration_file_and_the_lifeline() -> None:
         *("--config", "corral.toml", "--lifeline", "7"),
     ]
     assert (service.environment or {})["CORRAL_GATEWAY_LISTEN"] == "127.0.0.1:2"
+    assert "NOTIFY_SOCKET" not in (service.environment or {})

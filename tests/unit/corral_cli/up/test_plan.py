@@ -109,15 +109,6 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
         Plan.make(flags)
 
 
-def test_one_address_for_two_listeners_is_refused(tmp_path: Path) -> None:
-    """The check of the ports alone would not find it."""
-    address = str(parse_address("127.0.0.1:28080"))
-    plan = Plan.make(UpFlags(data_dir=tmp_path, listen=address, inference_listen=address))
-
-    with pytest.raises(StartupError, match="configured for two listeners"):
-        plan.check_ports()
-
-
 def test_a_default_management_port_in_use_is_replaced(tmp_path: Path) -> None:
     """A second Corral can start on the same machine."""
     first = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
@@ -138,7 +129,7 @@ def test_an_invalid_configuration_file_is_refused(tmp_path: Path) -> None:
 def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
     """Other machines may be served then."""
     plan = Plan.make(UpFlags(data_dir=tmp_path, listen="0.0.0.0:0", require_keys=True))
-    plan.check_access()
+    plan.check_settings()
 
     assert all(settings.require_keys for settings in plan.by_service.values())
 
@@ -159,16 +150,6 @@ def test_the_inference_service_connects_to_the_control_service(tmp_path: Path) -
     plan = Plan.make(flags)
     assert plan.inference.control_target == plan.control.listen
     assert Plan.make(replace(flags, config=config)).inference.control_target is None
-
-
-def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
-    """Unless the settings allow it."""
-    open_flags = UpFlags(data_dir=tmp_path, listen="0.0.0.0:0")
-    config = write_config(tmp_path, "[gateway]\nallow_keyless = true\n")
-
-    with pytest.raises(StartupError, match="no API key is configured"):
-        Plan.make(open_flags).check_access()
-    Plan.make(replace(open_flags, config=config)).check_access()
 
 
 @pytest.mark.parametrize(

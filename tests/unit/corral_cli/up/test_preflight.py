@@ -1,10 +1,10 @@
-"""Checks of models, and creation of the service token, before a service starts."""
+"""Creation of the service token before a service starts."""
 
 from pathlib import Path
 
 import pytest
 
-from corral_cli.up.children import check_models, ensure_token
+from corral_cli.up.children import ensure_token
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import read_secret
 
@@ -36,33 +36,3 @@ def test_an_unwritable_folder_is_reported_with_the_file(tmp_path: Path) -> None:
 
     with pytest.raises(StartupError, match=r"cannot write .*service-token"):
         ensure_token(tmp_path / "file" / "service-token")
-
-
-def test_the_bundled_model_passes() -> None:
-    """It is part of the package."""
-    check_models(["bundled", "again=bundled"])
-
-
-@pytest.mark.parametrize("source", ["hf:owner/only", "a=bundled"])
-def test_an_invalid_model_is_reported_as_one_line(source: str) -> None:
-    """An incomplete reference, a duplicate name."""
-    with pytest.raises(StartupError) as failure:
-        check_models(["a=bundled", source])
-
-    assert "\n" not in str(failure.value)
-
-
-def test_an_invalid_file_is_reported_with_its_path(tmp_path: Path) -> None:
-    """Its header is read. Without another model nothing can be served."""
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF but not really")
-    (problem,) = check_models([str(broken), "bundled"])
-
-    assert str(broken) in problem
-    with pytest.raises(StartupError, match=str(broken)):
-        check_models([str(broken)])
-
-
-def test_a_remote_model_is_not_downloaded() -> None:
-    """Only its reference is checked; the service downloads it."""
-    check_models(["hf:owner/repo/file.gguf"])

@@ -20,7 +20,7 @@ from corral_cli.up.supervisor import (
     describe_exit,
 )
 
-# A child that writes its pid to a file, and its name when it receives SIGTERM.
+# A child that writes its pid to a file, and its name when it receives SIGTERM or SIGHUP.
 CHILD = """
 import pathlib, signal, sys
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
@@ -30,7 +30,12 @@ def stop(*_):
         file.write(name + " ")
     sys.exit(0)
 
+def reload(*_):
+    with (folder / "reloaded").open("a") as file:
+        file.write(name + " ")
+
 signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGHUP, reload)
 with (folder / "pids").open("a") as file:
     file.write(str(__import__("os").getpid()) + " ")
 while True:
@@ -144,22 +149,6 @@ async def test_services_stop_in_the_reverse_order_of_their_start(tmp_path: Path)
     assert stopped(tmp_path) == ["gateway", "inference"]
 
 
-async def test_a_service_that_exits_before_it_is_ready_is_not_restarted(tmp_path: Path) -> None:
-    """Usually its settings are wrong. The other services are stopped."""
-    waiting = asyncio.Event()
-
-    async def is_ready() -> bool:
-        await waiting.wait()
-        return False
-
-    bad = Service("gateway", lambda _: [sys.executable, "-c", SHORT_LIVED], is_ready)
-    supervisor = Supervisor([make_service(tmp_path), bad], lambda _: None)
-
-    with pytest.raises(ServiceFailed, match="gateway could not start: it exited with code 3"):
-        await supervisor.run(asyncio.Event(), do_nothing)
-    assert all(has_exited(pid) for pid in pids(tmp_path))
-
-
 async def test_too_many_failures_in_a_row_stop_the_supervisor(tmp_path: Path) -> None:
     """With one message."""
     reports: list[str] = []
@@ -176,29 +165,47 @@ async def test_too_many_failures_in_a_row_stop_the_supervisor(tmp_path: Path) ->
 
 
 async def test_a_service_that_is_not_vital_is_restarted_without_limit(tmp_path: Path) -> None:
-    """`on_ready` runs without it, and the other services continue."""
+    """`on_ready` runs without it, and the other services continue: its database is away."""
     reports: list[str] = []
     vital = make_service(tmp_path)
     fixed = tmp_path / "fixed"
-    script = f"import pathlib\nif not pathlib.Path({str(fixed)!r}).exists(): raise SystemExit(3)\n"
+    script = f"import pathlib\nif not pathlib.Path({str(fixed)!r}).exists(): raise SystemExit(75)\n"
     control_folder = tmp_path / "control"
     control_folder.mkdir()
     control = replace(
         make_service(control_folder, "control", script=script + CHILD), is_vital=False
     )
 
+    supervisor = Supervisor([vital, control], reports.append, FAST_RESTARTS)
+
     async def fix() -> None:
+        assert supervisor.away.keys() == {"control"}
+        assert "what it needs is not available" in supervisor.away["control"]
         await wait_until(lambda: len(reports) > FAST_RESTARTS.failures_allowed + 1)
         fixed.touch()
         await wait_until(lambda: "control is back" in reports)
 
-    await run_until(Supervisor([vital, control], reports.append, FAST_RESTARTS), fix)
+    await run_until(supervisor, fix)
 
     assert reports[0] == (
-        "control exited with code 3; restarting it in 0.01 s"
-        " (the other services continue without it)"
+        "control exited with code 75: what it needs is not available (see its message above);"
+        " restarting it in 0.01 s (the other services continue without it)"
     )
+    assert supervisor.away == {}
     assert len(pids(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("is_vital", [True, False])
+async def test_a_service_whose_settings_cannot_work_stops_the_start(
+    tmp_path: Path, is_vital: bool
+) -> None:
+    """Also one without which the others could continue: it would never start."""
+    bad = replace(make_service(tmp_path / "none", "control", script=SHORT_LIVED), is_vital=is_vital)
+    supervisor = Supervisor([make_service(tmp_path), bad], lambda _: None, FAST_RESTARTS)
+
+    with pytest.raises(ServiceFailed, match="control could not start: it exited with code 3"):
+        await supervisor.run(asyncio.Event(), do_nothing)
+    assert all(has_exited(pid) for pid in pids(tmp_path))
 
 
 async def test_a_long_run_resets_the_count_of_failures(tmp_path: Path) -> None:
@@ -297,13 +304,16 @@ async def test_child_processes_of_a_dead_service_are_killed(tmp_path: Path) -> N
     assert all(has_exited(pid) for pid in pids(tmp_path)[:2])
 
 
-def start_supervisor(folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a supervisor process with two services that watch its lifeline."""
+def start_supervisor(folder: Path, terminal: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a supervisor process with two services that watch its lifeline, in a session of its
+    own: without a terminal, or with the one of a file descriptor."""
     child = "from corral_cli.up.parent_watch import exit_with_parent\n" + CHILD.replace(
         "while True", "exit_with_parent(int(sys.argv[3]), 0.2)\nwhile True"
     )
     program = f"""
-import asyncio, pathlib, sys
+import asyncio, fcntl, pathlib, sys, termios
+if {terminal is not None}:
+    fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0)
 from corral_cli.up.supervisor import Service, Supervisor, run_until_signalled
 
 async def is_ready():
@@ -319,13 +329,18 @@ def service(name):
 services = [service("inference"), service("gateway")]
 asyncio.run(run_until_signalled(Supervisor(services, print), nothing))
 """
-    return subprocess.Popen([sys.executable, "-c", program])
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        start_new_session=True,
+        pass_fds=[] if terminal is None else [terminal],
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_stops_everything_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM, Ctrl-C and a closed terminal: the gateway first, with exit code 0."""
-    program = start_supervisor(tmp_path)
+    terminal = os.openpty()
+    program = start_supervisor(tmp_path, terminal[1])
     await wait_until(lambda: len(pids(tmp_path)) == 2)
 
     program.send_signal(number)
@@ -333,6 +348,25 @@ async def test_a_signal_stops_everything_in_order(tmp_path: Path, number: signal
     assert await asyncio.to_thread(program.wait) == 0
     assert stopped(tmp_path) == ["gateway", "inference"]
     assert all(has_exited(pid) for pid in pids(tmp_path))
+    for end in terminal:
+        os.close(end)
+
+
+async def test_without_a_terminal_sighup_is_passed_to_the_services(tmp_path: Path) -> None:
+    """To those that are ready: they read their settings again, and go on."""
+    program = start_supervisor(tmp_path)
+    await wait_until(lambda: len(pids(tmp_path)) == 2)
+
+    def have_reloaded() -> bool:
+        program.send_signal(signal.SIGHUP)  # again, as it is not for services that are not ready
+        file = tmp_path / "reloaded"
+        return file.exists() and set(file.read_text().split()) == {"gateway", "inference"}
+
+    await wait_until(have_reloaded)
+    program.terminate()
+
+    assert await asyncio.to_thread(program.wait) == 0
+    assert len(pids(tmp_path)) == 2
 
 
 async def test_children_exit_when_the_supervisor_is_killed(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ async def test_wrong_bytes_and_broken_streams_leave_no_file(
         await cache.store("voice", sha256(b"abc"), 3, broken, ())
     assert list((tmp_path / "cache").iterdir()) == []
 
-    (tmp_path / "cache" / "incoming-1").write_bytes(b"a")
+    (tmp_path / "cache" / "incoming-0123456789abcdef").write_bytes(b"a")
     cache.open()
     assert list((tmp_path / "cache").iterdir()) == []
 

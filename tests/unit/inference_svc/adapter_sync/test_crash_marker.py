@@ -4,6 +4,8 @@ from pathlib import Path
 
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 
+GOOD, BAD = "a" * 64, "b" * 64
+
 
 def open_marker(folder: Path) -> CrashMarker:
     """The crash marker of a frontend that starts."""
@@ -16,11 +18,11 @@ def test_a_frontend_that_is_killed_once_blames_no_adapter(tmp_path: Path) -> Non
     """The cause may be unrelated; a later successful load removes the suspicion."""
     for _ in range(2):
         marker = open_marker(tmp_path)
-        marker.begin("good")
+        marker.begin(GOOD)
         marker = open_marker(tmp_path)
-        assert not marker.is_blamed("good")
-        marker.begin("good")
-        marker.end("good")
+        assert not marker.is_blamed(GOOD)
+        marker.begin(GOOD)
+        marker.end(GOOD)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -29,25 +31,25 @@ def test_an_adapter_loading_when_two_frontends_end_is_blamed(tmp_path: Path) -> 
     """Until a retry is requested, which starts the count again."""
     for _ in range(2):
         marker = open_marker(tmp_path)
-        marker.begin("good")
-        marker.end("good")
-        marker.begin("bad")
+        marker.begin(GOOD)
+        marker.end(GOOD)
+        marker.begin(BAD)
     later = open_marker(tmp_path)
 
-    assert (later.is_blamed("good"), later.is_blamed("bad")) == (False, True)
-    assert open_marker(tmp_path).is_blamed("bad")
-    later.allow_retry("bad")
-    later.begin("bad")
-    assert not open_marker(tmp_path).is_blamed("bad")
+    assert (later.is_blamed(GOOD), later.is_blamed(BAD)) == (False, True)
+    assert open_marker(tmp_path).is_blamed(BAD)
+    later.allow_retry(BAD)
+    later.begin(BAD)
+    assert not open_marker(tmp_path).is_blamed(BAD)
 
 
 def test_an_engine_crash_blames_the_adapter_at_once(tmp_path: Path) -> None:
     """The frontend still runs and knows the cause."""
     marker = open_marker(tmp_path)
-    marker.begin("bad")
-    marker.blame("bad")
+    marker.begin(BAD)
+    marker.blame(BAD)
 
-    assert marker.is_blamed("bad")
+    assert marker.is_blamed(BAD)
 
 
 def test_disk_errors_do_not_fail_a_load(tmp_path: Path) -> None:

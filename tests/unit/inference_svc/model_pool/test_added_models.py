@@ -8,13 +8,15 @@ import pytest
 
 from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.added_models import AddedModelsService
-from inference_svc.model_pool.added_models_file import AddedModel
+from inference_svc.model_pool.added_models_file import AddedModel, write_file_list
 from inference_svc.model_pool.catalog import ModelEntry
+from inference_svc.models.sources import DownloadFile
 from svc_kit.errors import ModelExists, ModelLoadFailed, ModelLoading, ModelNotFound
 from tests.support.gguf_files import write_model
 from tests.support.pooled import PoolHarness
 
 STORED = Path(__file__).resolve().parents[3] / "golden" / "added_models.json"
+UNUSED = "0123456789abcdef" * 2
 ALIAS = "hf.co/o/r:Q4_K_M"
 
 
@@ -30,7 +32,10 @@ def added(tmp_path: Path, harness: PoolHarness) -> AddedModelsService:
     file of "own" is missing. In the folder of downloads is one that no model uses."""
     stored = STORED.read_text().replace("hf:o/r/m.gguf@c0ffee", "https://other.test/m.gguf")
     (tmp_path / "added_models.json").write_text(stored)
-    (tmp_path / "models" / "added" / "unused").mkdir(parents=True)
+    unused = tmp_path / "models" / "added" / UNUSED
+    write_file_list(unused, [DownloadFile(source="hf:o/r/x.gguf@c0ffee", name="x.gguf")])
+    for name in ("x.gguf", "x.gguf.part", "x.gguf.etag", "files.json.0123abcd.part"):
+        (unused / name).touch()
 
     async def load_adapter(model: ModelEntry, path: Path) -> None:
         raise AssertionError(f"{model.name} has no adapter {path}")
@@ -68,7 +73,7 @@ async def test_models_that_cannot_be_used_any_more_are_failed_until_they_are_rem
             harness[name]
     await added.close()
 
-    assert not (tmp_path / "models" / "added" / "unused").exists()
+    assert not (tmp_path / "models" / "added" / UNUSED).exists()
 
 
 async def test_names_are_given_once(

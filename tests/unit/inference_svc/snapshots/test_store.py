@@ -4,6 +4,7 @@ import fcntl
 import os
 import stat
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,7 @@ def test_only_regular_files_are_opened(path: Path, kind: str) -> None:
 def test_unfinished_files_of_a_crash_are_deleted(path: Path) -> None:
     """By the next process; finished files stay."""
     (snapshot,) = _save(_store(path))
-    unfinished = path / "snap_0.unfinished"
+    unfinished = path / f"{new_snapshot_id()}.unfinished"
     unfinished.touch()
     store = _store(path)
     _save(store)
@@ -196,9 +197,10 @@ def test_a_file_that_another_process_deletes_is_skipped(
     """Between listing the files and reading their sizes."""
     store = _store(path)
     deleted, snapshot = _save(store, 2)
-    files = sorted(path.glob("snap_*.snapshot"))
+    with os.scandir(path) as listed:
+        entries = list(listed)
     store.drop([deleted.snapshot_id])
-    monkeypatch.setattr(Path, "glob", lambda *_: iter(files))
+    monkeypatch.setattr(os, "scandir", lambda *_: nullcontext(entries))
 
     assert store.usage == FolderUsage(1, file_bytes(snapshot))
     store.save(snapshot, STATE)
@@ -222,10 +224,20 @@ def test_a_huge_sparse_file_is_not_read_into_memory(path: Path) -> None:
     assert peak < 1 << 20
 
 
+def test_a_file_named_as_the_key_is_not_replaced(path: Path) -> None:
+    """It may be of somebody else; the error names it."""
+    path.mkdir(parents=True)
+    (path / "key").write_bytes(b"-----BEGIN PRIVATE KEY-----")
+    with pytest.raises(StorageFailed, match="has not 32 bytes"):
+        _save(_store(path))
+
+    assert (path / "key").read_bytes() == b"-----BEGIN PRIVATE KEY-----"
+
+
 def test_without_their_key_snapshots_are_foreign(path: Path) -> None:
     """New snapshots use a new key."""
     (snapshot,) = _save(_store(path))
-    (path / "key").write_bytes(b"short")
+    (path / "key").unlink()
     store = _store(path)
     with pytest.raises(SnapshotCorrupt, match="foreign"), store.open(snapshot.snapshot_id):
         pass

@@ -1,0 +1,159 @@
+"""Checks of the settings of models, before the service starts. Nothing is downloaded.
+
+The headers of local models are read. Memory is planned, which imports llama.cpp, only where it
+could be too little.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
+from inference_svc.machine import available_memory_bytes
+from inference_svc.model_pool.added_models_file import read_added_models
+from inference_svc.models.metadata import ModelFile
+from inference_svc.models.placement import LoadPolicy
+from inference_svc.models.sources import RemoteFile, resolve_models
+from svc_kit.errors import ModelTooLarge
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.checks import Problem
+
+MEMORY_REMEDY: Final = "Ask for fewer slots or a shorter context, or let models load on demand"
+
+
+class CheckedModels(NamedTuple):
+    """The models of the settings, and what is wrong with them."""
+
+    files: Sequence[ModelFile]
+    remote: frozenset[str]
+    """Names of those that are downloaded at the start. Their files have a problem here."""
+    problems: Sequence[Problem]
+
+    @property
+    def unusable(self) -> Sequence[ModelFile]:
+        """The models that will not be served."""
+        return [file for file in self.files if file.problem and file.name not in self.remote]
+
+
+def check_models(settings: InferenceSettings, *, is_running: bool = False) -> CheckedModels:
+    """Check the models of the settings. `is_running`: this installation is in memory already, so
+    that the models must fit into all memory instead of what is free. Blocks.
+    """
+    try:
+        files = resolve_models(settings.models, _refuse_download)
+    except StartupError as error:
+        return CheckedModels([], frozenset(), [settings.problem("models", str(error))])
+    remote = frozenset(file.name for file in files if file.problem.startswith(_NOT_HERE))
+    checked = CheckedModels(files, remote, list(_find_name_problems(settings, files)))
+    if len(checked.unusable) == len(files):
+        problems = [*checked.problems, settings.problem("models", files[0].problem)]
+        return checked._replace(problems=problems)
+    if not checked.problems and _may_lack_memory(settings, files):
+        return checked._replace(problems=list(_find_memory_problem(settings, files, is_running)))
+    return checked
+
+
+def find_unknown_names(
+    setting: str, names: Iterable[str], files: Sequence[ModelFile]
+) -> Iterator[str]:
+    """Yield what is wrong with names of models in a setting."""
+    models = {file.name for file in files}
+    for name in names:
+        if name not in models:
+            yield f"{setting}: no model is called {name!r}; there are {', '.join(sorted(models))}"
+
+
+def find_embedding_problem(
+    name: str, settings: InferenceSettings, checked: CheckedModels
+) -> str | None:
+    """Why a model cannot embed the files of vector stores; None if it can."""
+    for file in checked.unusable:
+        if file.name == name:
+            return file.problem
+    added = read_added_models(settings.data_dir / "added_models.json")
+    names = {file.name for file in checked.files} | added.models.keys() | added.aliases.keys()
+    names |= {alias for model in settings.per_model.values() for alias in model.aliases}
+    if name in names:
+        return None
+    return f"the inference service has no model {name!r}; there are {', '.join(sorted(names))}"
+
+
+_NOT_HERE: Final = "downloaded at the start: "
+
+
+def _refuse_download(remote: RemoteFile) -> Path:
+    raise StartupError(f"{_NOT_HERE}{remote}")
+
+
+def _find_name_problems(
+    settings: InferenceSettings, files: Sequence[ModelFile]
+) -> Iterator[Problem]:
+    for setting in ("per_model", "turn_formats"):
+        for text in find_unknown_names(setting, getattr(settings, setting), files):
+            yield settings.problem(setting, text.removeprefix(f"{setting}: "))
+    owners = {file.name: file.name for file in files}
+    for name, model in settings.per_model.items():
+        for alias in model.aliases:
+            if (owner := owners.setdefault(alias, name)) != name:
+                text = f"the name {alias!r} is given to {owner!r} and to {name!r}"
+                yield settings.problem("per_model", text)
+
+
+def _may_lack_memory(settings: InferenceSettings, files: Sequence[ModelFile]) -> bool:
+    """Whether the plan of memory may fail: it was limited, a size was asked for, or files are
+    large."""
+    sized: list[EngineSettings | ModelSettings] = [settings.engine, *settings.per_model.values()]
+    if settings.pool.memory_mib or any(each.slots or each.context_tokens for each in sized):
+        return True
+    size_bytes = sum(file.size_bytes for file in files if not file.problem)
+    return size_bytes > available_memory_bytes() // 2
+
+
+def _find_memory_problem(
+    settings: InferenceSettings, files: Sequence[ModelFile], is_running: bool
+) -> Iterator[Problem]:
+    # Imported here because it takes a second, and most settings do not need it.
+    from inference_svc.llama import library
+    from inference_svc.model_pool.catalog import Catalog
+    from inference_svc.model_pool.discovery import make_entry
+    from inference_svc.model_pool.lifecycle import plan_start
+    from inference_svc.model_pool.pool import read_memory
+    from inference_svc.models.device_memory import DeviceBytes
+
+    if is_running and library.can_use_gpu():
+        return  # its memory is in use, and how much it has is not known
+    models = [settings.per_model.get(file.name, ModelSettings()) for file in files]
+    entries = [
+        make_entry(file, model, settings, _refuse_download)
+        for file, model in zip(files, models, strict=True)
+    ]
+    loaded = [each for each in entries if each.policy is LoadPolicy.START and not each.file.problem]
+    memory = asyncio.run(read_memory(settings.pool, Catalog(entries)))
+    if is_running:
+        all_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        budget = settings.pool.memory_mib
+        memory = replace(
+            memory,
+            budget_bytes=all_bytes if budget is None else budget << 20,
+            available=lambda: DeviceBytes(all_bytes),
+        )
+    try:
+        plan_start(loaded, memory)
+    except ModelTooLarge as error:
+        yield settings.problem(
+            _size_setting(settings, error.model), f"{error.message} {MEMORY_REMEDY}"
+        )
+
+
+def _size_setting(settings: InferenceSettings, model: str) -> str:
+    """The setting that makes a model too large."""
+    own = settings.per_model.get(model, ModelSettings())
+    if own.context_tokens or own.slots:
+        return "per_model"
+    engine = settings.engine
+    if engine.context_tokens or engine.slots:
+        return "engine.context_tokens" if engine.context_tokens else "engine.slots"
+    return "models" if settings.pool.memory_mib is None else "pool.memory_mib"

@@ -1,0 +1,93 @@
+"""Settings that change while a service runs: they are read again on SIGHUP."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Generic
+
+from svc_kit.lifecycle import StartupError
+from svc_kit.logs import set_log_level
+from svc_kit.settings.groups import ServiceSettings, SettingsT
+
+log = logging.getLogger(__name__)
+Apply = Callable[[SettingsT], Awaitable[None]]
+"""Makes a service use the new settings. Raises StartupError if it cannot."""
+
+
+def has_terminal() -> bool:
+    """Whether the process has a terminal, whose end sends SIGHUP too. Then the signal stops it."""
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDWR))
+        return True
+    return False
+
+
+def ignore_hangup() -> None:
+    """Ignore SIGHUP in a process without a terminal until a `SettingsReloader` runs."""
+    if not has_terminal():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class SettingsReloader(Generic[SettingsT]):
+    """Reads the settings of a service again, and applies those that can change while it runs.
+
+    `read` loads and validates them, and raises StartupError. `apply` has a function for each of
+    those settings, by name; `log_level` needs none. Changes of others are logged as warnings.
+    """
+
+    def __init__(
+        self,
+        settings: SettingsT,
+        read: Callable[[], SettingsT],
+        apply: Mapping[str, Apply[SettingsT]],
+    ) -> None:
+        self._settings = settings
+        self._read = read
+        self._apply = {"log_level": _apply_log_level, **apply}
+
+    async def run(self) -> None:
+        """Reload at each SIGHUP, until cancelled. Do nothing in a process with a terminal."""
+        if has_terminal():
+            return
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
+        try:
+            while True:
+                await asked.wait()
+                asked.clear()
+                await self.reload()
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+
+    async def reload(self) -> None:
+        """Read and apply the settings once. If they have mistakes, nothing changes."""
+        try:
+            read = await asyncio.to_thread(self._read)
+        except StartupError as error:
+            log.error("the settings were not reloaded: %s", error)
+            return
+        names = type(read).model_fields
+        changed = [each for each in names if getattr(read, each) != getattr(self._settings, each)]
+        applied, refused = [], []
+        for name in changed:
+            if (apply := self._apply.get(name)) is None:
+                refused.append(name)
+                continue
+            try:
+                await apply(read)
+            except StartupError as error:
+                log.error("the setting %s was not reloaded: %s", name, error)
+                continue
+            applied.append(name)
+        new = {name: getattr(read, name) for name in applied}
+        self._settings = self._settings.model_copy(update=new)
+        log.info("reloaded the settings; changed: %s", ", ".join(applied) or "none")
+        if refused:
+            log.warning("these settings change at the next start only: %s", ", ".join(refused))
+
+
+async def _apply_log_level(settings: ServiceSettings) -> None:
+    set_log_level(settings.model_dump()["log_level"])

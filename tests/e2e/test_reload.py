@@ -1,0 +1,76 @@
+"""SIGHUP makes a running Corral read its settings again."""
+
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.model_kinds import write_model_of_kind
+from tests.support.services import MODEL, Corral, corral_up
+
+pytestmark = pytest.mark.e2e
+
+BEFORE = """
+[gateway]
+[inference]
+models = ["bundled"]
+[control]
+"""
+AFTER = """
+[gateway]
+log_level = "debug"
+allowed_hosts = ["corral.example"]
+max_requests = 7
+[inference]
+models = ["bundled", "second=MODEL"]
+[control]
+prices = { "*" = { prompt = 1, completion = 2 } }
+"""
+
+
+def test_changed_settings_take_effect_without_a_restart(tmp_path: Path) -> None:
+    """Hosts, prices, the level of the log and the list of models; what cannot change is named, and
+    a file with a mistake changes nothing."""
+    model = write_model_of_kind("window", tmp_path / "second.gguf")
+    config = tmp_path / "corral.toml"
+    config.write_text(BEFORE)
+    with corral_up(tmp_path, "--config", config) as corral:
+        before = (status(corral, "corral.example"), models(corral))
+        config.write_text(AFTER.replace("MODEL", str(model)))
+        reload(corral)
+        corral.program.wait_for_line(r"start only: max_requests")
+        corral.program.wait_for_line(r"changed: models")
+        corral.program.wait_for_line(r"changed: prices")
+        after = (status(corral, "corral.example"), models(corral))
+        config.write_text(BEFORE.replace("[gateway]", "[gateway]\nnothing = 1"))
+        reload(corral)
+        corral.program.wait_for_line(r"(?s)were not reloaded: .*nothing")
+        corral.program.wait_for_line(r"model second is not in the settings any more")
+        refused, so_far = status(corral, "corral.example"), corral.program.bookmark()
+        config.write_text(BEFORE)
+        reload(corral)
+        corral.program.wait_for_line(r"changed: allowed_hosts, log_level", after=so_far)
+        at_last = (status(corral, "corral.example"), models(corral))
+
+    assert before == (403, {MODEL})
+    assert after == (200, {MODEL, "second"})
+    assert refused == 200
+    assert at_last == (403, {MODEL})
+
+
+def reload(corral: Corral) -> None:
+    """Send the signal to the supervisor."""
+    corral.program.signal(signal.SIGHUP)
+
+
+def status(corral: Corral, host: str) -> int:
+    """The status of a request with this Host header."""
+    url = f"{corral.url}/v1/models"
+    return httpx.get(url, headers={"host": host}, trust_env=False, timeout=30).status_code
+
+
+def models(corral: Corral) -> set[str]:
+    """The names of the models."""
+    listed = httpx.get(f"{corral.url}/v1/models", trust_env=False, timeout=30).json()
+    return {each["id"] for each in listed["data"]}

@@ -1,0 +1,80 @@
+"""Settings that are read again while a service runs."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gateway.config import GatewaySettings
+from svc_kit.lifecycle import StartupError
+from svc_kit.settings.reloader import SettingsReloader
+
+
+@pytest.fixture(autouse=True)
+def _log_level() -> Iterator[None]:
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
+def reloader(
+    read: Callable[[], GatewaySettings], applied: list[GatewaySettings]
+) -> SettingsReloader[GatewaySettings]:
+    """A reloader that can apply hosts, unless one is "refused"."""
+
+    async def apply(settings: GatewaySettings) -> None:
+        if "refused" in settings.allowed_hosts:
+            raise StartupError("that host is refused")
+        applied.append(settings)
+
+    return SettingsReloader(GatewaySettings(), read, {"allowed_hosts": apply})
+
+
+async def test_only_what_has_changed_is_applied(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and other changes are named each time."""
+    caplog.set_level(logging.INFO)
+    applied: list[GatewaySettings] = []
+    changed = GatewaySettings(allowed_hosts=("a",), log_level="debug", max_requests=7)
+    reloaded = reloader(lambda: changed, applied)
+
+    await reloaded.reload()
+    await reloaded.reload()
+
+    assert applied == [changed]
+    assert logging.getLogger().level == logging.DEBUG
+    assert [record.getMessage() for record in caplog.records] == [
+        "reloaded the settings; changed: allowed_hosts, log_level",
+        "these settings change at the next start only: max_requests",
+        "reloaded the settings; changed: none",
+        "these settings change at the next start only: max_requests",
+    ]
+
+
+async def test_settings_with_mistakes_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """They are logged, and can be corrected."""
+    applied: list[GatewaySettings] = []
+
+    def read() -> GatewaySettings:
+        raise StartupError("2 problems")
+
+    await reloader(read, applied).reload()
+
+    assert applied == []
+    assert caplog.messages == ["the settings were not reloaded: 2 problems"]
+
+
+async def test_a_setting_that_cannot_be_applied_is_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """At the next signal: it counts as unchanged."""
+    applied: list[GatewaySettings] = []
+    hosts = ["refused"]
+    reloaded = reloader(lambda: GatewaySettings(allowed_hosts=tuple(hosts)), applied)
+
+    await reloaded.reload()
+    hosts[0] = "a"
+    await reloaded.reload()
+
+    assert [each.allowed_hosts for each in applied] == [("a",)]
+    assert "the setting allowed_hosts was not reloaded: that host is refused" in caplog.messages
