@@ -54,10 +54,8 @@ def list_models(inference: Connection, as_json: bool) -> None:
     )
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        return [
-            *format_table(_HEADER, map(_row, models)),
-            *(f"{each.name}: {each.problem}" for each in models if each.problem),
-        ]
+        problems = (f"{each.name}: {each.problem}" for each in models if each.problem)
+        return [*format_table(_HEADER, map(_row, models)), *problems]
 
     print_list(listed, as_json, lines)
 
