@@ -120,7 +120,8 @@ def test_every_metric_of_dashboard_and_rules_exists(monitored: Monitored) -> Non
     named = {name for text in [*EXPRESSIONS, *rules] for name in METRIC.findall(text)}
 
     assert len(named) > 40
-    assert named - exported - {"corral_tls_certificate_expiry_timestamp_seconds"} == set()
+    of_tls = {f"corral_tls_certificate_{name}" for name in ("expiry_timestamp_seconds", "refused")}
+    assert named - exported - of_tls == set()
 
 
 def test_every_panel_can_be_queried(monitored: Monitored) -> None:
