@@ -108,7 +108,7 @@ class Reconciler:
 
     async def explain(self, error: DomainError) -> DomainError:
         """The error for a caller whose model is not known here, which may be an adapter that has
-        been registered: why it cannot be loaded, or an error that can be retried.
+        been registered: an error that can be retried, unless it cannot be loaded.
 
         The control service is asked, because the adapter may have been registered a moment ago, and
         because the process that is followed may have stopped. While it cannot be reached, nobody
@@ -126,7 +126,7 @@ class Reconciler:
             return error
         failed = self._failures.get(desired.id)
         if failed is not None and not isinstance(failed[1], _RETRYABLE):
-            return failed[1]
+            return error  # a retry would not help; its state has the reason
         return ModelLoading(model=name)
 
     async def _look_up(self) -> DesiredState:
