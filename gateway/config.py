@@ -82,6 +82,10 @@ class GatewaySettings(ServiceSettings):
     body_limit_bytes: Annotated[int, Field(ge=1024, le=1024 * MIB)] = 32 * MIB
     """Maximum size of a request body that is not a form, including pictures and files in base64. A
     larger body gets 413."""
+    body_memory_bytes: Annotated[int, Field(ge=2048)] = 512 * MIB
+    """Memory for the bodies of more than 256 KiB of all requests, until their responses have ended;
+    twice `body_limit_bytes` if that is more. A project gets at most half of it. Further requests
+    wait, and get 429 after `receive_timeout_s`."""
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long a client may take to send the head of a request, and then its body; for a form with
     a file, how long it may send nothing."""

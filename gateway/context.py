@@ -21,7 +21,7 @@ from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
-from gateway.http.json_body import read_body
+from gateway.http.json_body import JsonBodies
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
     LINE_HEADERS,
@@ -57,6 +57,7 @@ class AppContext:
     control: ControlClient
     active_calls: ActiveCalls
     stored_files: StoredFileReader
+    bodies: JsonBodies
     fingerprint: str
 
     @classmethod
@@ -80,11 +81,6 @@ class AppContext:
         """Authenticate a WebSocket. Repeated for each response, since a key can be revoked."""
         method = "GET /v1/responses"
         return await self.authentication.identify(websocket, method, Scope.INFERENCE)
-
-    async def read_body(self, request: Request) -> bytes:
-        """Read JSON text. Raises as `gateway.http.json_body.read_body`."""
-        settings = self.settings
-        return await read_body(request, settings.body_limit_bytes, settings.receive_timeout_s)
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""
@@ -182,11 +178,11 @@ parameters are resolved in order: nothing is read for a caller who is not authen
 
 
 async def _json_object(request: Request) -> dict[str, Any]:
-    return parse_object(await AppContext.of(request).read_body(request))
+    return await AppContext.of(request).bodies.read(request, parse_object)
 
 
 async def _json_array(request: Request) -> list[Any]:
-    return parse_array(await AppContext.of(request).read_body(request))
+    return await AppContext.of(request).bodies.read(request, parse_array)
 
 
 JsonObject = Annotated[dict[str, Any], Depends(_json_object)]

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dialects.shared.parameters import ParameterReport
 from gateway.http.errors import error_response
+from gateway.http.large_bodies import release
 from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
 from svc_kit.errors import DomainError, InternalError, QueueFull
@@ -121,6 +122,7 @@ class RequestMiddleware:
         finally:
             self._num_running -= 1
             self._metrics.in_flight.set(self._num_running)
+            release(scope)
             self._report(scope, response, span)
 
     def _start_span(self, scope: Scope) -> Span:
