@@ -96,7 +96,8 @@ class GatewaySettings(ServiceSettings):
     """Maximum number of connections from one IPv4 address or IPv6 /64 network. Further ones get 429
     and are closed. "none" disables the limit, for a proxy in front with more."""
     max_requests: Annotated[int, Field(ge=1)] = 1024
-    """Maximum number of concurrent HTTP requests. Further requests get 429."""
+    """Maximum number of concurrent HTTP requests. Further requests get 429, unless their project
+    has less than its share: the maximum divided by the number of projects that have requests."""
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0
     """Interval of comments in an idle event stream, so that proxies keep it open."""
     unread_limit_s: Annotated[float, Field(gt=0)] = 60.0

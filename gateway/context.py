@@ -22,6 +22,7 @@ from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
 from gateway.http.json_body import JsonBodies
+from gateway.http.running_requests import count_for_project
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
     LINE_HEADERS,
@@ -73,14 +74,19 @@ class AppContext:
         await self.inference.check_serving()
 
     async def identify(self, request: Request, scope: Scope) -> Caller:
-        """Authenticate the caller of a request, who must have a scope."""
+        """Authenticate the caller of a request, who must have a scope. Raises
+        QueueFull if the caller's project has too many requests."""
         method = f"{request.method} {request.url.path}"
-        return await self.authentication.identify(request, method, scope)
+        return await self._identify(request, method, scope)
 
     async def identify_socket(self, websocket: WebSocket) -> Caller:
         """Authenticate a WebSocket. Repeated for each response, since a key can be revoked."""
-        method = "GET /v1/responses"
-        return await self.authentication.identify(websocket, method, Scope.INFERENCE)
+        return await self._identify(websocket, "GET /v1/responses", Scope.INFERENCE)
+
+    async def _identify(self, connection: HTTPConnection, method: str, scope: Scope) -> Caller:
+        caller = await self.authentication.identify(connection, method, scope)
+        count_for_project(connection.scope, caller.principal.project)
+        return caller
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""
