@@ -19,6 +19,10 @@ MAX_CONTAINERS: Final = 2**17
 """Arrays and objects of a text. A conversation of 10,000 messages with calls of tools has half."""
 MAX_VALUES: Final = 5 * 2**18
 """All values of a text: the longest list of tokens has 2**20."""
+MAX_MEMBERS: Final = 2**18
+"""Members of all objects of a text."""
+MAX_STRINGS: Final = 2**19
+"""Strings of a text, names of members included."""
 _COUNTED_BYTES: Final = 2 * MAX_CONTAINERS
 """Shorter texts have fewer arrays, objects and values than any limit."""
 _SLICE_BYTES: Final = 64 * 1024
@@ -40,6 +44,8 @@ class StructureCount:
         """All brackets outside of strings; braces are written as brackets."""
         self._num_containers = 0
         self._num_values = 0
+        self._num_members = 0
+        self._num_quotes = 0
 
     def add(self, piece: bytes) -> None:
         """Count the next piece. Raises TooLong if the text has too many."""
@@ -77,8 +83,12 @@ class StructureCount:
         self._brackets += brackets
         self._num_containers += brackets.count(b"[")
         self._num_values += outside.count(b",")
+        self._num_members += outside.count(b":")
+        self._num_quotes += len(parts) - 1
         for number, limit, unit in (
             (self._num_containers, MAX_CONTAINERS, "arrays and objects"),
+            (self._num_members, MAX_MEMBERS, "members"),
+            (self._num_quotes // 2, MAX_STRINGS, "strings"),
             (self._num_values + self._num_containers, MAX_VALUES, "values"),
         ):
             if number > limit:

@@ -88,7 +88,7 @@ class RequestTracker:
         """Admit the choices of one request. Return its stream and its position in the queue (0 is
         next). Raises `QueueFull`; then nothing was admitted."""
         position = max(0, len(self.live) - self.slots)
-        self._check_queue(requests, position)
+        self.check_queue([_waiting(request) for request in requests])
         ids = tuple(islice(self._ids, len(requests)))
         stream = OutputStream(
             requests[0].request_id,
@@ -105,19 +105,19 @@ class RequestTracker:
         self._idle.clear()
         return stream, position
 
-    def _check_queue(self, requests: Sequence[SequenceRequest], position: int) -> None:
-        waiting = len(self.live) + len(requests) - self.slots
+    def check_queue(self, new: Sequence[Waiting]) -> None:
+        """Raise `QueueFull` unless sequences with these prompt tokens may be admitted."""
+        waiting = len(self.live) + len(new) - self.slots
         if waiting <= 0:
             return  # all have slots, although `Started` may not have arrived for the last ones
         queue = [_waiting(item.request) for item in self.live.values() if item.is_waiting]
-        new = [_waiting(request) for request in requests]
         queued, added = (sum(each.amount for each in part) for part in (queue, new))
         self._limits.check(
             queue,
             new,
             requests=waiting if self.live else 0,  # a single request is always accepted
             tokens=queued + added if queued else 0,
-            retry_after=self._mean_age_s() * (1 + position / max(self.slots, 1)),
+            retry_after=self._mean_age_s() * (1 + max(waiting - len(new), 0) / max(self.slots, 1)),
         )
 
     def _mean_age_s(self) -> float:
