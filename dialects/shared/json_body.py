@@ -19,7 +19,7 @@ MAX_CONTAINERS: Final = 2**17
 """Arrays and objects of a text. A conversation of 10,000 messages with calls of tools has half."""
 MAX_VALUES: Final = 5 * 2**18
 """All values of a text: the longest list of tokens has 2**20."""
-MAX_MEMBERS: Final = 2**18
+MAX_MEMBERS_OF_TEXT: Final = 2**18
 """Members of all objects of a text."""
 MAX_STRINGS: Final = 2**19
 """Strings of a text, names of members included."""
@@ -87,7 +87,7 @@ class StructureCount:
         self._num_quotes += len(parts) - 1
         for number, limit, unit in (
             (self._num_containers, MAX_CONTAINERS, "arrays and objects"),
-            (self._num_members, MAX_MEMBERS, "members"),
+            (self._num_members, MAX_MEMBERS_OF_TEXT, "members"),
             (self._num_quotes // 2, MAX_STRINGS, "strings"),
             (self._num_values + self._num_containers, MAX_VALUES, "values"),
         ):
@@ -131,14 +131,14 @@ def check_depth(raw: bytes) -> None:
 
 
 def _parse(raw: bytes) -> Any:
-    structure = StructureCount()
-    structure.add(raw)
+    if len(raw) > _COUNTED_BYTES:
+        StructureCount().add(raw)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(field=None, problem=str(error)) from None
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
-        structure.check_depth()
+        check_depth(raw)
     return value
 
 

@@ -209,14 +209,12 @@ class _Place:
         knows."""
         number = len(value)
         if self.members and type(value) is dict:
-            if number <= MAX_MEMBERS:
-                return
             if self.is_open:
                 limit, field = MAX_MEMBERS, format_path(path) or "body"
                 raise TooLong(field=field, length=number, limit=limit, unit="members")
-            unknown = next(name for name in value if name not in self.members)
-            raise UnknownField(field=format_path((*path, unknown)))
-        if self.max_items is not None and number > self.max_items:
+            for unknown in (name for name in value if name not in self.members):
+                raise UnknownField(field=format_path((*path, unknown)))
+        elif self.max_items is not None and number > self.max_items:
             raise TooLong(field=format_path(path), length=number, limit=self.max_items)
 
 
@@ -241,7 +239,8 @@ def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
     """Apply the policies and limits at a place to a value. Returns `value` itself if nothing
     changes."""
     if type(value) is list:
-        place.check_size(value, path)
+        if len(value) > MAX_MEMBERS:  # Pydantic checks shorter ones
+            place.check_size(value, path)
         items = place.inner.get(_ITEMS)
         if items is None or not value or type(value[0]) not in (dict, list):
             return value  # as it is for long lists of tokens
@@ -249,7 +248,8 @@ def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
         return value if all(map(operator.is_, pruned, value)) else pruned
     if type(value) is not dict:
         return value
-    place.check_size(value, path)
+    if len(value) > MAX_MEMBERS:
+        place.check_size(value, path)
     for model, names in place.models:
         if (names is None or not names.isdisjoint(value)) and _is_of(model, value):
             value = _apply(model, value, path)

@@ -20,6 +20,8 @@ from dialects.openai.responses.requests import parse_response
 from dialects.shared import json_body
 from dialects.shared.json_body import (
     MAX_CONTAINERS,
+    MAX_MEMBERS_OF_TEXT,
+    MAX_STRINGS,
     MAX_VALUES,
     StructureCount,
     is_small,
@@ -56,6 +58,14 @@ def brackets(value: Any) -> str:
     return f"[{''.join(map(brackets, children))}]"
 
 
+def members(value: Any) -> int:
+    """The members of all objects in a value."""
+    if not isinstance(value, dict | list):
+        return 0
+    children = value.values() if isinstance(value, dict) else value
+    return len(value) * isinstance(value, dict) + sum(map(members, children))
+
+
 def commas(value: Any) -> int:
     """The commas between the values of a value."""
     if not isinstance(value, dict | list):
@@ -77,6 +87,7 @@ def test_structure_is_counted_outside_of_strings_in_pieces_of_any_size(
 
     assert structure._brackets.decode() == brackets(value)
     assert structure._num_values == commas(value)
+    assert structure._num_members == members(value)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +95,11 @@ def test_structure_is_counted_outside_of_strings_in_pieces_of_any_size(
     [
         (orjson.dumps({"messages": [MESSAGE] * 1_000_000}), MAX_CONTAINERS, "arrays and objects"),
         (orjson.dumps([1] * (MAX_VALUES + 1)), MAX_VALUES, "values"),
-        (orjson.dumps(dict.fromkeys(map(str, range(MAX_VALUES + 1)))), MAX_VALUES, "values"),
+        (orjson.dumps(dict.fromkeys(map(str, range(500_000)))), MAX_MEMBERS_OF_TEXT, "members"),
+        (orjson.dumps(["x"] * (MAX_STRINGS + 2**15)), MAX_STRINGS, "strings"),
         (b"[" + b"[]," * MAX_CONTAINERS + b"[]]", MAX_CONTAINERS, "arrays and objects"),
     ],
-    ids=["messages", "tokens", "members", "empty arrays"],
+    ids=["messages", "tokens", "members", "texts", "empty arrays"],
 )
 def test_a_text_with_too_many_values_is_not_parsed(raw: bytes, limit: int, unit: str) -> None:
     """The error names the limit."""
