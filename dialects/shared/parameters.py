@@ -238,18 +238,13 @@ def _place(model: type[BaseModel]) -> _Place:
 def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
     """Apply the policies and limits at a place to a value. Returns `value` itself if nothing
     changes."""
-    if type(value) is list:
-        if len(value) > MAX_MEMBERS:  # Pydantic checks shorter ones
-            place.check_size(value, path)
-        items = place.inner.get(_ITEMS)
-        if items is None or not value or type(value[0]) not in (dict, list):
-            return value  # as it is for long lists of tokens
-        pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(value)]
-        return value if all(map(operator.is_, pruned, value)) else pruned
-    if type(value) is not dict:
+    is_list = type(value) is list
+    if not is_list and type(value) is not dict:
         return value
-    if len(value) > MAX_MEMBERS:
+    if len(value) > MAX_MEMBERS:  # Pydantic checks shorter lists
         place.check_size(value, path)
+    if is_list:
+        return _prune_items(place, value, path)
     for model, names in place.models:
         if (names is None or not names.isdisjoint(value)) and _is_of(model, value):
             value = _apply(model, value, path)
@@ -261,6 +256,14 @@ def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
         if kept is not part:
             value = {**value, step: kept}
     return value
+
+
+def _prune_items(place: _Place, values: list[Any], path: tuple[int | str, ...]) -> list[Any]:
+    items = place.inner.get(_ITEMS)
+    if items is None or not values or type(values[0]) not in (dict, list):
+        return values  # such as a long list of tokens
+    pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(values)]
+    return values if all(map(operator.is_, pruned, values)) else pruned
 
 
 def _apply(

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -
 
 async def test_a_project_waits_for_its_half_of_the_memory_while_another_gets_in() -> None:
     """It gets 429 if it waits too long; what a request reserved is released at its end."""
-    bodies, first, second, other = LargeBodies(4 * MIB, 0.01), {}, {}, {}
+    bodies = LargeBodies(4 * MIB, 0.01)
+    first, second, other = (dict[str, Any]() for _ in range(3))
     project_var.set("a")
     await bodies.reserve(first, 2 * MIB)
     with pytest.raises(QueueFull, match="bytes of large requests"):
