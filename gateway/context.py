@@ -22,7 +22,7 @@ from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
 from gateway.http.json_body import JsonBodies
-from gateway.http.running_requests import count_for_project
+from gateway.http.request_shares import count_for_project
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
     LINE_HEADERS,

@@ -13,7 +13,7 @@ from gateway.http.errors import error_response
 from gateway.http.large_bodies import release
 from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
-from gateway.http.running_requests import RunningRequests
+from gateway.http.request_shares import RunningRequests
 from svc_kit.errors import DomainError, InternalError
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics, exemplar
