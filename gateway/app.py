@@ -23,6 +23,8 @@ from gateway.http.docs import describe_api, docs_page
 from gateway.http.errors import EXCEPTION_HANDLERS, json_response
 from gateway.http.head_requests import HeadRequests
 from gateway.http.hosts import HostCheck, HostPolicy
+from gateway.http.json_body import JsonBodies
+from gateway.http.large_bodies import LargeBodies
 from gateway.http.listener import LastResponses, Listener, bind, run_listener
 from gateway.http.middleware import RequestMiddleware
 from gateway.http.page import page_router
@@ -130,6 +132,14 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             control=control,
             active_calls=active_calls,
             stored_files=StoredFileReader(active_calls),
+            bodies=JsonBodies(
+                settings.body_limit_bytes,
+                settings.receive_timeout_s,
+                LargeBodies(
+                    max(settings.body_memory_bytes, 2 * settings.body_limit_bytes),
+                    settings.receive_timeout_s,
+                ),
+            ),
             fingerprint=f"corral-{corral_version}",
         )
         api = build_api(context, corral_version)

@@ -21,7 +21,8 @@ from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
-from gateway.http.json_body import read_body
+from gateway.http.json_body import JsonBodies
+from gateway.http.request_shares import count_for_project
 from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
     LINE_HEADERS,
@@ -57,6 +58,7 @@ class AppContext:
     control: ControlClient
     active_calls: ActiveCalls
     stored_files: StoredFileReader
+    bodies: JsonBodies
     fingerprint: str
 
     @classmethod
@@ -72,19 +74,19 @@ class AppContext:
         await self.inference.check_serving()
 
     async def identify(self, request: Request, scope: Scope) -> Caller:
-        """Authenticate the caller of a request, who must have a scope."""
+        """Authenticate the caller of a request, who must have a scope. Raises
+        QueueFull if the caller's project has too many requests."""
         method = f"{request.method} {request.url.path}"
-        return await self.authentication.identify(request, method, scope)
+        return await self._identify(request, method, scope)
 
     async def identify_socket(self, websocket: WebSocket) -> Caller:
         """Authenticate a WebSocket. Repeated for each response, since a key can be revoked."""
-        method = "GET /v1/responses"
-        return await self.authentication.identify(websocket, method, Scope.INFERENCE)
+        return await self._identify(websocket, "GET /v1/responses", Scope.INFERENCE)
 
-    async def read_body(self, request: Request) -> bytes:
-        """Read JSON text. Raises as `gateway.http.json_body.read_body`."""
-        settings = self.settings
-        return await read_body(request, settings.body_limit_bytes, settings.receive_timeout_s)
+    async def _identify(self, connection: HTTPConnection, method: str, scope: Scope) -> Caller:
+        caller = await self.authentication.identify(connection, method, scope)
+        count_for_project(connection.scope, caller.principal.project)
+        return caller
 
     def new_envelope(self, prefix: str, model: str) -> Envelope:
         """The identity of a new response."""
@@ -189,11 +191,11 @@ parameters are resolved in order: nothing is read for a caller who is not authen
 
 
 async def _json_object(request: Request) -> dict[str, Any]:
-    return parse_object(await AppContext.of(request).read_body(request))
+    return await AppContext.of(request).bodies.read(request, parse_object)
 
 
 async def _json_array(request: Request) -> list[Any]:
-    return parse_array(await AppContext.of(request).read_body(request))
+    return await AppContext.of(request).bodies.read(request, parse_array)
 
 
 JsonObject = Annotated[dict[str, Any], Depends(_json_object)]

@@ -5,6 +5,7 @@ Responses that are not stored can be continued only on the connection that gener
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_object
 from dialects.shared.parameters import parameter_report
 from gateway.context import AppContext
+from gateway.http.large_bodies import convert
 from gateway.http.middleware import new_request_id
 from gateway.rpc import ControlClient
 from svc_kit.errors import (
@@ -47,6 +49,8 @@ MAX_STREAMS: Final = 16
 _DISCONNECT: Final = "websocket.disconnect"
 MAX_QUEUED_FRAMES: Final = 16
 """Queued frames of one stream."""
+_LARGE_CHARACTERS: Final = 16 * 1024
+"""A longer frame may take more than a few milliseconds to convert."""
 _CLOSE_TIMEOUT_S: Final = 1.0
 """How long closing waits for a client that does not read."""
 _COMPLETED: Final = ("completed", "incomplete")
@@ -138,9 +142,10 @@ class ResponseSocket:
             text = message.get("text")
             if text is None:
                 raise InvalidType(field="frame", expected="text")
-            fields = parse_object(text.encode())
+            fields = await self._context.bodies.parse(text.encode(), parse_object)
             stream_id = parse_stream_id(fields)
-            self._enqueue(parse_create_frame(fields, len(text), strict=self._strict))
+            parse = functools.partial(parse_create_frame, strict=self._strict)
+            self._enqueue(await convert(parse, fields, len(text)))
         except DomainError as error:
             await self._websocket.send_text(encode_error(error, stream_id))
 
@@ -184,8 +189,9 @@ class ResponseSocket:
         parameter_report.set(frame.report)
         fields, started_at = start_call_fields(), time.monotonic()
         previous = frame.body.previous_response_id or ""
+        self._context.bodies.set_large(is_large=frame.size > _LARGE_CHARACTERS)
         try:
-            request = new_response(frame.body)
+            request = await convert(new_response, frame.body)
             caller = await self._context.identify_socket(self._websocket)
             respond = self._generate if frame.generate else self._prefill
             succeeded = await respond(frame, request, self._context.control.for_caller(caller))

@@ -71,9 +71,10 @@ class EngineSettings(SettingsGroup):
     gpu_layers: int = Field(-1, ge=-1)
     """Layers on a GPU, if llama.cpp has one; -1 for all."""
     queued_requests: int = Field(256, ge=0)
-    """Maximum sequences of a model that wait for a slot."""
+    """Maximum sequences of a model that wait for a slot. While as many wait, those of a project
+    with less than its share are still accepted: this number divided by the projects that wait."""
     queued_tokens: int = Field(1_000_000, ge=0)
-    """Maximum prompt tokens of a model that wait for a slot."""
+    """Maximum prompt tokens of a model that wait for a slot, with shares as above."""
     adapter_wait_ms: int = Field(50, ge=0)
     """How long sequences with other adapters may use the engine while some wait for their turn;
     those with a higher priority wait for one step."""

@@ -135,7 +135,7 @@ class LineClient:
         call = _Call(project, metadata, self._timeout_s, [])
         fields = await _parse(line.request)
         try:
-            check_depth(fields["body"])
+            check_depth(line.request)
             body = await self._endpoints[batch.endpoint](fields["body"], call)
             usage = _usage(body)
         except DomainError as error:

@@ -20,6 +20,7 @@ from control_svc.batches.model import (
     LineState,
     TokenUsage,
 )
+from dialects.shared.json_body import StructureCount
 from svc_kit.errors import InvalidField, TooLong
 
 MAX_CUSTOM_ID_CHARACTERS: Final = 512
@@ -195,10 +196,14 @@ def _parse(line: RawLine, limit: int) -> dict[str, Any]:
     if line.text is None:
         raise _InvalidLine(line.number, "line_too_long", f"A line can have at most {limit} bytes.")
     try:
+        StructureCount().add(line.text)
         request = orjson.loads(line.text)
     except orjson.JSONDecodeError as error:
         message = f"This line is not valid JSON: {error}"
         raise _InvalidLine(line.number, "invalid_json_line", message) from None
+    except TooLong as error:
+        message = f"A line can have at most {error.limit} {error.unit}."
+        raise _InvalidLine(line.number, "line_too_long", message) from None
     if not isinstance(request, dict):
         raise _InvalidLine(line.number, "invalid_json_line", "This line is not a JSON object.")
     return request

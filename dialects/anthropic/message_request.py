@@ -162,12 +162,11 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
     return MessageRequest(proto, paths)
 
 
-async def convert_token_count(
+def token_count_request(
     body: PromptBody,
 ) -> tuple[inference_service_pb2.CountTokensRequest, MessagePaths]:
     """Convert the body of a token count. Raises DomainErrors with the body's field names."""
-    num_characters = media_characters(body.messages)
-    conversation, paths = await convert_media(_conversation, body, num_characters)
+    conversation, paths = _conversation(body)
     proto = inference_service_pb2.CountTokensRequest(model=body.model, conversation=conversation)
     return proto, paths
 

@@ -48,6 +48,8 @@ _OF_PARTS: Final = {
     **dict.fromkeys(("image_url", "input_audio", "file"), (_CHAT,)),
     **dict.fromkeys(("image", "document", "tool_use", "tool_result", "thinking"), (_MESSAGES,)),
 }
+_MANY: Final = 100
+"""Items of a list that are looked at."""
 
 
 def check_route(fields: Mapping[str, Any], route: str) -> None:
@@ -102,6 +104,6 @@ def _values(
 def _objects(fields: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The objects in the list that the last name of a path names, with their paths."""
     items = fields.get(path.rpartition(".")[2])
-    for index, item in enumerate(items if isinstance(items, list) else ()):
+    for index, item in enumerate(items[:_MANY] if isinstance(items, list) else ()):
         if isinstance(item, dict):
             yield f"{path}[{index}]", item

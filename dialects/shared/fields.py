@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     ValidationError,
 )
@@ -42,6 +43,17 @@ Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 
 
+def _stop_at_first_item(schema: object) -> None:
+    if isinstance(schema, dict):
+        if schema.get("type") == "list":
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_at_first_item(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_at_first_item(part)
+
+
 class WireModel(BaseModel):
     """A part of a body. Types are not coerced; unknown fields are rejected."""
 
@@ -52,6 +64,15 @@ class WireModel(BaseModel):
     """Its known parameters that are not implemented."""
     route: ClassVar[str] = ""
     """The route of a body, if it is to be told apart from bodies of other routes."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Lists end at their first invalid item. An error of each item would take long."""
+        schema = handler(source)
+        _stop_at_first_item(schema)
+        return schema
 
     @classmethod
     def __get_pydantic_json_schema__(

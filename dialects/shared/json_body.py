@@ -1,23 +1,111 @@
-"""Parse and write JSON text, with a limit on depth."""
+"""Parse and write JSON text, with limits on its structure.
+
+The whole text has general limits, which are checked before it is parsed; the lists of each body
+have their own, the `max_length` of its model, or MAX_ITEMS (`parameters.py`).
+"""
 
 from typing import Any, Final
 
 import orjson
 
-from svc_kit.errors import InvalidJson
+from svc_kit.errors import InvalidJson, TooLong
 
 INVALID_INPUT: Final = "INVALID_JSON"
 """The key of a tool's input whose JSON cannot be parsed; its value is the text. Anthropic's
 documents give such an input back to the model in this way."""
 MAX_DEPTH = 128
 """Nesting levels of arrays and objects. Deeper values cannot be encoded again for the engine."""
+MAX_CONTAINERS: Final = 2**17
+"""Arrays and objects of a text. A conversation of 10,000 messages with calls of tools has half."""
+MAX_VALUES: Final = 5 * 2**18
+"""All values of a text: the longest list of tokens has 2**20."""
+MAX_MEMBERS_OF_TEXT: Final = 2**18
+"""Members of all objects of a text."""
+MAX_STRINGS: Final = 2**19
+"""Strings of a text, names of members included."""
+_COUNTED_BYTES: Final = 2 * MAX_CONTAINERS
+"""Shorter texts have fewer arrays, objects and values than any limit."""
+_SLICE_BYTES: Final = 64 * 1024
+_AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_OTHER_BYTES: Final = bytes(set(range(256)) - set(b"[]{}"))
+_SMALL_BYTES: Final = 64 * 1024
+_SMALL_CONTAINERS: Final = 500
+
+
+class StructureCount:
+    """Counts the arrays, objects and values of JSON text that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+        self._uncounted: list[bytes] = []
+        self._escape = b""
+        self._in_string = 0
+        self._brackets = bytearray()
+        """All brackets outside of strings; braces are written as brackets."""
+        self._num_containers = 0
+        self._num_values = 0
+        self._num_members = 0
+        self._num_quotes = 0
+
+    def add(self, piece: bytes) -> None:
+        """Count the next piece. Raises TooLong if the text has too many."""
+        self._num_bytes += len(piece)
+        self._uncounted.append(piece)
+        if self._num_bytes > _COUNTED_BYTES:
+            self._count_pieces()
+
+    def check_depth(self) -> None:
+        """Raise InvalidJson if arrays and objects of the valid text that was added nest deeper than
+        MAX_DEPTH."""
+        self._count_pieces()
+        level = bytes(self._brackets)
+        for _ in range(MAX_DEPTH):
+            level = level.replace(b"[]", b"")
+            if not level:
+                return
+        raise InvalidJson(field=None, problem=f"nested deeper than {MAX_DEPTH} levels")
+
+    def _count_pieces(self) -> None:
+        for piece in self._uncounted:
+            for first in range(0, len(piece), _SLICE_BYTES):
+                self._count(piece[first : first + _SLICE_BYTES])
+        self._uncounted.clear()
+
+    def _count(self, text: bytes) -> None:
+        text = self._escape + text
+        num_backslashes = len(text) - len(text.rstrip(b"\\"))
+        self._escape = b"\\" * (num_backslashes % 2)  # it belongs to the next character
+        text = text[: len(text) - len(self._escape)]
+        parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._in_string :: 2])
+        self._in_string ^= (len(parts) - 1) % 2
+        brackets = outside.translate(_AS_BRACKETS, _OTHER_BYTES)
+        self._brackets += brackets
+        self._num_containers += brackets.count(b"[")
+        self._num_values += outside.count(b",")
+        self._num_members += outside.count(b":")
+        self._num_quotes += len(parts) - 1
+        for number, limit, unit in (
+            (self._num_containers, MAX_CONTAINERS, "arrays and objects"),
+            (self._num_members, MAX_MEMBERS_OF_TEXT, "members"),
+            (self._num_quotes // 2, MAX_STRINGS, "strings"),
+            (self._num_values + self._num_containers, MAX_VALUES, "values"),
+        ):
+            if number > limit:
+                raise TooLong(field="body", length=number, limit=limit, unit=unit)
+
+
+def is_small(raw: bytes) -> bool:
+    """Whether a text is parsed and converted in a few milliseconds, whatever it says."""
+    return len(raw) <= _SMALL_BYTES and raw.count(b"[") + raw.count(b"{") <= _SMALL_CONTAINERS
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object. An empty body is an empty object, since SDKs send one if they have no
     arguments.
 
-    Raises InvalidJson, also for NaN, infinities, lone surrogates and invalid UTF-8.
+    Raises TooLong for too many values, and InvalidJson, also for NaN, infinities, lone surrogates
+    and invalid UTF-8.
     """
     if not raw.strip():
         return {}
@@ -28,20 +116,29 @@ def parse_object(raw: bytes) -> dict[str, Any]:
 
 
 def parse_array(raw: bytes) -> list[Any]:
-    """Parse a JSON array. Raises InvalidJson, as `parse_object` does."""
+    """Parse a JSON array. Raises as `parse_object` does."""
     value = _parse(raw)
     if not isinstance(value, list):
         raise InvalidJson(field=None, problem="the body is not an array")
     return value
 
 
+def check_depth(raw: bytes) -> None:
+    """Raise InvalidJson if valid text is nested deeper than MAX_DEPTH, or TooLong."""
+    structure = StructureCount()
+    structure.add(raw)
+    structure.check_depth()
+
+
 def _parse(raw: bytes) -> Any:
+    if len(raw) > _COUNTED_BYTES:
+        StructureCount().add(raw)
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(field=None, problem=str(error)) from None
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:  # skips the walk over long lists of tokens
-        check_depth(value)
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
+        check_depth(raw)
     return value
 
 
@@ -57,21 +154,3 @@ def tool_input(text: str) -> dict[str, Any]:
 def json_text(value: object) -> str:
     """Encode a value as JSON text; None becomes ""."""
     return "" if value is None else orjson.dumps(value).decode()
-
-
-def check_depth(value: object) -> None:
-    """Raise InvalidJson if arrays and objects nest deeper than MAX_DEPTH."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _child_containers(outer)]
-        if not level:
-            return
-    raise InvalidJson(field=None, problem=f"nested deeper than {MAX_DEPTH} levels")
-
-
-def _child_containers(value: object) -> list[object]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list):
-        return []
-    return [child for child in value if isinstance(child, dict | list)]

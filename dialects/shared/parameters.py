@@ -1,4 +1,5 @@
-"""What becomes of parameters that a request model does not implement.
+"""What becomes of parameters that a request model does not implement, and of lists that are too
+long: both are known before Pydantic makes an object of each item.
 
 `policy` of a `WireModel` lists them. Ignored ones are recorded in the report of the request, from
 which the gateway writes a header; a strict request refuses them. Refused ones are an error.
@@ -12,16 +13,21 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args, get_origin
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel
+from pydantic.fields import FieldInfo
 
-from svc_kit.errors import UnsupportedField
+from svc_kit.errors import TooLong, UnknownField, UnsupportedField
 
 UNKNOWN: Final = "*"
 """The name of the rule for parameters that are neither fields nor in the policy. Without it they
 are refused as unknown."""
+MAX_ITEMS: Final = 10_000
+"""Items of a list, and members of an object that is no model, without a `max_length`."""
+MAX_MEMBERS: Final = 256
+"""Members of an object that is a model. Pydantic makes an error of each unknown one."""
 TAG_PREFIX: Final = "~"
 """Prefix of union tags, which are left out of a field's path."""
 _ITEMS: Final = "[]"
@@ -124,8 +130,8 @@ def policies(model: type[BaseModel]) -> dict[str, Rule]:
 def known_names(model: type[BaseModel]) -> frozenset[str]:
     """The names of a model's fields in a body."""
     names: set[str] = set()
-    for name, field in model.model_fields.items():
-        alias = field.validation_alias or name
+    for name, info in model.model_fields.items():
+        alias = info.validation_alias or name
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias]
         names.update(choice for choice in choices if isinstance(choice, str))
     return frozenset(names)
@@ -155,32 +161,90 @@ def _value_schema(value: object) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Place:
-    """A place in a body: the models with a policy that its objects may have, and places in it."""
+    """A place in a body: what the values there may be, and places in them."""
 
-    models: list[tuple[type[BaseModel], frozenset[str] | None]]
-    """With the names in their policies; None if unknown ones are, too."""
-    inner: dict[str, Any]
+    inner: dict[str, "_Place"] = field(default_factory=dict)
+    models: list[tuple[type[BaseModel], frozenset[str] | None]] = field(default_factory=list)
+    """The models with a policy, with the names in it; None if unknown ones are, too."""
+    max_items: int | None = None
+    """Of a list, or of an object that is no model; None: it is neither."""
+    members: set[str] = field(default_factory=set)
+    """The names that models know."""
+    is_open: bool = False
+    """Whether a model allows other members."""
+
+    def add(self, annotation: object, max_items: int | None = None) -> None:
+        """Add a type that values may have here. Models do not contain themselves."""
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            self._add_model(annotation)
+            return
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if origin is Annotated:
+            self.add(arguments[0], _max_length(arguments[1:]) or max_items)
+        elif origin in (list, dict):
+            self.max_items = max(self.max_items or 0, max_items or MAX_ITEMS)
+            if origin is list:
+                self._add_inner(_ITEMS, arguments[0])
+        else:
+            for argument in arguments:
+                self.add(argument, max_items)
+
+    def _add_model(self, model: type[BaseModel]) -> None:
+        policy = policy_of(model)
+        if policy:
+            self.models.append((model, None if UNKNOWN in policy else frozenset(policy)))
+        self.members |= known_names(model) | policy.keys()
+        self.is_open |= UNKNOWN in policy or model.model_config.get("extra") != "forbid"
+        for name, info in model.model_fields.items():
+            self._add_inner(info.alias or name, info.annotation, _max_length(info.metadata))
+
+    def _add_inner(self, step: str, annotation: object, max_items: int | None = None) -> None:
+        place = self.inner.get(step, _Place())
+        place.add(annotation, max_items)
+        if place.inner or place.models or place.members or place.max_items is not None:
+            self.inner[step] = place
+
+    def check_size(self, value: Any, path: tuple[int | str, ...]) -> None:
+        """Raise TooLong for too many items or members, or UnknownField for one that no model
+        knows."""
+        number = len(value)
+        if self.members and type(value) is dict:
+            if self.is_open:
+                limit, field = MAX_MEMBERS, format_path(path) or "body"
+                raise TooLong(field=field, length=number, limit=limit, unit="members")
+            for unknown in (name for name in value if name not in self.members):
+                raise UnknownField(field=format_path((*path, unknown)))
+        elif self.max_items is not None and number > self.max_items:
+            raise TooLong(field=format_path(path), length=number, limit=self.max_items)
+
+
+def _max_length(metadata: Sequence[object]) -> int | None:
+    """The `max_length` in the metadata of a type."""
+    for each in metadata:
+        if isinstance(each, FieldInfo) and (limit := _max_length(each.metadata)) is not None:
+            return limit
+        if (length := getattr(each, "max_length", None)) is not None:
+            return int(length)
+    return None
 
 
 @functools.cache
 def _place(model: type[BaseModel]) -> _Place:
-    top = _Place([], {})
-    for steps, part in (((), model), *_nested_models(model)):
-        place = top
-        for step in steps:
-            place = place.inner.setdefault(step, _Place([], {}))
-        names = policy_of(part).keys()
-        place.models.append((part, None if UNKNOWN in names else frozenset(names)))
-    return top
+    place = _Place()
+    place.add(model)
+    return place
 
 
 def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
-    """Apply the policies at a place to a value. Returns `value` itself if nothing changes."""
-    if type(value) is list and (items := place.inner.get(_ITEMS)) is not None:
-        pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(value)]
-        return value if all(map(operator.is_, pruned, value)) else pruned
-    if type(value) is not dict:
+    """Apply the policies and limits at a place to a value. Returns `value` itself if nothing
+    changes."""
+    is_list = type(value) is list
+    if not is_list and type(value) is not dict:
         return value
+    if len(value) > MAX_MEMBERS:  # Pydantic checks shorter lists
+        place.check_size(value, path)
+    if is_list:
+        return _prune_items(place, value, path)
     for model, names in place.models:
         if (names is None or not names.isdisjoint(value)) and _is_of(model, value):
             value = _apply(model, value, path)
@@ -192,6 +256,14 @@ def _prune(place: _Place, value: Any, path: tuple[int | str, ...]) -> Any:
         if kept is not part:
             value = {**value, step: kept}
     return value
+
+
+def _prune_items(place: _Place, values: list[Any], path: tuple[int | str, ...]) -> list[Any]:
+    items = place.inner.get(_ITEMS)
+    if items is None or not values or type(values[0]) not in (dict, list):
+        return values  # such as a long list of tokens
+    pruned = [_prune(items, each, (*path, index)) for index, each in enumerate(values)]
+    return values if all(map(operator.is_, pruned, values)) else pruned
 
 
 def _apply(

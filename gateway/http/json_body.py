@@ -1,10 +1,14 @@
-"""Reads JSON bodies with limits on size and time."""
+"""Reads JSON bodies with limits on size, structure and time."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from dialects.shared.json_body import StructureCount, is_small
 from gateway.http.dialect import Dialect, dialect_of
+from gateway.http.large_bodies import UNRESERVED_BYTES, LargeBodies, convert, large_body
 from svc_kit.errors import (
     CallerCancelled,
     DeadlineExpired,
@@ -21,23 +25,65 @@ _OF_BROWSERS = ("origin", "referer", "sec-fetch-mode", "sec-fetch-site")
 """Headers of which a browser sends at least one with a form."""
 
 
-async def read_body(request: Request, limit: int, timeout_s: float) -> bytes:
-    """Read JSON text of at most `limit` bytes within `timeout_s` seconds.
+Parsed = TypeVar("Parsed")
 
-    Raises UnsupportedMediaType, RequestTooLarge, DeadlineExpired, or CallerCancelled if the client
-    disconnects.
-    """
-    try:
-        async with asyncio.timeout(timeout_s):
-            raw = await _read(request, limit)
-    except TimeoutError:
-        raise DeadlineExpired(phase="call") from None
-    except ClientDisconnect:
-        raise CallerCancelled from None
-    from_browser = any(name in request.headers for name in _OF_BROWSERS)
-    if raw and (from_browser or dialect_of(request.scope) not in _LENIENT):
-        check_media_type(request.headers.get("content-type", ""))
-    return raw
+
+class JsonBodies:
+    """Reads bodies of at most `limit` bytes, each within `timeout_s` seconds."""
+
+    def __init__(self, limit: int, timeout_s: float, large: LargeBodies) -> None:
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._large = large
+
+    async def read(self, request: Request, parse: Callable[[bytes], Parsed]) -> Parsed:
+        """Read JSON text and parse it. A large one is parsed in turn, as `convert` will do with
+        the result.
+
+        Raises UnsupportedMediaType, RequestTooLarge, TooLong, InvalidJson, QueueFull,
+        DeadlineExpired, or CallerCancelled if the client disconnects.
+        """
+        try:
+            raw = await self._read(request)
+        except ClientDisconnect:
+            raise CallerCancelled from None
+        from_browser = any(name in request.headers for name in _OF_BROWSERS)
+        if raw and (from_browser or dialect_of(request.scope) not in _LENIENT):
+            check_media_type(request.headers.get("content-type", ""))
+        return await self.parse(raw, parse)
+
+    async def parse(self, raw: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
+        """Parse a text as `read` does."""
+        self.set_large(is_large=not is_small(raw))
+        return await convert(parse, raw)
+
+    def set_large(self, *, is_large: bool) -> None:
+        """Set whether `convert` converts in turn, in the running task."""
+        large_body.set(self._large if is_large else None)
+
+    async def _read(self, request: Request) -> bytes:
+        declared = _declared_size(request)
+        if declared > self._limit:
+            raise RequestTooLarge(size=declared, limit=self._limit)
+        reserved = UNRESERVED_BYTES
+        if declared > reserved:
+            await self._large.reserve(request.scope, declared)
+            reserved = self._limit
+        chunks, size, structure = [], 0, StructureCount()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > self._limit:
+                        raise RequestTooLarge(size=size, limit=self._limit)
+                    if size > reserved:  # it was sent without its size
+                        await self._large.reserve(request.scope, self._limit)
+                        reserved = self._limit
+                    structure.add(chunk)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise DeadlineExpired(phase="call") from None
+        return b"".join(chunks)
 
 
 def check_media_type(content_type: str) -> None:
@@ -55,7 +101,8 @@ def check_media_type(content_type: str) -> None:
         raise UnsupportedMediaType(media_type=content_type)
 
 
-async def _read(request: Request, limit: int) -> bytes:
+def _declared_size(request: Request) -> int:
+    """The size of the body in the request's head; 0 if it is not there."""
     declared = request.headers.get("content-length", "0")
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType(
@@ -63,12 +110,4 @@ async def _read(request: Request, limit: int) -> bytes:
         )
     if not declared.isdigit():
         raise InvalidField(field="content-length", problem="it must be a number")
-    if int(declared) > limit:
-        raise RequestTooLarge(size=int(declared), limit=limit)
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise RequestTooLarge(size=size, limit=limit)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    return int(declared)

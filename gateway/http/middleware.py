@@ -12,9 +12,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from dialects.shared.parameters import ParameterReport
 from gateway.http.errors import error_response
+from gateway.http.large_bodies import release
 from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
-from svc_kit.errors import DomainError, InternalError, QueueFull, RouteNotFound
+from gateway.http.request_shares import RunningRequests
+from svc_kit.errors import DomainError, InternalError, RouteNotFound
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics, exemplar
 from svc_kit.tracing.span import (
@@ -109,10 +111,9 @@ class RequestMiddleware:
         self._tracer = tracer or Tracer()
         self._app = app
         self._metrics = metrics
-        self._max_requests = max_requests
         self._clock = clock
         self._request_ids = request_ids
-        self._num_running = 0
+        self._running = RunningRequests(max_requests)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request or a WebSocket."""
@@ -122,13 +123,14 @@ class RequestMiddleware:
         span = self._start_span(scope)
         set_current_span(span)
         response = _ResponseObserver(scope, send, request_id, self._clock)
-        self._num_running += 1
-        self._metrics.in_flight.set(self._num_running)
+        self._running.add(scope)
+        self._metrics.in_flight.set(self._running.number)
         try:
             await self._serve(scope, receive, response)
         finally:
-            self._num_running -= 1
-            self._metrics.in_flight.set(self._num_running)
+            self._running.remove(scope)
+            self._metrics.in_flight.set(self._running.number)
+            release(scope)
             self._report(scope, response, span)
 
     def _start_span(self, scope: Scope) -> Span:
@@ -140,9 +142,8 @@ class RequestMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, response: _ResponseObserver) -> None:
         try:
-            if self._num_running > self._max_requests and scope["path"] not in _PROBES:
-                depth, limit = self._num_running - 1, self._max_requests
-                raise QueueFull(bound="requests", depth=depth, limit=limit)
+            if scope["path"] not in _PROBES:
+                self._running.check()
             response.report = start_report(Headers(scope=scope), strict=self._strict_parameters)
             await self._app(scope, receive, response.send)
             return

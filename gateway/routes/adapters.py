@@ -51,7 +51,7 @@ async def create_adapter(control: Control, request: Request, context: Context) -
                 idle_timeout_s = context.settings.receive_timeout_s
                 adapter = await _send_form(request, upload, idle_timeout_s)
         else:
-            body = parse_object(await context.read_body(request))
+            body = await context.bodies.read(request, parse_object)
             header = header_from_json(body, await idempotency_key(request))
             adapter = await register_adapter(control, header)
     return json_response(adapter_object(adapter))

@@ -74,7 +74,7 @@ class _Call:
     async def respond(self, client: RpcClient, request: Request) -> Response:
         """Make the call with the body, or with the query and the path."""
         if self.verb == "POST":
-            fields = parse_object(await AppContext.of(request).read_body(request))
+            fields = await AppContext.of(request).bodies.read(request, parse_object)
             proto = parse_message(self.request, fields)
         else:
             proto = parse_query(self.request, {**request.query_params, **request.path_params})

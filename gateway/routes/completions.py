@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
+from dialects.openai.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from dialects.openai.chat.chunks import ChatChunks, CompletionChunks
 from dialects.openai.chat.completion_request import (
     CompletionBody,
@@ -29,6 +29,7 @@ from dialects.openai.chat.objects import (
 from dialects.openai.errors import openai_names
 from gateway.context import AppContext, Context, Inference, JsonObject, provide_control
 from gateway.http.docs import json_body, operation
+from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
 from gateway.sse import CallResponse
 
@@ -48,7 +49,7 @@ async def create_chat_completion(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Generate the next message of a conversation. With `stream`, return server-sent events."""
-    body = parse_chat(fields)
+    body = await convert(parse_chat, fields)
     references = list(referenced_files(body.messages))
     if not references:
         return await _chat_response(inference, body, NO_FILES, context)
@@ -64,7 +65,7 @@ async def _chat_response(
     inference: InferenceClient, body: ChatCompletionBody, files: StoredFiles, context: AppContext
 ) -> CallResponse:
     params = chat_params(body)
-    requests = [await convert_chat(body, files)]
+    requests = [await convert(chat_request, body, files)]
     start = functools.partial(inference.generate, inference.methods.Chat, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:
@@ -83,9 +84,9 @@ async def _chat_response(
 )
 async def create_completion(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Complete one or several prompts. With `stream`, return server-sent events."""
-    body = parse_completion(fields)
+    body = await convert(parse_completion, fields)
     params = completion_params(body)
-    requests = prompt_requests(body)
+    requests = await convert(prompt_requests, body)
 
     async def detokenize(tokens: Sequence[int]) -> str:
         request = inference_service_pb2.DetokenizeRequest(

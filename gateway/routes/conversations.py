@@ -23,6 +23,7 @@ from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_f
 from gateway.context import Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 
 router = APIRouter(prefix="/v1/conversations")
 items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
@@ -34,7 +35,7 @@ async def create_conversation(
 ) -> Response:
     """Create a conversation, optionally with items."""
     with openai_names(RESPONSE_PARAMS):
-        proto = create_conversation_request(body, request_id)
+        proto = await convert(create_conversation_request, body, request_id)
         reply = await control.call(control.conversations.CreateConversation, proto)
     return json_response(conversation_object(reply.conversation))
 
@@ -85,7 +86,7 @@ async def create_items(
 ) -> Response:
     """Append items to a conversation."""
     with openai_names(RESPONSE_PARAMS):
-        proto = create_items_request(conversation_id, body, include, request_id)
+        proto = await convert(create_items_request, conversation_id, body, include, request_id)
         reply = await control.call(control.conversations.CreateConversationItems, proto)
     return json_response(list_object(reply.items, item_object))
 

@@ -18,6 +18,7 @@ from dialects.openai.chat.embeddings import (
 from dialects.openai.errors import EMBEDDING_PARAMS, RERANK_PARAMS
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import json_body, operation
+from gateway.http.large_bodies import convert
 
 router = APIRouter(prefix="/v1")
 
@@ -28,8 +29,8 @@ router = APIRouter(prefix="/v1")
 )
 async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
-    body = parse_embedding(fields)
-    method, proto = inference.methods.Embed, embed_request(body)
+    body = await convert(parse_embedding, fields)
+    method, proto = inference.methods.Embed, await convert(embed_request, body)
     start = functools.partial(inference.unary, method, proto)
     write = functools.partial(embedding_list, body)
     return context.reply_response(start, write, EMBEDDING_PARAMS)
@@ -41,8 +42,8 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
 )
 async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Score the relevance of each document to a query, from 0 to 1."""
-    body = parse_rerank(fields)
-    method, proto = inference.methods.Rerank, rerank_request(body)
+    body = await convert(parse_rerank, fields)
+    method, proto = inference.methods.Rerank, await convert(rerank_request, body)
     start = functools.partial(inference.unary, method, proto)
     envelope = context.new_envelope("rerank-", body.model)
     write = functools.partial(ranked_list, envelope.id, body)

@@ -38,6 +38,7 @@ from gateway.context import (
 )
 from gateway.http.docs import INTEGER, json_body, operation
 from gateway.http.errors import error_response, json_response
+from gateway.http.large_bodies import convert
 from gateway.response_socket import ResponseSocket
 from gateway.rpc import InferenceClient
 from svc_kit.errors import DomainError, Draining
@@ -83,8 +84,8 @@ async def create_response(
     context: Context,
 ) -> Response:
     """Generate a response. With `stream`, return server-sent events."""
-    body = parse_response(fields)
-    proto = new_response(body)
+    body = await convert(parse_response, fields)
+    proto = await convert(new_response, body)
     await _report_ignored(inference, body)
     # Retries of a response that is not stored cannot be detected.
     request_id = "" if body.store is False else request_id
@@ -118,8 +119,8 @@ def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
 )
 async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     """Count the tokens of the prompt that a response would have."""
-    body = parse_response(fields)
-    proto = pb.CountInputTokensRequest(new_response=new_response(body))
+    body = await convert(parse_response, fields)
+    proto = pb.CountInputTokensRequest(new_response=await convert(new_response, body))
     with openai_names(RESPONSE_PARAMS):
         reply = await control.call(control.responses.CountInputTokens, proto)
     content = {"object": "response.input_tokens", "input_tokens": reply.input_tokens}
@@ -129,7 +130,7 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
 @router.post("/compact", **operation("Compact items", "Compaction", json_body(CompactBody)))
 async def compact(control: Control, body: JsonObject, context: Context) -> Response:
     """Summarize items to fewer tokens, as input of later responses."""
-    proto = compact_request(body)
+    proto = await convert(compact_request, body)
     start = functools.partial(control.unary, control.responses.CompactResponse, proto)
     return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
 

@@ -43,6 +43,7 @@ from gateway.calls import StreamCall
 from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import INTEGER, json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import ControlClient
 from svc_kit.errors import DomainError
@@ -178,9 +179,9 @@ async def create_thread_and_run(
     control: Control, responder: Responder, fields: JsonObject, request_id: IdempotencyKey
 ) -> Response:
     """Create a thread and a run on it. With `stream`, return the run's events."""
-    body = parse_thread_and_run(fields)
+    body = await convert(parse_thread_and_run, fields)
     with openai_names(ASSISTANT_PARAMS):
-        proto = create_thread_and_run_request(body, request_id)
+        proto = await convert(create_thread_and_run_request, body, request_id)
         create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto)
         return await responder.respond(create, stream=body.stream)
 
@@ -197,9 +198,9 @@ async def create_run(
     request_id: IdempotencyKey,
 ) -> Response:
     """Create a run on a thread, which is locked until the run has ended."""
-    body = parse_run(fields)
+    body = await convert(parse_run, fields)
     with openai_names(ASSISTANT_PARAMS):
-        proto = create_run_request(thread_id, body, request_id)
+        proto = await convert(create_run_request, thread_id, body, request_id)
         create = functools.partial(control.call, control.runs.CreateRun, proto)
         return await responder.respond(create, stream=body.stream)
 
@@ -251,7 +252,7 @@ async def submit_tool_outputs(
     request_id: IdempotencyKey,
 ) -> Response:
     """Submit the outputs of all required calls. The run then continues."""
-    body = parse_outputs(fields)
+    body = await convert(parse_outputs, fields)
     proto = submit_request(thread_id, run_id, body, request_id)
     submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto)
     with openai_names(ASSISTANT_PARAMS):

@@ -29,6 +29,7 @@ from dialects.openai.shared.pagination import (
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 
 router = APIRouter(prefix="/v1/threads")
 messages_router = APIRouter(prefix="/v1/threads/{thread_id}/messages")
@@ -38,7 +39,7 @@ messages_router = APIRouter(prefix="/v1/threads/{thread_id}/messages")
 async def create_thread(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
     """Create a thread, optionally with messages."""
     with openai_names(ASSISTANT_PARAMS):
-        proto = create_thread_request(body, request_id)
+        proto = await convert(create_thread_request, body, request_id)
         reply = await control.call(control.threads.CreateThread, proto)
     return json_response(thread_object(reply.thread))
 
@@ -95,7 +96,7 @@ async def create_message(
 ) -> Response:
     """Add a message at the end of a thread. Rejected while a run is active."""
     with openai_names(ASSISTANT_PARAMS):
-        proto = create_message_request(thread_id, body, request_id)
+        proto = await convert(create_message_request, thread_id, body, request_id)
         reply = await control.call(control.messages.CreateMessage, proto)
     return json_response(message_object(reply.message))
 

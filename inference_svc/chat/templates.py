@@ -31,6 +31,7 @@ from inference_svc.chat.reasoning_support import NO_THINKING, ThinkingMode, Thin
 from inference_svc.chat.template_capabilities import NO_CAPABILITIES, Capabilities
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
 from svc_kit.errors import DomainError, TemplateFailed, TooLong
+from svc_kit.off_loop import off_loop
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 FALLBACK_STOP_TEXTS = ("<|im_end|>",)
@@ -152,9 +153,12 @@ class ChatTemplates:
             )
         num_media = len(conversation.media)
         media = Placeholders([MEDIA_TEXT] * num_media)
-        request, placeholders = template.control_texts.protect(
-            _request_variables(conversation, source, map(media.write, range(num_media)))
-        )
+
+        def protect(each: Conversation) -> tuple[dict[str, Any], Placeholders]:
+            written = map(media.write, range(num_media))
+            return template.control_texts.protect(_request_variables(each, source, written))
+
+        request, placeholders = await off_loop(len(conversation.messages), protect, conversation)
         # Marks the end of the last message, to cut off what the template appends to it.
         end_mark = ""
         thought = _continued_thought(request["messages"], conversation, template, source)

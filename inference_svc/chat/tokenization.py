@@ -5,7 +5,9 @@ long ones in a sandboxed child process.
 """
 
 import asyncio
+from array import array
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -142,10 +144,11 @@ class PromptTokenizer:
             return await asyncio.to_thread(self._tokenize_inline, texts, field)
         payload: dict[str, Any] = {"model": self._model_path, "texts": texts}
         try:
-            tokens: list[list[int]] = await self._jobs.run(TOKENIZE, payload, key=self._model_path)
+            result = await self._jobs.run(TOKENIZE, payload, key=self._model_path)
         except JobFailed as failed:
             raise InvalidField(field=field, problem=f"tokenizing it failed: {failed}") from None
-        return tokens
+        tokens = iter(array("i", result["tokens"]).tolist())
+        return [list(islice(tokens, length)) for length in result["lengths"]]
 
     def _tokenize_inline(self, texts: Sequence[TextToTokenize], field: str) -> list[list[int]]:
         return [

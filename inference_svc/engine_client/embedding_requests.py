@@ -10,6 +10,7 @@ from inference_svc.engine.events import Embedded, Failed
 from inference_svc.engine.request import Cancel, Command
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
+from svc_kit.queue_share import Waiting
 
 
 @dataclass(slots=True)
@@ -25,6 +26,10 @@ class PendingEmbedding:
         """Fail the request, unless it is done."""
         if not self.done.done():
             self.done.set_exception(error)
+
+
+def _waiting(request: EmbeddingRequest) -> Waiting:
+    return Waiting(request.project, request.priority, request.num_tokens)
 
 
 class EmbeddingTracker:
@@ -100,8 +105,11 @@ class EmbeddingTracker:
         live = self.live.values()
         if not live:
             return  # a single request is always accepted
+        queue = [_waiting(each.request) for each in live]
         self._limits.check(
+            queue,
+            [_waiting(request)],
             requests=len(live) + 1,
-            tokens=sum(each.request.num_tokens for each in live) + request.num_tokens,
+            tokens=sum(each.amount for each in queue) + request.num_tokens,
             retry_after=time.monotonic() - min(each.arrived_at for each in live),
         )

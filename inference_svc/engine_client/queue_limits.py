@@ -1,8 +1,9 @@
 """Limits of an engine's queue."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from svc_kit.errors import QueueFull
+from svc_kit.queue_share import Waiting, check_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,19 +13,39 @@ class QueueLimits:
     requests: int
     tokens: int
 
-    def check(self, *, requests: int, tokens: int, retry_after: float) -> None:
-        """Raise `QueueFull` if a queue of this size, new request included, exceeds a limit.
+    def check(
+        self,
+        waiting: Iterable[Waiting],
+        new: Sequence[Waiting],
+        *,
+        requests: int,
+        tokens: int,
+        retry_after: float,
+    ) -> None:
+        """Raise `QueueFull` if a queue of this size, new requests included, exceeds a limit and a
+        share. The amounts of `waiting` and `new` are prompt tokens.
 
-        `retry_after` is an estimate in seconds, rounded and limited to 1 to 60.
+        A project may always have one waiting request, however long its prompt is. `retry_after` is
+        an estimate in seconds, rounded and limited to 1 to 60.
         """
-        for bound, depth, limit in (
-            ("requests", requests, self.requests),
-            ("tokens", tokens, self.tokens),
-        ):
-            if depth > limit:
-                raise QueueFull(
-                    bound=bound,
-                    depth=depth,
-                    limit=limit,
-                    retry_after=round(min(max(retry_after, 1.0), 60.0), 1),
-                )
+        if requests <= self.requests and tokens <= self.tokens:
+            return
+        retry_after = round(min(max(retry_after, 1.0), 60.0), 1)
+        queue, (project, priority, _) = list(waiting), new[0]
+        check_queue(
+            "requests",
+            self.requests,
+            [each._replace(amount=1) for each in queue],
+            Waiting(project, priority, len(new)),
+            depth=requests,
+            retry_after=retry_after,
+        )
+        if any(each[:2] == (project, priority) for each in queue):
+            check_queue(
+                "tokens",
+                self.tokens,
+                queue,
+                Waiting(project, priority, sum(each.amount for each in new)),
+                depth=tokens,
+                retry_after=retry_after,
+            )

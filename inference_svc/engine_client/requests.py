@@ -22,6 +22,7 @@ from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
+from svc_kit.queue_share import Waiting
 from svc_kit.tracing.span import Span, current_span
 
 SequenceEvent = (
@@ -47,6 +48,10 @@ class ActiveSequence:
     def is_waiting(self) -> bool:
         """Whether it has no slot."""
         return self.slot is None
+
+
+def _waiting(request: SequenceRequest) -> Waiting:
+    return Waiting(request.project, request.priority, request.num_prompt_tokens)
 
 
 class RequestTracker:
@@ -83,7 +88,7 @@ class RequestTracker:
         """Admit the choices of one request. Return its stream and its position in the queue (0 is
         next). Raises `QueueFull`; then nothing was admitted."""
         position = max(0, len(self.live) - self.slots)
-        self._check_queue(requests, position)
+        self.check_queue([_waiting(request) for request in requests])
         ids = tuple(islice(self._ids, len(requests)))
         stream = OutputStream(
             requests[0].request_id,
@@ -100,18 +105,19 @@ class RequestTracker:
         self._idle.clear()
         return stream, position
 
-    def _check_queue(self, requests: Sequence[SequenceRequest], position: int) -> None:
-        waiting = len(self.live) + len(requests) - self.slots
+    def check_queue(self, new: Sequence[Waiting]) -> None:
+        """Raise `QueueFull` unless sequences with these prompt tokens may be admitted."""
+        waiting = len(self.live) + len(new) - self.slots
         if waiting <= 0:
             return  # all have slots, although `Started` may not have arrived for the last ones
-        queued = sum(
-            item.request.num_prompt_tokens for item in self.live.values() if item.is_waiting
-        )
-        added = sum(request.num_prompt_tokens for request in requests)
+        queue = [_waiting(item.request) for item in self.live.values() if item.is_waiting]
+        queued, added = (sum(each.amount for each in part) for part in (queue, new))
         self._limits.check(
+            queue,
+            new,
             requests=waiting if self.live else 0,  # a single request is always accepted
             tokens=queued + added if queued else 0,
-            retry_after=self._mean_age_s() * (1 + position / max(self.slots, 1)),
+            retry_after=self._mean_age_s() * (1 + max(waiting - len(new), 0) / max(self.slots, 1)),
         )
 
     def _mean_age_s(self) -> float:

@@ -2,7 +2,9 @@
 and can exhaust the stack. Tries vocabularies there, too: llama.cpp aborts on some invalid ones.
 """
 
+from array import array
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +36,24 @@ def check(payload: dict[str, Any]) -> int:
     return len(vocabulary.tokenize(_ALL_BYTES, add_special=True, parse_special=True))
 
 
-def tokenize(payload: dict[str, Any]) -> list[list[int]]:
+def tokenize(payload: dict[str, Any]) -> dict[str, Any]:
     """Tokenize texts with the vocabulary of a model file.
 
     `payload` has "model" (an absolute path) and "texts", a list of [text, add_special,
-    parse_special]. Returns the tokens of each text.
+    parse_special]. Returns "tokens", those of all texts as 32-bit integers, since JSON of them is
+    slow to read, and "lengths", their number for each text.
 
     Raises:
         JobRefused: The vocabulary cannot be loaded, or a text is not valid Unicode.
     """
     try:
         vocabulary = _load_vocabulary(payload["model"])
-        return [
+        tokens = [
             vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
             for text, add_special, parse_special in payload["texts"]
         ]
+        joined = array("i", chain.from_iterable(tokens)).tobytes()
+        return {"tokens": joined, "lengths": [len(each) for each in tokens]}
     except (ModelFileInvalid, DomainError) as problem:
         raise JobRefused(str(problem)) from None
 

@@ -30,11 +30,11 @@ from svc_kit.errors import (
     Draining,
     EngineRestarting,
     InvalidField,
-    QueueFull,
     StorageFailed,
 )
 from svc_kit.fairness import FairTurns
 from svc_kit.lifecycle import StartupError
+from svc_kit.queue_share import Waiting, check_queue
 
 log = logging.getLogger(__name__)
 _ENCODER = "inference_svc.media.encoder_main"
@@ -171,10 +171,13 @@ class Encoder:
             raise _refusal(field)
         if self._restart_pause_s:
             raise EngineRestarting(retry_after=self._restart_pause_s)
-        if self.num_waiting >= self._limits.queued:
-            raise QueueFull(
-                bound="pictures and sounds", depth=self.num_waiting, limit=self._limits.queued
-            )
+        check_queue(
+            "pictures and sounds",
+            self._limits.queued,
+            (Waiting(owner, 0, len(jobs)) for owner, jobs in self._waiting.items()),
+            Waiting(project),
+            depth=self.num_waiting + 1,
+        )
         done = asyncio.get_running_loop().create_future()
         job = _Job(EncodeRequest(next(self._ids), media, digest, path), project, field, done)
         self._waiting[project].append(job)

@@ -6,7 +6,9 @@ from corral.inference.v1 import chat_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
 from inference_svc.chat.conversation import (
+    MAX_TOOLS,
     Conversation,
+    ConversationLimits,
     MediaPart,
     Message,
     Part,
@@ -14,6 +16,7 @@ from inference_svc.chat.conversation import (
     TemplateOptions,
     TextPart,
 )
+from inference_svc.validation import check_count
 from svc_kit.errors import MissingField, UnsupportedField
 from svc_kit.rpc.message_mapper import MessageMapper
 
@@ -45,6 +48,16 @@ def to_conversation(
         raise UnsupportedField(field="chat_template")
     messages = tuple(_message(i, message) for i, message in enumerate(conversation.messages))
     return _CONVERSATION.from_message(conversation, messages=messages)
+
+
+def check_counts(conversation: service_pb.Conversation, limits: ConversationLimits) -> None:
+    """Raise `TooLong` for too many messages, or parts and calls of a message, or tools, before they
+    are converted."""
+    check_count("messages", conversation.messages, limits.max_messages)
+    check_count("tools", conversation.tools, MAX_TOOLS)
+    for index, message in enumerate(conversation.messages):
+        check_count(f"messages[{index}].content", message.parts, limits.max_messages)
+        check_count(f"messages[{index}].tool_calls", message.tool_calls, limits.max_messages)
 
 
 def _message(index: int, message: pb.ChatMessage) -> Message:

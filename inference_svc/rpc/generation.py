@@ -33,7 +33,7 @@ from inference_svc.limits.limiter import Admit, Need
 from inference_svc.media.model import EncodedMedia
 from inference_svc.model_pool.catalog import Catalog, LoadedModel, ModelProcessor, ResolvedModel
 from inference_svc.rpc.adapters import resolve_adapters
-from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.chat_messages import check_counts, to_conversation
 from inference_svc.rpc.infill import infill_tokens
 from inference_svc.rpc.media_inputs import NO_MEDIA, MediaInputs, media_files
 from inference_svc.rpc.output_constraints import (
@@ -42,13 +42,22 @@ from inference_svc.rpc.output_constraints import (
     text_output_spec,
 )
 from inference_svc.rpc.prefix_policy import PrefixGroups
-from inference_svc.rpc.request_options import Caller, Prompt, Target, to_requests
+from inference_svc.rpc.request_options import (
+    MAX_CHOICES,
+    Caller,
+    Prompt,
+    Target,
+    resolve_priority,
+    to_requests,
+)
 from inference_svc.rpc.streaming import AcceptedRequest, ChatTurn, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
 from inference_svc.validation import check_range
 from svc_kit.errors import MissingField, ModelNotFound
+from svc_kit.off_loop import off_loop
+from svc_kit.queue_share import Waiting
 
 
 class GenerationService:
@@ -76,6 +85,7 @@ class GenerationService:
         self, request: pb.GenerateRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
+        _check_room(request.options, loaded, caller)
         tokens = await self._prompt_tokens(request, loaded.processor)
         if request.HasField("truncate_prompt_tokens"):
             tokens = _truncated(tokens, request.truncate_prompt_tokens, loaded.ready.slot_tokens)
@@ -90,7 +100,8 @@ class GenerationService:
         self, request: pb.ChatRequest, loaded: LoadedModel, caller: Caller
     ) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
         """Submit the next turn of a conversation. Raises like `generate`."""
-        conversation, project = self._next_turn(request), caller.principal.project
+        _check_room(request.options, loaded, caller)
+        conversation, project = await self._next_turn(request), caller.principal.project
         conversation = await self.media_inputs.read(conversation, loaded.media)
         # What the template, the constraint, other options or a limit refuse is not encoded.
         model = loaded.processor
@@ -116,9 +127,9 @@ class GenerationService:
             raise
         return replace(accepted, media=media), turns
 
-    def _next_turn(self, request: pb.ChatRequest) -> Conversation:
+    async def _next_turn(self, request: pb.ChatRequest) -> Conversation:
         """Convert and validate the conversation of a request, with its budget of reasoning."""
-        conversation, options = self.conversation(request.conversation), request.options
+        conversation, options = await self.conversation(request.conversation), request.options
         if not options.HasField("thinking_budget_tokens"):
             return conversation
         budget = options.thinking_budget_tokens
@@ -269,8 +280,12 @@ class GenerationService:
             raise ModelNotFound(model=name)
         return resolved
 
-    def conversation(self, request: pb.Conversation) -> Conversation:
-        """Convert and validate a conversation."""
+    async def conversation(self, request: pb.Conversation) -> Conversation:
+        """Convert and validate a conversation, in a thread if it is long."""
+        check_counts(request, self._limits)
+        return await off_loop(len(request.messages), self._converted, request)
+
+    def _converted(self, request: pb.Conversation) -> Conversation:
         conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits)
         return conversation
@@ -345,6 +360,14 @@ class GenerationService:
         grammar, ignored = await self._grammars.compile(request, model.grammar_vocabulary)
         field = request.form.field if request.form is not None else "tools"
         return Constraint(grammar, field), ignored
+
+
+def _check_room(options: generation.GenerationOptions, loaded: LoadedModel, caller: Caller) -> None:
+    """Raise what refuses a request whatever its prompt is, before it costs anything."""
+    num_choices = options.num_choices if options.HasField("num_choices") else 1
+    check_range("n", num_choices, 1, MAX_CHOICES)
+    priority = resolve_priority(options.scheduling.priority, caller.principal)
+    loaded.engine.check_room(Waiting(caller.principal.project, priority, 0), num_choices)
 
 
 def _truncated(tokens: Sequence[int], length: int, slot_tokens: int) -> Sequence[int]:

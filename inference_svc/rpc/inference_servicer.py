@@ -1,6 +1,7 @@
 """The gRPC servicer of InferenceService."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -25,6 +26,7 @@ from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import InvalidField, MissingField, ScopeMissing
 from svc_kit.logs import current_request_id
+from svc_kit.off_loop import off_loop
 from svc_kit.rpc.interceptors import current_deadline
 from svc_kit.tracing.span import Attributes, current_span, running_span
 
@@ -97,7 +99,12 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         model = await self._processor(request.model)
         text = TextToTokenize(request.text, request.add_special, request.parse_special)
         tokens = await model.tokenizer.tokenize(text, field="text")
-        pieces = [model.vocabulary.piece(t, True) for t in tokens] if request.pieces else []
+        pieces: list[bytes] = []
+        if request.pieces:
+            vocabulary = model.vocabulary
+            pieces = await off_loop(
+                len(tokens), lambda each: [vocabulary.piece(token, True) for token in each], tokens
+            )
         return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
 
     async def Detokenize(
@@ -105,7 +112,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     ) -> pb.DetokenizeResponse:
         """Convert token ids to text."""
         model = await self._processor(request.model)
-        text = model.vocabulary.detokenize(request.token_ids, special=request.special_tokens)
+        detokenize = partial(model.vocabulary.detokenize, special=request.special_tokens)
+        text = await off_loop(len(request.token_ids), detokenize, request.token_ids)
         return pb.DetokenizeResponse(text=text)
 
     async def CountTokens(
@@ -139,7 +147,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, model_name: str, request: pb.Conversation
     ) -> tuple[RenderedPrompt, list[int]]:
         """Render a conversation. The model is loaded if there are pictures or sounds."""
-        generating, conversation = self._generating, self._generating.conversation(request)
+        generating, conversation = self._generating, await self._generating.conversation(request)
         if not has_encoded(conversation):
             conversation = await generating.media_inputs.read(conversation, None)
             model = await self._processor(model_name)

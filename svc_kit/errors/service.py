@@ -44,9 +44,21 @@ class QueueFull(ResourceExhausted):
     """The server is busy: its queue has {depth} of at most {limit} {bound}. Retry later."""
 
     bound: str
-    """What is counted: "requests", "tokens", "characters" or "slow messages"."""
+    """What is counted, such as "requests", "tokens", "characters" or "slow messages"."""
     depth: int
     limit: int
+    held: int | None = None
+    """How much of it is the project's."""
+    share: int | None = None
+    """How much the project may have while the queue is full; None: projects have no share."""
+
+    def _describe(self) -> str:
+        if self.share is None:
+            return super()._describe()
+        return (
+            f"The server is busy: its queue would have {self.depth} {self.bound}, the maximum is "
+            f"{self.limit}. Your project has {self.held} of its share of {self.share}. Retry later."
+        )
 
 
 class CallerCancelled(Cancelled):

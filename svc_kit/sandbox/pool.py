@@ -13,9 +13,10 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from svc_kit.errors import DomainError, Draining, QueueFull, UpstreamUnavailable
+from svc_kit.errors import DomainError, Draining, UpstreamUnavailable
 from svc_kit.fairness import FairTurns
 from svc_kit.logs import project_var
+from svc_kit.queue_share import Waiting, check_queue
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 
@@ -33,7 +34,7 @@ class SandboxSettings:
         min_children: children that are always kept; with 0 they are started on demand.
         max_children: maximum number of children.
         max_jobs_per_child: number of jobs after which a child is replaced.
-        max_waiting: maximum number of jobs waiting for a child, of which one project may have half.
+        max_waiting: maximum number of jobs waiting for a child (`queue_share`).
         grow_after_s: time that a job waits before another child is started.
         preload: modules that every child imports before its first job.
     """
@@ -157,14 +158,15 @@ class SandboxPool:
             raise
 
     def _check_queue(self, project: str) -> None:
-        """Raise QueueFull if too many jobs wait, in all or of the project."""
-        limit = self._settings.max_waiting
-        own = sum(waiter.project == project for waiter in self._waiting)
-        for depth, bound in ((len(self._waiting), limit), (own, max(limit // 2, 1))):
-            if depth >= bound:
-                raise QueueFull(
-                    bound="requests", depth=depth, limit=bound, retry_after=_RETRY_AFTER_S
-                )
+        """Raise QueueFull if too many jobs wait, and more than the project's share."""
+        check_queue(
+            "requests",
+            self._settings.max_waiting,
+            (Waiting(waiter.project) for waiter in self._waiting),
+            Waiting(project),
+            depth=len(self._waiting) + 1,
+            retry_after=_RETRY_AFTER_S,
+        )
 
     def _remove_waiter(self, waiter: _Waiter) -> None:
         """Remove a cancelled waiter, and release a child that was just assigned to it."""

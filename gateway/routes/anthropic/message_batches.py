@@ -30,6 +30,7 @@ from gateway.calls import Calls, CallSequence
 from gateway.context import Context, Control, IdempotencyKey, JsonObject
 from gateway.http.docs import ANTHROPIC_ERROR, json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 from gateway.http.middleware import mark_disconnected
 from gateway.rpc import ControlClient
 from svc_kit.errors import BatchNotEnded, BatchNotFound, CallerCancelled, FileNotFound
@@ -45,7 +46,7 @@ async def create_message_batch(
     control: Control, fields: JsonObject, request_id: IdempotencyKey, context: Context
 ) -> Response:
     """Create a batch of messages. Its requests are stored as a file and run in the background."""
-    body = parse_batch(fields)
+    body = await convert(parse_batch, fields)
     upload = control.upload(control.files.CreateFile)
     with renamed(with_anthropic_names), context.active_calls.track(upload):
         header = file_service_pb2.CreateFileRequest(header=input_header(request_id))

@@ -11,15 +11,16 @@ from dialects.anthropic.events import PING, MessageEvents
 from dialects.anthropic.message_request import (
     CreateMessageBody,
     PromptBody,
-    convert_message,
-    convert_token_count,
+    message_request,
     parse_message,
     parse_token_count,
+    token_count_request,
 )
 from dialects.anthropic.objects import CollectedMessage, token_count
 from gateway.auth import MAX_LABEL_BYTES
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import ANTHROPIC_ERROR, json_body, operation
+from gateway.http.large_bodies import convert
 from svc_kit.logs import add_call_fields
 
 router = APIRouter(prefix="/v1/messages")
@@ -41,11 +42,11 @@ async def create_message(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Generate the next message of a conversation. With `stream`, return server-sent events."""
-    body = parse_message(fields)
+    body = await convert(parse_message, fields)
     add_call_fields(model=body.model[:MAX_LABEL_BYTES])
     headers = request.headers
     affinity = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
-    proto, paths = await convert_message(body, affinity)
+    proto, paths = await convert(message_request, body, affinity)
     start = functools.partial(inference.generate, inference.methods.Chat, [proto])
     rename = functools.partial(with_anthropic_names, paths=paths)
     if not body.stream:
@@ -64,9 +65,9 @@ async def create_message(
 )
 async def count_tokens(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Count the input tokens of a message without generating it."""
-    body = parse_token_count(fields)
+    body = await convert(parse_token_count, fields)
     add_call_fields(model=body.model[:MAX_LABEL_BYTES])
-    proto, paths = await convert_token_count(body)
+    proto, paths = await convert(token_count_request, body)
     start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
     rename = functools.partial(with_anthropic_names, paths=paths)
     return context.reply_response(start, token_count, rename)

@@ -22,6 +22,7 @@ from dialects.llama_server.completion import (
 from dialects.llama_server.events import Continuations
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
 
 router = APIRouter()
@@ -39,9 +40,9 @@ _COMPLETION = operation(
 async def complete(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Continue one or several prompts. With `stream`, return server-sent events."""
     tokenize = functools.partial(inference.call, inference.methods.Tokenize)
-    body = await with_token_prompt(parse_continuation(fields), tokenize)
+    body = await with_token_prompt(await convert(parse_continuation, fields), tokenize)
     answers = Continuations(body, prompts_of(body))
-    requests = continuation_requests(body)
+    requests = await convert(continuation_requests, body)
     return _respond(inference, context, body, requests, answers, COMPLETION_PARAMS)
 
 
@@ -57,7 +58,7 @@ async def complete(inference: Inference, fields: JsonObject, context: Context) -
 )
 async def infill(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Generate the text between a prefix and a suffix, for models with tokens for it."""
-    body = parse_infill(fields)
+    body = await convert(parse_infill, fields)
     answers = Continuations(body, [body.input_prefix])
     return _respond(inference, context, body, [infill_request(body)], answers, INFILL_PARAMS)
 

@@ -30,6 +30,7 @@ from dialects.openai.chat.embeddings import RerankBody
 from dialects.openai.errors import openai_names
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import ERROR, LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.embeddings import create_rerank
 from svc_kit.logs import current_request_id
@@ -54,7 +55,8 @@ _SCORE = operation("Score pairs of texts (vLLM)", "Scores", json_body(ScoreBody)
 @router.post("/embeddings", **_EMBEDDING)
 async def embed(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
-    proto = embed_request(parse_embedding(fields))
+    body = await convert(parse_embedding, fields)
+    proto = await convert(embed_request, body)
     start = functools.partial(inference.unary, inference.methods.Embed, proto)
     return context.reply_response(start, embedding_list, EMBEDDING_PARAMS)
 
@@ -67,8 +69,8 @@ async def rerank(inference: Inference, fields: JsonObject, context: Context) -> 
     """Score documents against a query: in TEI's form with `texts`, else as /v1/rerank."""
     if "texts" not in fields:
         return await create_rerank(inference, {"model": ""} | fields, context)
-    body = parse_text_rank(fields)
-    proto = text_rank_request(body)
+    body = await convert(parse_text_rank, fields)
+    proto = await convert(text_rank_request, body)
     start = functools.partial(inference.unary, inference.methods.Rerank, proto)
     return context.reply_response(start, functools.partial(text_ranks, body), TEI_PARAMS)
 
@@ -79,8 +81,9 @@ async def score(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Score pairs of texts from 0 to 1: one text with many, or many with as many."""
-    body = parse_score(fields)
-    requests = score_requests(body.model or "", score_pairs(body))
+    body = await convert(parse_score, fields)
+    pairs = await convert(score_pairs, body)
+    requests = await convert(score_requests, body.model or "", pairs)
     object_id = f"score-{current_request_id().removeprefix('req_')}"
 
     async def scores() -> dict[str, Any]:

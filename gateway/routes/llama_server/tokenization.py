@@ -30,11 +30,12 @@ from dialects.llama_server.tokens import (
     token_list,
     tokenize_requests,
 )
-from dialects.openai.chat.chat_request import ChatCompletionBody, convert_chat, parse_chat
+from dialects.openai.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from dialects.openai.errors import CHAT_PARAMS, openai_names
 from gateway.context import Context, Inference, JsonObject, Models
 from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, json_body, operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
 from svc_kit.errors import InvalidField
 
@@ -60,7 +61,7 @@ async def tokenize(inference: Inference, fields: JsonObject, context: Context) -
 async def _tokenize_content(
     inference: InferenceClient, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    body, methods = parse_tokenize(fields), inference.methods
+    body, methods = await convert(parse_tokenize, fields), inference.methods
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
         replies = [await inference.call(methods.Tokenize, request) for request in requests]
@@ -77,7 +78,7 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
             raise InvalidField(field="return_token_strs", problem=problem)
         tokens = (await _render(inference, chat)).token_ids
         return counted_tokens(tokens, None, await get_model(inference, str(chat["model"])))
-    body = parse_prompt_tokenize(fields)
+    body = await convert(parse_prompt_tokenize, fields)
     with openai_names(PROMPT_TOKENIZE_PARAMS):
         reply = await inference.call(methods.Tokenize, prompt_tokenize_request(body))
     pieces = reply.pieces if body.return_token_strs else None
@@ -95,7 +96,8 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
 )
 async def detokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The text of tokens, with control tokens."""
-    request = detokenize_request(parse_detokenize(fields))
+    body = await convert(parse_detokenize, fields)
+    request = await convert(detokenize_request, body)
     start = functools.partial(inference.unary, inference.methods.Detokenize, request)
     return context.reply_response(start, text_of_tokens, DETOKENIZE_PARAMS)
 
@@ -142,7 +144,7 @@ async def count_input_tokens(
     inference: Inference, fields: JsonObject, context: Context
 ) -> Response:
     """Count the prompt tokens of a chat completion without generating it."""
-    chat = await convert_chat(parse_chat(fields))
+    chat = await convert(chat_request, await convert(parse_chat, fields))
     proto = inference_service_pb2.CountTokensRequest(
         model=chat.model, conversation=chat.conversation
     )
@@ -160,7 +162,7 @@ async def _render(
     inference: InferenceClient, fields: Mapping[str, Any]
 ) -> inference_service_pb2.RenderChatResponse:
     """The prompt of a body of chat completions."""
-    chat = await convert_chat(parse_chat(fields))
+    chat = await convert(chat_request, await convert(parse_chat, fields))
     proto = inference_service_pb2.RenderChatRequest(
         model=chat.model, conversation=chat.conversation
     )

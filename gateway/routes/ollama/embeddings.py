@@ -20,6 +20,7 @@ from dialects.ollama.embeddings import (
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
 
 router = APIRouter(prefix="/api")
@@ -31,8 +32,8 @@ router = APIRouter(prefix="/api")
 )
 async def embed(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector of length 1 for each text. Texts that are too long are cut."""
-    body = parse_embed(fields)
-    answer, proto = EmbedAnswer(body.written_name), embed_request(body)
+    body = await convert(parse_embed, fields)
+    answer, proto = EmbedAnswer(body.written_name), await convert(embed_request, body)
     if not proto.inputs:
         await _check_exists(inference, proto.model)
         return json_response(answer.as_object(inference_service_pb2.EmbedResponse()))
@@ -48,8 +49,8 @@ async def embed(inference: Inference, fields: JsonObject, context: Context) -> R
 )
 async def embed_prompt(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create the vector of one text, which is not normalized."""
-    body = parse_prompt_embed(fields)
-    proto = embed_request(body)
+    body = await convert(parse_prompt_embed, fields)
+    proto = await convert(embed_request, body)
     if not body.prompt:
         await _check_exists(inference, proto.model)
         return json_response(prompt_embedding(inference_service_pb2.EmbedResponse()))

@@ -16,19 +16,20 @@ from dialects.ollama.requests import (
     GenerationBody,
     answered_request,
     chat_params,
+    chat_request,
     completion_request,
-    convert_chat,
-    convert_prompt,
     generate_params,
     load_request,
     parse_chat,
     parse_generate,
+    prompt_request,
     render_request,
 )
 from gateway.calls import Calls
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import convert
 from gateway.routes.ollama.shortened_chat import ShortenedChat
 from gateway.rpc import InferenceClient
 from svc_kit.auth.scopes import Scope
@@ -46,12 +47,12 @@ async def chat(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Generate the next message of a conversation, in lines of JSON unless `stream` is false."""
-    body = parse_chat(fields)
+    body = await convert(parse_chat, fields)
     answer = ChatAnswer(body.written_name)
     if not body.messages:
         empty = {"message": {"role": "assistant", "content": ""}}
         return await _load(inference, body, empty, request)
-    proto = await convert_chat(body)
+    proto = await convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
         start = functools.partial(inference.generate, inference.methods.Chat, [proto])
@@ -71,7 +72,7 @@ async def generate(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Answer a prompt through the chat template, or continue it as it is with `raw`."""
-    body = parse_generate(fields)
+    body = await convert(parse_generate, fields)
     if not body.prompt:
         return await _load(inference, body, {"response": ""}, request)
     if body.is_completion:
@@ -85,7 +86,7 @@ async def generate(
 async def _answer_prompt(
     inference: InferenceClient, body: GenerateBody, context: AppContext
 ) -> Response:
-    proto, methods = await convert_prompt(body), inference.methods
+    proto, methods = await convert(prompt_request, body), inference.methods
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, methods.Chat, [proto])

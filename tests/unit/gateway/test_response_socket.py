@@ -10,6 +10,8 @@ from starlette.websockets import WebSocket
 from gateway.active_calls import ActiveCalls
 from gateway.config import GatewaySettings
 from gateway.context import AppContext
+from gateway.http.json_body import JsonBodies
+from gateway.http.large_bodies import LargeBodies
 from gateway.response_socket import ResponseSocket
 from gateway.stored_files import StoredFileReader
 from svc_kit.errors import ApiKeyInvalid
@@ -34,6 +36,7 @@ def make_context(**settings: Any) -> AppContext:
         control=unused,
         active_calls=active_calls,
         stored_files=StoredFileReader(active_calls),
+        bodies=JsonBodies(2**25, 60.0, LargeBodies(2**26, 60.0)),
         fingerprint="",
     )
 

@@ -222,19 +222,20 @@ async def run_for(
 
 
 async def test_too_many_waiting_jobs_are_refused() -> None:
-    """With a retry delay: half of the limit for one project, and the limit for all."""
+    """One project alone may fill the queue; then another still gets its share."""
     settings = SandboxSettings(min_children=1, max_children=1, max_waiting=4)
-    refused, jobs = [], []
+    refused: list[tuple[int | None, float | None]] = []
+    jobs = []
     async with SandboxPool(settings) as pool:
-        for waiting, late, num_waiting in (("aaa", "a", 2), ("bb", "c", 4)):
+        for waiting, late, num_waiting in (("aaaaa", "a", 4), ("bb", "b", 6)):
             jobs += [asyncio.create_task(run_for(project, pool, ENDLESS)) for project in waiting]
             await wait_for_queue(pool, num_waiting)
             with pytest.raises(QueueFull) as raised:
                 await asyncio.create_task(run_for(late, pool, ENDLESS))
-            refused.append((raised.value.limit, raised.value.retry_after))
+            refused.append((raised.value.share, raised.value.retry_after))
     await asyncio.gather(*jobs, return_exceptions=True)
 
-    assert refused == [(2, 1.0), (4, 1.0)]
+    assert refused == [(4, 1.0), (2, 1.0)]
 
 
 async def test_projects_are_served_in_turns() -> None:

@@ -10,10 +10,10 @@ from google.protobuf.json_format import MessageToDict
 from dialects.anthropic.message_request import (
     MessageRequest,
     convert_message,
-    convert_token_count,
     message_request,
     parse_message,
     parse_token_count,
+    token_count_request,
 )
 from dialects.anthropic.signatures import read_signature, write_signature
 from dialects.shared.media import MAX_FILE_BYTES
@@ -371,7 +371,7 @@ def test_options_are_converted() -> None:
 async def test_a_token_count_has_the_same_conversation() -> None:
     """With the prompt's system and tools."""
     fields = {"model": "m", "system": "s", "messages": [user("hi")], "tools": TOOLS}
-    count, _ = await convert_token_count(parse_token_count(fields))
+    count, _ = token_count_request(parse_token_count(fields))
 
     request = message_request(parse_message(fields | BASE)).proto
     assert count == inference_service_pb2.CountTokensRequest(

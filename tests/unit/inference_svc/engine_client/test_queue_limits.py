@@ -4,34 +4,52 @@ import pytest
 
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import QueueFull
+from svc_kit.queue_share import Waiting
 
 LIMITS = QueueLimits(requests=4, tokens=100)
+NEW = Waiting("a", 2, 10)
 
 
 def test_a_queue_at_its_limits_is_accepted() -> None:
     """The limits are inclusive."""
-    LIMITS.check(requests=4, tokens=100, retry_after=0.0)
+    LIMITS.check([], [NEW], requests=4, tokens=100, retry_after=0.0)
 
 
 @pytest.mark.parametrize(
     ("requests", "tokens", "bound", "depth", "limit"),
     [(5, 0, "requests", "5", "4"), (4, 101, "tokens", "101", "100")],
 )
-def test_a_queue_beyond_a_limit_is_refused(
+def test_a_queue_beyond_a_limit_and_a_share_is_refused(
     requests: int, tokens: int, bound: str, depth: str, limit: str
 ) -> None:
-    """The error has the limit's name, the queue's size and the limit."""
+    """The error has the limit's name, the queue's size, the limit and the share."""
+    waiting = [Waiting("a", 2, 30)] * 4
     with pytest.raises(QueueFull) as refusal:
-        LIMITS.check(requests=requests, tokens=tokens, retry_after=7.04)
+        LIMITS.check(waiting, [NEW], requests=requests, tokens=tokens, retry_after=7.04)
 
-    assert refusal.value.metadata == {"bound": bound, "depth": depth, "limit": limit}
+    held = {"requests": "4", "tokens": "120"}[bound]
+    shown = {"bound": bound, "depth": depth, "limit": limit, "held": held, "share": limit}
+    assert refusal.value.metadata == shown
     assert refusal.value.retry_after == 7.0
+
+
+@pytest.mark.parametrize("owner", ["other", "a"])
+def test_a_full_queue_accepts_a_project_or_a_priority_below_its_share(owner: str) -> None:
+    """Interactive requests get in beside the batches of their project, and one prompt of any length
+    beside those of others."""
+    waiting = [Waiting(owner, 3, 30)] * 4
+
+    LIMITS.check(waiting, [NEW, NEW], requests=6, tokens=140, retry_after=1.0)
+    LIMITS.check(waiting, [Waiting("a", 2, 900)], requests=5, tokens=1020, retry_after=1.0)
+    with pytest.raises(QueueFull, match="share of 2"):
+        LIMITS.check(waiting, [NEW] * 3, requests=7, tokens=150, retry_after=1.0)
 
 
 @pytest.mark.parametrize(("estimate", "retry_after"), [(0.01, 1.0), (3600.0, 60.0)])
 def test_retry_after_is_between_a_second_and_a_minute(estimate: float, retry_after: float) -> None:
     """The estimate is clamped."""
+    waiting = [NEW] * 4
     with pytest.raises(QueueFull) as refusal:
-        LIMITS.check(requests=9, tokens=0, retry_after=estimate)
+        LIMITS.check(waiting, [NEW], requests=5, tokens=0, retry_after=estimate)
 
     assert refusal.value.retry_after == retry_after

@@ -1,0 +1,61 @@
+"""Large bodies: turns of projects, threads and memory."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from gateway.http.large_bodies import LargeBodies, convert, large_body, release
+from svc_kit.errors import QueueFull
+from svc_kit.logs import project_var
+
+MIB = 2**20
+
+
+async def test_only_large_bodies_are_converted_in_a_thread() -> None:
+    """Small ones at once, which costs nothing."""
+    here = threading.get_ident()
+    at_once = await convert(threading.get_ident)
+    large_body.set(LargeBodies(MIB, 1.0))
+
+    assert at_once == here
+    assert await convert(threading.get_ident) != here
+
+
+async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -> None:
+    """A project with many of them does not delay another by all of them."""
+    bodies, order, running = LargeBodies(MIB, 1.0), list[str](), list[int]()
+
+    def work(project: str) -> None:
+        running.append(threading.active_count())
+        order.append(project)
+
+    async def convert_for(project: str) -> None:
+        project_var.set(project)
+        await bodies.convert(work, project)
+
+    async with asyncio.TaskGroup() as group:
+        for project in "aaaaab":
+            group.create_task(convert_for(project))
+
+    assert order.index("b") <= 2
+    assert max(running) == min(running)
+
+
+async def test_a_project_waits_for_its_half_of_the_memory_while_another_gets_in() -> None:
+    """It gets 429 if it waits too long; what a request reserved is released at its end."""
+    bodies = LargeBodies(4 * MIB, 0.01)
+    first, second, other = (dict[str, Any]() for _ in range(3))
+    project_var.set("a")
+    await bodies.reserve(first, 2 * MIB)
+    with pytest.raises(QueueFull, match="bytes of large requests"):
+        await bodies.reserve(second, MIB)
+    project_var.set("b")
+    await bodies.reserve(other, 2 * MIB)
+    release(first)
+    project_var.set("a")
+    await bodies.reserve(second, 2 * MIB)
+
+    assert first == {}
+    assert second
