@@ -248,7 +248,8 @@ async def _usage(
         grace_s=settings.limits_grace_s,
         outage_level=outage_level,
     )
-    reporter = UsageReporter(counter, make_sender(control), limiter.on_reported, outage_level)
+    send = limiter.between_calls(make_sender(control))
+    reporter = UsageReporter(counter, send, limiter.on_reported, outage_level)
     stack.callback(counter.close)
     stack.push_async_callback(reporter.report_last)
     for task in (
