@@ -60,7 +60,7 @@ from control_svc.jobs.service import Jobs, Retry
 from control_svc.jobs.servicer import JobServicer
 from control_svc.limits.buckets import RateLimits
 from control_svc.limits.service import Limits
-from control_svc.limits.servicer import LimitServicer
+from control_svc.limits.servicer import LimitServicer, limits_to_add
 from control_svc.projects.keys import Keys
 from control_svc.projects.prices import Prices
 from control_svc.projects.projects import Projects
@@ -229,12 +229,20 @@ async def operator_services(
     """Build the services of projects, keys, usage and limits. Raises StartupError."""
     projects = Projects(deps.transactions, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
+    find_model = RpcModels(deps.inference, deps.token).find
+    limits = Limits(deps.transactions, deps.tokens, deps.clock, find_model)
+    key_servicer = KeyServicer(
+        keys,
+        find_model,
+        partial(limits_to_add, limits),
+        serves_keyless=authenticator.serves_keyless,
+    )
     return [
         _service(ProjectServicer(projects)),
-        _service(KeyServicer(keys, serves_keyless=authenticator.serves_keyless)),
+        _service(key_servicer),
         _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock, prices))),
         _service(AuditServicer(AuditLog(deps.transactions, deps.tokens))),
-        _service(LimitServicer(Limits(deps.transactions, deps.tokens, deps.clock), prices)),
+        _service(LimitServicer(limits, prices)),
     ]
 
 

@@ -6,15 +6,18 @@ Only hashes of keys are stored. The key itself is printed once, when it is creat
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import click
 from corral.control.v1 import key_service_pb2 as pb
 from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
+from corral.control.v1.limit_service_pb2 import Limit
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.access import DAYS, access_options, control_options, format_time
 from corral_cli.connection import Connection
+from corral_cli.limits import Amount, allow_unknown_option, encode_amount
 from corral_cli.output import echo, echo_line, json_option, print_list
 from corral_cli.serve import SERVICES
 from svc_kit.auth.keys import create_key, hash_key
@@ -49,6 +52,14 @@ def keys() -> None:
 )  # fmt: skip
 @click.option("--priority", type=click.Choice(["interactive", "normal", "batch"]))
 @click.option("--days", type=DAYS, help="Days until it expires. Default: never.")
+@click.option("--budget", type=Amount(), help="What it may cost in a period. Default: no limit.")
+@click.option(
+    "--soft-budget", type=Amount(), help="Cost beyond which it is served, logged and counted."
+)
+@click.option(
+    "--budget-period", type=click.Choice(["day", "month"]), default="month", show_default=True
+)
+@allow_unknown_option
 @click.option(
     "--offline", is_flag=True, help="Call no service; print the settings that accept the key."
 )
@@ -62,9 +73,27 @@ def create(
     networks: tuple[str, ...],
     priority: str | None,
     days: int | None,
+    budget: Decimal | None,
+    soft_budget: Decimal | None,
+    budget_period: str,
+    allow_unknown: bool,
     offline: bool,
 ) -> None:
     """Create a key that every service accepts immediately, and print it."""
+    limits = [
+        Limit(
+            unit="UNIT_COST",
+            amount=encode_amount(amount, is_cost=True),
+            period=f"PERIOD_{budget_period.upper()}",
+            mode=mode,
+        )
+        for amount, mode in ((budget, "MODE_ENFORCE"), (soft_budget, "MODE_SHADOW"))
+        if amount is not None
+    ]
+    if limits and offline:
+        raise click.UsageError(
+            "A key of the settings gets its budget by: corral limits create --key"
+        )
     expires_at = None if days is None else datetime.now(UTC) + timedelta(days=days)
     if offline:
         lists = {"scopes": scopes, "models": models, "networks": networks}
@@ -78,6 +107,8 @@ def create(
         expire_time=None if expires_at is None else _timestamp(expires_at),
         models=models,
         networks=networks,
+        allow_unknown=allow_unknown,
+        limits=limits,
     )
     created = connect("control").call(lambda channel: KeyServiceStub(channel).CreateKey, request)
     echo_line(f"key (shown once): {created.secret}")

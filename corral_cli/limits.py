@@ -16,7 +16,7 @@ _NANOS: Final = 10**9
 _COST: Final = pb.Limit.UNIT_COST
 
 
-class _Amount(click.ParamType[Decimal]):
+class Amount(click.ParamType[Decimal]):
     """A positive number; cost may have decimals."""
 
     name = "number"
@@ -34,8 +34,11 @@ class _Amount(click.ParamType[Decimal]):
         return amount
 
 
+allow_unknown_option = click.option(
+    "--allow-unknown", is_flag=True, help="Accept names that do not exist, or not yet."
+)
 _amount_option = click.option(
-    "--amount", type=_Amount(), help="How much can be used in a period; cost in the currency."
+    "--amount", type=Amount(), help="How much can be used in a period; cost in the currency."
 )
 
 
@@ -70,6 +73,7 @@ def limits() -> None:
     help="A rate for each minute, or a budget for each day or month (UTC).",
 )
 @click.option("--shadow", is_flag=True, help="Only log and count requests beyond the limit.")
+@allow_unknown_option
 @control_options
 def create(
     control: Connection,
@@ -82,6 +86,7 @@ def create(
     amount: Decimal | None,
     period: str | None,
     shadow: bool,
+    allow_unknown: bool,
 ) -> None:
     """Create the limit LIMIT_ID, a name that errors show."""
     if amount is None:
@@ -96,9 +101,10 @@ def create(
         period=None if period is None else f"PERIOD_{period.upper()}",
         mode="MODE_SHADOW" if shadow else "MODE_ENFORCE",
     )
-    limit.amount = _encode_amount(amount, is_cost=limit.unit == _COST)
+    limit.amount = encode_amount(amount, is_cost=limit.unit == _COST)
     reply = control.call(
-        lambda channel: LimitServiceStub(channel).CreateLimit, pb.CreateLimitRequest(limit=limit)
+        lambda channel: LimitServiceStub(channel).CreateLimit,
+        pb.CreateLimitRequest(limit=limit, allow_unknown=allow_unknown),
     )
     echo_line(describe(reply.limit))
 
@@ -142,7 +148,7 @@ def update(control: Connection, limit_id: str, amount: Decimal | None, mode: str
     limit = pb.Limit(id=limit_id, mode=None if mode is None else f"MODE_{mode.upper()}")
     if amount is not None:
         known = {each.id: each.unit for each in _all_limits(control)}
-        limit.amount = _encode_amount(amount, is_cost=known.get(limit_id) == _COST)
+        limit.amount = encode_amount(amount, is_cost=known.get(limit_id) == _COST)
     reply = control.call(
         lambda channel: LimitServiceStub(channel).UpdateLimit, pb.UpdateLimitRequest(limit=limit)
     )
@@ -198,7 +204,7 @@ def describe(limit: pb.Limit) -> str:
     return f"{limit.id}    {amount} {unit}{period}    {', '.join(scope) or 'everything'}{shadow}"
 
 
-def _encode_amount(amount: Decimal, *, is_cost: bool) -> int:
+def encode_amount(amount: Decimal, *, is_cost: bool) -> int:
     encoded = amount * _NANOS if is_cost else amount
     if encoded != int(encoded):
         raise click.BadParameter("it must be a whole number", param_hint="--amount")

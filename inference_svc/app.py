@@ -1,6 +1,7 @@
 """Composes the inference service from its settings."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -203,11 +204,8 @@ async def serve(
             await asyncio.wait((starting,))
             return
         inference = starting.result()
-
-        async def apply_models(changed: InferenceSettings) -> None:
-            await follow_settings(changed, inference.pool)
-
-        reloader = SettingsReloader(settings, read_settings, {"models": apply_models})
+        follow_models = functools.partial(follow_settings, pool=inference.pool)
+        reloader = SettingsReloader(settings, read_settings, {"models": follow_models})
         stack.callback(asyncio.create_task(reloader.run()).cancel)
         notify_systemd("READY=1")
         await events
@@ -268,7 +266,8 @@ async def _usage(
         grace_s=settings.limits_grace_s,
         outage_level=outage_level,
     )
-    reporter = UsageReporter(counter, make_sender(control), limiter.on_reported, outage_level)
+    send = limiter.between_calls(make_sender(control))
+    reporter = UsageReporter(counter, send, limiter.on_reported, outage_level)
     stack.callback(counter.close)
     stack.push_async_callback(reporter.report_last)
     for task in (

@@ -175,7 +175,7 @@ class UsageCounter:
     def add(self, key: UsageKey, counts: Counts) -> None:
         """Count the usage of a request that has just ended."""
         hour = self._clock().replace(minute=0, second=0, microsecond=0)
-        if hour != self._hour:  # a report that is refused because it is late loses one hour
+        if hour != self._hour:  # a report that is refused loses one hour
             self._close()
             self._hour = hour
         if self._open is None:
@@ -259,7 +259,7 @@ class UsageReporter:
             try:
                 await self._send(report.to_message())
             except InvalidArgument as error:
-                # It will never be accepted (for example because it is days late): do not resend it.
+                # It will never be accepted: do not resend it.
                 _log.error("a usage report was dropped: %s", error)
             except DomainError as error:
                 _log.log(self._outage_level(error), "usage cannot be reported now: %s", error)

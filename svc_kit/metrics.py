@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -188,15 +189,27 @@ class EngineMetrics:
 
 
 class LimitMetrics:
-    """Requests beyond the limits of projects, keys and models."""
+    """What limits of projects, keys and models have left, and requests beyond them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._left = Gauge(
+            "corral_limit_left_ratio",
+            "What a limit has left, as a part of its amount; of several amounts the least.",
+            ["limit", "mode", "period"],
+            registry=registry,
+        )
         self._exceeded = Counter(
             "corral_limits_exceeded",
             "Requests beyond a limit, by its id; in mode shadow they were served.",
             ["limit", "mode"],
             registry=registry,
         )
+
+    def show_left(self, ratios: Mapping[tuple[str, str, str], float]) -> None:
+        """Show what is left, by limit, mode and period; other limits are shown no more."""
+        self._left.clear()
+        for labels, ratio in ratios.items():
+            self._left.labels(*labels).set(ratio)
 
     def refused(self, limit: str, *, shadow: bool) -> None:
         """Count a request beyond a limit; in shadow mode it is served."""

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import grpc.aio
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
+from corral.inference.v1.model_pb2 import Model
 
 from control_svc.inference.client import SERVICE, call_metadata
 from control_svc.inference.generation_options import OPTIONS, GenerationOptions
@@ -60,19 +61,15 @@ class RpcModels:
 
     async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
         """See `Models.resolve`."""
-        metadata = call_metadata(self._token, project, Priority.INTERACTIVE)
-        with translate_errors(SERVICE):
-            response = await self._stub.GetModel(
-                pb.GetModelRequest(model=model), metadata=metadata, timeout=_TIMEOUT_S
-            )
+        found = await self.find(project, model)
         resolved = OPTIONS.to_message(options)
-        defaults, sampling = response.model.default_sampling, resolved.sampling
+        defaults, sampling = found.default_sampling, resolved.sampling
         for name in _SHOWN_SAMPLING:
             if not sampling.HasField(name):
                 setattr(sampling, name, getattr(defaults, name))
         seed = sampling.seed if sampling.HasField("seed") else None
         options = OPTIONS.from_message(resolved)
-        return ResolvedModel(model or response.model.name, options, seed)
+        return ResolvedModel(model or found.name, options, seed)
 
     async def check_free(self, project: str, name: str) -> None:
         """Raise ModelExists if a model or an alias of one has this name. If the service cannot be
@@ -94,3 +91,12 @@ class RpcModels:
             return
         if not reply.model.parent:  # else it is an adapter
             raise ModelExists(model=name)
+
+    async def find(self, project: str, model: str) -> Model:
+        """Describe a model or adapter that a project may use. Errors: as `Models.resolve`."""
+        metadata = call_metadata(self._token, project, Priority.INTERACTIVE)
+        with translate_errors(SERVICE):
+            response = await self._stub.GetModel(
+                pb.GetModelRequest(model=model), metadata=metadata, timeout=_TIMEOUT_S
+            )
+        return response.model

@@ -37,11 +37,13 @@ async def read_used(tx: Transaction, limit: Limit, key: BucketKey) -> tuple[int,
 async def read_state(tx: Transaction, limit: Limit, key: BucketKey) -> pb.LimitBucket:
     """Read one amount of a limit, without locking it."""
     shares = ShareQueries(tx)
-    held = sum(await shares.held_by_others(limit, key.id))
+    now = await tx.now()
+    holdings = (await shares.holdings(limit, key.id)).values()
+    held = sum(each.held for each in holdings if each.is_leased(now))
     used, reset_at = await read_used(tx, limit, key)
     free: float = limit.amount - used - held
     if limit.is_rate and (level := await shares.read(limit, key.id)) is not None:
-        free = level.refill(limit.amount, await tx.now(), held=held, returned=0).level
+        free = level.refill(limit.amount, now, held).level
     state = pb.LimitBucket(limit_id=limit.id, **key._asdict(), amount=limit.amount)
     state.used, state.held, state.remaining = used, held, max(0, int(free))
     if reset_at is not None:

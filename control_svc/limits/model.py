@@ -4,6 +4,7 @@ The services are holders. A holder gets shares and uses them without asking agai
 have together, and what is left here, is never more than the amount of the limit.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -24,6 +25,8 @@ MAX_LIMITS: Final = 1000
 MAX_SHARES: Final = 1000
 LEASE: Final = timedelta(seconds=15)
 """How long a share stays reserved for a holder that does not call again."""
+_MOST_SKEW: Final = timedelta(minutes=1)
+"""Between clocks of control services; one that goes back further was set."""
 _MAX_COUNT: Final = 2 * MAX_AMOUNT
 _MAX_HOLDER_CHARACTERS: Final = 64
 
@@ -161,6 +164,7 @@ class ShareRequest:
     returned: int = 0
     required: int = 0
     desired: int = 0
+    used: int | None = None
 
     def check(self, path: str) -> None:
         """Validate the request. Raises MissingField, TooLong, InvalidField or OutOfRange."""
@@ -176,6 +180,40 @@ class ShareRequest:
     def bucket(self) -> BucketKey:
         """The amount that is asked for."""
         return BucketKey(self.project, self.key, self.model)
+
+
+class Caller(NamedTuple):
+    """A holder, and which of its calls this is; 0 in earlier releases."""
+
+    holder: str
+    number: int = 0
+
+
+class Holding(NamedTuple):
+    """What a holder has of an amount since its last call, for as long as its lease lasts."""
+
+    held: int
+    used: int
+    """What it has used of a rate, in total."""
+    number: int
+    """Of the call."""
+    expires_at: datetime
+
+    def is_leased(self, now: datetime) -> bool:
+        """Whether others may not use it. A lease that is much too long was given before a clock was
+        set back."""
+        return timedelta(0) < self.expires_at - now <= 2 * LEASE
+
+    def returned(self, request: ShareRequest, amount: int, now: datetime) -> int:
+        """What the holder has given back to a rate since; negative after it used more.
+
+        It follows from totals, so that calls whose request or answer was lost need no correction.
+        After the lease, others may have used its share, and the rate may have been refilled: it
+        owes one amount at most.
+        """
+        used = 0 if request.used is None else request.used - self.used
+        returned = self.held - request.held - used
+        return returned if self.is_leased(now) else max(returned, -amount)
 
 
 class Share(NamedTuple):
@@ -199,16 +237,20 @@ class RateBucket:
     level: float
     updated_at: datetime
 
-    def refill(self, amount: int, now: datetime, *, held: int, returned: int) -> "RateBucket":
-        """Add what time has brought, and what the holder returns. `held` is what all holders have.
+    def refill(self, amount: int, now: datetime, held: int) -> "RateBucket":
+        """Add what time has brought. `held` is what all holders had meanwhile.
 
         A bucket is full when level and `held` are the amount, so that returned shares cannot be
         used on top of it.
         """
         elapsed_s = max(0.0, (now - self.updated_at).total_seconds())
-        full = float(amount - held)
-        level = min(self.level + elapsed_s * amount / 60, full)
-        return RateBucket(min(level + returned, full), max(now, self.updated_at))
+        level = min(self.level + elapsed_s * amount / 60, float(amount - held))
+        is_set_back = self.updated_at - now > _MOST_SKEW
+        return RateBucket(level, now if is_set_back else max(now, self.updated_at))
+
+    def add(self, returned: int, amount: int, held: int) -> "RateBucket":
+        """Add what a holder returns; `held` is what all holders have now."""
+        return replace(self, level=min(self.level + returned, float(amount - held)))
 
     def subtract(self, granted: int) -> "RateBucket":
         """Remove what is granted."""
@@ -225,3 +267,49 @@ def divide(free: float, request: ShareRequest, num_holders: int) -> Share:
     rest = max(0, int(free) - granted)
     granted += min(request.desired, rest // (2 * num_holders))
     return Share(granted, max(0, int(free) - granted), num_holders)
+
+
+class Division(NamedTuple):
+    """A granted share, and what is stored of it."""
+
+    share: Share
+    level: RateBucket
+    holding: Holding
+
+
+def grant(
+    limit: Limit,
+    level: RateBucket,
+    holdings: Mapping[str, Holding],
+    caller: Caller,
+    request: ShareRequest,
+    *,
+    used: int,
+    now: datetime,
+) -> Division | None:
+    """Grant a share of an amount; `used` is the usage of a budget. None if the holder has called
+    again since."""
+    own = holdings.get(caller.holder)
+    if own is not None and 0 < caller.number <= own.number:
+        return None
+    others = [
+        each.held
+        for holder, each in holdings.items()
+        if holder != caller.holder and each.is_leased(now)
+    ]
+    held = sum(others) + request.held
+    if limit.is_rate:
+        returned, before = request.returned, 0
+        if own is not None and own.is_leased(now):
+            before = min(own.held, request.held)
+        if caller.number:
+            returned = own.returned(request, limit.amount, now) if own is not None else 0
+        level = level.refill(limit.amount, now, sum(others) + before)
+        level = level.add(returned, limit.amount, held)
+        share = divide(level.level, request, len(others) + 1)
+        level = level.subtract(share.granted)
+    else:
+        share = divide(limit.amount - used - held, request, len(others) + 1)
+        level = replace(level, updated_at=now)
+    holding = Holding(request.held + share.granted, request.used or 0, caller.number, now + LEASE)
+    return Division(share, level, holding)

@@ -1,11 +1,22 @@
 """Tables and SQL of limits, their buckets and the shares of holders."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import BigInteger, Double, Index, String, Text, delete, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Double,
+    Index,
+    String,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Window, apply_window
@@ -13,7 +24,16 @@ from control_svc.base.validation import PROJECT_ID_PATTERN
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table, read_row
 from control_svc.db.transaction import Queries, Transaction
-from control_svc.limits.model import BucketKey, Limit, Mode, Period, RateBucket, Subject, Unit
+from control_svc.limits.model import (
+    BucketKey,
+    Holding,
+    Limit,
+    Mode,
+    Period,
+    RateBucket,
+    Subject,
+    Unit,
+)
 from svc_kit.errors import LimitExists, LimitNotFound
 
 _SHARES_KEPT_FOR: Final = timedelta(days=1)
@@ -60,6 +80,8 @@ class LimitShareRow(Table):
     holder: Mapped[str] = mapped_column(Key, primary_key=True)
     held: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime] = mapped_column(Instant)
+    used: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    number: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
 
 
 class LimitQueries(Queries):
@@ -149,29 +171,25 @@ class ShareQueries(Queries):
             .values(**asdict(level))
         )
 
-    async def held_by_others(self, limit: Limit, bucket: str, holder: str = "") -> Sequence[int]:
-        """What each other holder has of a bucket, without those whose leases expired."""
+    async def holdings(self, limit: Limit, bucket: str) -> dict[str, Holding]:
+        """What each holder has of a bucket, also those whose leases expired lately."""
         rows = await self._session.scalars(
-            select(LimitShareRow.held).where(
-                LimitShareRow.limit_id == limit.id,
-                LimitShareRow.bucket == bucket,
-                LimitShareRow.holder != holder,
-                LimitShareRow.expires_at > await self._tx.now(),
+            select(LimitShareRow).where(
+                LimitShareRow.limit_id == limit.id, LimitShareRow.bucket == bucket
             )
         )
-        return rows.all()
+        return {row.holder: Holding(row.held, row.used, row.number, row.expires_at) for row in rows}
 
-    async def set_held(
-        self, limit: Limit, bucket: str, holder: str, held: int, lease: timedelta
+    async def save_holding(
+        self, limit: Limit, bucket: str, holder: str, holding: Holding, *, is_new: bool
     ) -> None:
-        """Store what a holder has of a locked bucket, and begin its lease."""
+        """Store what a holder has of a locked bucket."""
         key = {"limit_id": limit.id, "bucket": bucket, "holder": holder}
-        values = {"held": held, "expires_at": await self._tx.now() + lease}
-        changed = await self._session.scalars(
-            update(LimitShareRow).filter_by(**key).values(**values).returning(LimitShareRow.holder)
-        )
-        if not changed.all():
+        values = holding._asdict()
+        if is_new:
             await self._session.execute(insert(LimitShareRow).values(**key, **values))
+        else:
+            await self._session.execute(update(LimitShareRow).filter_by(**key).values(**values))
 
 
 async def delete_unused_shares(tx: Transaction, now: datetime) -> Deleted:

@@ -1,12 +1,13 @@
 """Operations on limits, and the division of their amounts among holders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from corral.control.v1.limit_service_pb2 import LimitBucket
 
 from control_svc.audit.log import record_act
+from control_svc.base.ids import KEY, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_length
 from control_svc.db.transaction import (
@@ -18,21 +19,27 @@ from control_svc.db.transaction import (
 )
 from control_svc.limits.buckets import read_state, read_used
 from control_svc.limits.model import (
-    LEASE,
     MAX_LIMITS,
     MAX_SHARES,
     BucketKey,
+    Caller,
     Limit,
     Mode,
     Share,
     ShareRequest,
     check_holder,
-    divide,
+    grant,
 )
 from control_svc.limits.queries import LimitQueries, ShareQueries
-from svc_kit.errors import TooManyLimits
+from control_svc.projects.keys import KeyQueries
+from control_svc.projects.projects import ProjectQueries
+from svc_kit.auth.principal import DEFAULT_PROJECT
+from svc_kit.errors import ProjectNotFound, TooManyLimits
 
 MAX_PAGE = 1000
+MAX_KEY_LIMITS: Final = 10
+CheckModel = Callable[[str, str], Awaitable[object]]
+"""Raises ModelNotFound unless a project may use a model, or UpstreamUnavailable."""
 
 
 class Leased(NamedTuple):
@@ -50,13 +57,38 @@ class Limits:
     tokens: PageTokens
     clock: Clock
 
-    @write_transaction
-    async def create(self, tx: Transaction, limit: Limit) -> Limit:
-        """Create a limit.
+    check_model: CheckModel
 
-        Raises MissingField, InvalidField, TooLong, OutOfRange, LimitExists or TooManyLimits.
+    async def create(self, limit: Limit, *, allow_unknown: bool = False) -> Limit:
+        """Create a limit. `allow_unknown`: its project, key and model need not exist.
+
+        Raises MissingField, InvalidField, TooLong, OutOfRange, LimitExists, TooManyLimits,
+        ProjectNotFound, ApiKeyNotFound or ModelNotFound, and UpstreamUnavailable if models cannot
+        be looked up.
         """
         limit.check()
+        if limit.model and not allow_unknown:
+            await self.check_model(limit.project or DEFAULT_PROJECT, limit.model)
+        return await self.transactions.write(lambda tx: self._create(tx, limit, allow_unknown))
+
+    async def _create(self, tx: Transaction, limit: Limit, allow_unknown: bool) -> Limit:
+        if not allow_unknown:
+            if limit.project and await ProjectQueries(tx).find(limit.project) is None:
+                raise ProjectNotFound(project=limit.project, field="limit.project")
+            if is_id(limit.key, KEY):  # others are names in the settings of services
+                await KeyQueries(tx).get(limit.key)
+        return await self.add(tx, limit)
+
+    async def add_to_key(self, tx: Transaction, key: str, limits: Sequence[Limit]) -> None:
+        """Create the limits of a new key. Raises as `create`."""
+        check_length("limits", limits, MAX_KEY_LIMITS)
+        for number, limit in enumerate(limits, 1):
+            limit = replace(limit, id=limit.id or f"{key}-{number}", key=key)
+            limit.check()
+            await self.add(tx, limit)
+
+    async def add(self, tx: Transaction, limit: Limit) -> Limit:
+        """Create a limit that has been checked. Raises LimitExists or TooManyLimits."""
         limits = LimitQueries(tx)
         if await limits.count() >= MAX_LIMITS:
             raise TooManyLimits(limit=MAX_LIMITS)
@@ -106,21 +138,21 @@ class Limits:
         page = window.page(keys if limit.per else keys or [BucketKey()])
         return [await read_state(tx, limit, key) for key in page.items], page.next_token
 
-    async def lease(self, holder: str, requests: Sequence[ShareRequest]) -> Leased:
+    async def lease(self, caller: Caller, requests: Sequence[ShareRequest]) -> Leased:
         """Return all limits, and grant shares.
 
         Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
-        check_holder(holder)
+        check_holder(caller.holder)
         check_length("shares", requests, MAX_SHARES)
         for number, request in enumerate(requests):
             request.check(f"shares[{number}]")
         if not requests:
             return Leased(await self.transactions.read(lambda tx: LimitQueries(tx).all()), ())
-        return await self.transactions.write(lambda tx: _lease(tx, holder, requests))
+        return await self.transactions.write(lambda tx: _lease(tx, caller, requests))
 
 
-async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest]) -> Leased:
+async def _lease(tx: Transaction, caller: Caller, requests: Sequence[ShareRequest]) -> Leased:
     limits = await LimitQueries(tx).all()
     by_id: Mapping[str, Limit] = {limit.id: limit for limit in limits}
     shares = [Share()] * len(requests)
@@ -129,23 +161,22 @@ async def _lease(tx: Transaction, holder: str, requests: Sequence[ShareRequest])
         enumerate(requests), key=lambda each: (each[1].limit_id, each[1].bucket.id)
     ):
         if (limit := by_id.get(request.limit_id)) is not None:
-            shares[number] = await _grant(tx, holder, limit, request)
+            shares[number] = await _grant(tx, caller, limit, request)
     return Leased(limits, shares)
 
 
-async def _grant(tx: Transaction, holder: str, limit: Limit, request: ShareRequest) -> Share:
+async def _grant(tx: Transaction, caller: Caller, limit: Limit, request: ShareRequest) -> Share:
     """Grant a share of one bucket."""
     queries, bucket = ShareQueries(tx), request.bucket.id
     level = await queries.lock(limit, bucket)
-    others = await queries.held_by_others(limit, bucket, holder)
-    held, reset_at = sum(others) + request.held, None
-    if limit.is_rate:
-        level = level.refill(limit.amount, await tx.now(), held=held, returned=request.returned)
-        share = divide(level.level, request, len(others) + 1)
-        await queries.save(limit, bucket, level.subtract(share.granted))
-    else:
-        used, reset_at = await read_used(tx, limit, request.bucket)
-        share = divide(limit.amount - used - held, request, len(others) + 1)
-        await queries.save(limit, bucket, replace(level, updated_at=await tx.now()))
-    await queries.set_held(limit, bucket, holder, request.held + share.granted, LEASE)
-    return share._replace(reset_at=reset_at)
+    holdings = await queries.holdings(limit, bucket)
+    used, reset_at = await read_used(tx, limit, request.bucket)
+    now = await tx.now()
+    division = grant(limit, level, holdings, caller, request, used=used, now=now)
+    if division is None:
+        return Share()
+    await queries.save(limit, bucket, division.level)
+    await queries.save_holding(
+        limit, bucket, caller.holder, division.holding, is_new=caller.holder not in holdings
+    )
+    return division.share._replace(reset_at=reset_at)

@@ -1,12 +1,14 @@
 """gRPC servicer of limits."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from corral.control.v1 import limit_service_pb2 as pb
 from corral.control.v1 import limit_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, check_mask, page_request
-from control_svc.limits.model import LEASE, Limit, Mode, Share, ShareRequest
+from control_svc.db.transaction import Transaction
+from control_svc.limits.model import LEASE, Caller, Limit, Mode, Share, ShareRequest
 from control_svc.limits.service import Limits
 from control_svc.projects.prices import Price, Prices
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_duration
@@ -16,6 +18,17 @@ _MODE: Final = EnumMapper[Mode](Mode, pb.Limit.Mode)
 _REQUEST: Final = MessageMapper(ShareRequest, pb.LimitShareRequest)
 _SHARE: Final = MessageMapper(Share, pb.LimitShare)
 _PRICE: Final = MessageMapper(Price, pb.Price)
+
+
+def limits_to_add(
+    limits: Limits, messages: Sequence[pb.Limit]
+) -> Callable[[Transaction, str], Awaitable[None]]:
+    """Convert the limits of a new key, and return what creates them. Raises MissingField or
+    InvalidField."""
+    decoded = [
+        _LIMIT.from_message(each, f"limits[{number}]") for number, each in enumerate(messages)
+    ]
+    return lambda tx, key: limits.add_to_key(tx, key, decoded)
 
 
 class LimitServicer(rpc.LimitServiceServicer):
@@ -29,7 +42,9 @@ class LimitServicer(rpc.LimitServiceServicer):
         self, request: pb.CreateLimitRequest, context: Context
     ) -> pb.CreateLimitResponse:
         """Create a limit."""
-        limit = await self._limits.create(_LIMIT.from_message(request.limit, "limit"))
+        limit = await self._limits.create(
+            _LIMIT.from_message(request.limit, "limit"), allow_unknown=request.allow_unknown
+        )
         return pb.CreateLimitResponse(limit=_LIMIT.to_message(limit))
 
     async def ListLimits(
@@ -75,7 +90,7 @@ class LimitServicer(rpc.LimitServiceServicer):
             _REQUEST.from_message(share, f"shares[{number}]")
             for number, share in enumerate(request.shares)
         ]
-        leased = await self._limits.lease(request.holder, asked)
+        leased = await self._limits.lease(Caller(request.holder, request.number), asked)
         return pb.LeaseLimitsResponse(
             limits=[_LIMIT.to_message(limit) for limit in leased.limits],
             shares=[_SHARE.to_message(share) for share in leased.shares],

@@ -120,6 +120,8 @@ class NewKey:
     request_id: str = ""
     models: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    """Its limits, serialized: a repetition must have the same."""
 
     def check(self, now: datetime) -> None:
         """Validate the request. Raises MissingField, TooLong or InvalidField."""

@@ -1,6 +1,7 @@
 """API keys: their tables and queries, operations, and verification. Only hashes are stored."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
@@ -158,6 +159,10 @@ _LAST_USED_RESOLUTION: Final = timedelta(minutes=1)
 """`last_used_at` is not written more often."""
 
 
+AddLimits = Callable[[Transaction, str], Awaitable[None]]
+"""Creates the limits of the key with this id."""
+
+
 class CreatedKey(NamedTuple):
     """A new or rotated key and its secret, which is empty if the request is a repetition."""
 
@@ -184,11 +189,11 @@ class Keys:
     clock: Clock
 
     @write_transaction
-    async def create(self, tx: Transaction, new: NewKey) -> CreatedKey:
-        """Create a key.
+    async def create(self, tx: Transaction, new: NewKey, add_limits: AddLimits) -> CreatedKey:
+        """Create a key, and its limits with `add_limits`.
 
         Raises MissingField, TooLong, InvalidField, ProjectNotFound, ProjectArchived or
-        RequestIdReused.
+        RequestIdReused, and what `add_limits` raises.
         """
         check_project_id(new.project)
         new.check(self.clock())
@@ -202,6 +207,7 @@ class Keys:
             return CreatedKey(await KeyQueries(tx).get(created), "")
         project.check_active()
         await KeyQueries(tx).add(key)
+        await add_limits(tx, key.id)
         await record_act(tx, key.id)
         return CreatedKey(key, secret)
 
@@ -307,7 +313,7 @@ class Keys:
 
 def _facts(new: NewKey) -> tuple[object, ...]:
     """The contents of a request for its fingerprint; scopes are sorted."""
-    facts = (new.name, sorted(new.scopes), new.priority, new.expires_at)
-    if not (new.models or new.networks):
-        return facts  # as in release 0.1
-    return (*facts, new.models, new.networks)
+    facts: tuple[object, ...] = (new.name, sorted(new.scopes), new.priority, new.expires_at)
+    if new.models or new.networks or new.limits:  # else as in release 0.1
+        facts += (new.models, new.networks)
+    return (*facts, new.limits) if new.limits else facts

@@ -1,6 +1,7 @@
 """gRPC servicers of projects, keys and usage."""
 
 import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -10,12 +11,13 @@ from corral.control.v1 import project_service_pb2 as project_pb
 from corral.control.v1 import project_service_pb2_grpc as project_rpc
 from corral.control.v1 import usage_service_pb2 as usage_pb
 from corral.control.v1 import usage_service_pb2_grpc as usage_rpc
+from corral.control.v1.limit_service_pb2 import Limit
 from corral.inference.v1 import generation_pb2
 
 from control_svc.base.proto import Context, page_request
 from control_svc.base.validation import check_text
 from control_svc.projects.key_model import ApiKey, NewKey, Rotation
-from control_svc.projects.keys import Keys, KeyVerification
+from control_svc.projects.keys import AddLimits, Keys, KeyVerification
 from control_svc.projects.projects import NewProject, Project, Projects
 from control_svc.projects.usage import (
     Usage,
@@ -93,6 +95,7 @@ def new_key(request: key_pb.CreateKeyRequest) -> NewKey:
         request_id=request.request_id,
         models=tuple(request.models),
         networks=tuple(request.networks),
+        limits=tuple(each.SerializeToString(deterministic=True).hex() for each in request.limits),
     )
 
 
@@ -186,16 +189,30 @@ _log = logging.getLogger(__name__)
 class KeyServicer(key_rpc.KeyServiceServicer):
     """gRPC servicer of API keys."""
 
-    def __init__(self, keys: Keys, *, serves_keyless: bool) -> None:
-        """`serves_keyless` is whether callers without a key are served."""
+    def __init__(
+        self,
+        keys: Keys,
+        check_model: Callable[[str, str], Awaitable[object]],
+        limits_to_add: Callable[[Sequence[Limit]], AddLimits],
+        *,
+        serves_keyless: bool,
+    ) -> None:
+        """`check_model` raises unless a project may use a model; `limits_to_add` converts the
+        limits of a new key; `serves_keyless` is whether callers without a key are served."""
         self._keys = keys
+        self._check_model = check_model
+        self._limits_to_add = limits_to_add
         self._serves_keyless = serves_keyless
 
     async def CreateKey(
         self, request: key_pb.CreateKeyRequest, context: Context
     ) -> key_pb.CreateKeyResponse:
         """Create a key."""
-        created = await self._keys.create(new_key(request))
+        new, add_limits = new_key(request), self._limits_to_add(request.limits)
+        if not request.allow_unknown:
+            for model in request.models:
+                await self._check_model(new.project, model)
+        created = await self._keys.create(new, add_limits)
         if self._serves_keyless:
             _log.warning(
                 "API key created, but callers without a key are still served: set require_keys"

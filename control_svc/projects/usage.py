@@ -1,7 +1,7 @@
 """Usage: reports of the services, summed by project, key, model and hour, with its cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
@@ -29,9 +29,9 @@ MAX_DELTAS: Final = 1000
 MAX_REPORT_ID_CHARACTERS: Final = 64
 _MAX_COUNT: Final = 2**40
 """More than can be computed in an hour, and far below the overflow of a sum."""
-OLDEST_REPORT: Final = timedelta(days=2)
-RETENTION: Final = timedelta(days=3)
-"""Longer than `OLDEST_REPORT`, so that a report is refused once its id has been deleted."""
+RETENTION: Final = timedelta(days=7)
+"""How long the id of a report is known. One that was added and whose answer was lost is added again
+if it comes later."""
 
 
 class Counts(NamedTuple):
@@ -100,24 +100,31 @@ class UsageReport:
     id: str
     deltas: Sequence[UsageDelta]
 
-    def check(self, now: datetime) -> Self:
+    def check(self) -> Self:
         """Validate the report. Raises MissingField, TooLong, InvalidField or OutOfRange."""
         check_text("report_id", self.id, MAX_REPORT_ID_CHARACTERS)
         if not self.deltas:
             raise MissingField(field="deltas")
         check_length("deltas", self.deltas, MAX_DELTAS)
         for number, delta in enumerate(self.deltas):
-            _check_delta(f"deltas[{number}]", delta, now)
+            _check_delta(f"deltas[{number}]", delta)
         return self
 
+    def until(self, now: datetime) -> Self:
+        """The report with the usage of the future in the current hour: a clock was wrong. The past
+        is not refused, since a clock or a network may have been wrong for days."""
+        hour = hour_of(now)
+        deltas = [
+            replace(each, hour=hour) if each.hour > now + HOUR else each for each in self.deltas
+        ]
+        return replace(self, deltas=deltas)
 
-def _check_delta(field: str, delta: UsageDelta, now: datetime) -> None:
+
+def _check_delta(field: str, delta: UsageDelta) -> None:
     check_text(f"{field}.project", delta.project)
     check_text(f"{field}.model", delta.model)
     if delta.key:
         check_text(f"{field}.key", delta.key)
-    if not now - OLDEST_REPORT <= delta.hour <= now + HOUR:
-        raise InvalidField(field=f"{field}.hour", problem="it is not within the last two days")
     for name, value in zip(Counts._fields, delta.counts, strict=True):
         check_range(f"{field}.counts.{name}", value, 0, _MAX_COUNT)
 
@@ -274,7 +281,7 @@ class Usage:
         Raises MissingField, TooLong, InvalidField or OutOfRange.
         """
         now = self.clock()
-        report.check(now)
+        report = report.check().until(now)
         await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now, self.prices))
 
     @read_transaction

@@ -2,6 +2,10 @@
 
 Shares come from the control service (`limiter.py`). A request reserves what it will probably use,
 uses it, and returns the rest.
+
+A call of the control service may be lost, or its answer, or arrive late. So the bucket tells what
+it holds and what it has used in total, from which control derives the rest. What it gives back is
+from then on a part of what control has left, whether the call arrives or not.
 """
 
 import math
@@ -55,7 +59,8 @@ class Bucket:
         self.unreported = 0
         """Of a budget: used, but not reported as usage."""
         self.remaining = 0
-        """What control had left when it was last asked."""
+        """What control had left when it was last asked, and what was given back since; while the
+        process serves alone, the parts of the others."""
         self.reset_s = 0.0
         """Time from the last answer to the end of a budget's period."""
         self.touched_at = now
@@ -64,6 +69,15 @@ class Bucket:
         """What control could not grant, and when it was asked."""
         self._num_holders = 1
         self._alone_at: float | None = None
+        """Until when a rate was refilled without control; None unless the process serves alone."""
+        self._taken = 0
+        """Of what control had left, since it was asked."""
+        self._unfilled = 0
+        """What control refills of a rate until it is full, of the part of this process."""
+        self._owed = 0
+        """What was used beyond the share when control was asked."""
+        self._total = 0
+        """What was used of a rate, without what control has not refilled itself."""
         self._used = 0
         self._used_since = now
         self._used_per_s = 0.0
@@ -77,6 +91,13 @@ class Bucket:
     def is_budget(self) -> bool:
         """Whether the amount is that of a day or month."""
         return self.limit.period in (pb.Limit.PERIOD_DAY, pb.Limit.PERIOD_MONTH)
+
+    @property
+    def period(self) -> str:
+        """minute, day, month, or "" of concurrent requests."""
+        if not self.limit.period:
+            return ""
+        return pb.Limit.Period.Name(self.limit.period).removeprefix("PERIOD_").lower()
 
     @property
     def is_enforced(self) -> bool:
@@ -101,10 +122,12 @@ class Bucket:
     def count_use(self, amount: int) -> None:
         """Count what is used, from which the demand is predicted."""
         self._used += amount
+        self._total += amount
 
-    def on_reported(self, amount: int) -> None:
-        """Usage has been reported: it is no longer counted as held."""
+    def on_reported(self, amount: int, now: float) -> None:
+        """Usage has been reported: it is no longer counted as held, which control is told soon."""
         self.unreported = max(0, self.unreported - amount)
+        self.touched_at = now
 
     # ---- the control service
 
@@ -114,17 +137,20 @@ class Bucket:
             return True
         return bool(self.held or self.available) and now - self.answered_at > _RENEWAL_S
 
-    def ask(self, required: int, now: float) -> pb.LimitShareRequest:
-        """Ask for a share, and give back what is more than the predicted demand."""
+    def ask(self, required: int, now: float, *, returns: bool) -> pb.LimitShareRequest:
+        """Ask for a share. `returns`: give back what is more than the predicted demand."""
         target = self._demand(now)
         returned = 0
-        if not required and self.available > 2 * target:
+        if returns and not required and self.available > 2 * target:
             returned = self.available - target
             self.available = target
+            self.remaining += returned
+        self._owed, self._taken = max(0, -self.available), 0
         return pb.LimitShareRequest(
             **self.key._asdict(),
             held=self.held,
-            returned=(returned if self.available >= 0 else self.available) if self.is_rate else 0,
+            used=self._total if self.is_rate and self.answered_at is not None else None,
+            returned=returned - self._owed if self.is_rate else 0,  # for earlier releases
             required=required,
             desired=max(0, target - max(self.available, 0)),
         )
@@ -134,33 +160,50 @@ class Bucket:
     ) -> None:
         """Add what control has granted; `wall_s` is the time since the epoch."""
         if self.is_rate:
-            self.available -= min(asked.returned, 0)  # what was owed has been paid
+            self.available += self._owed  # it has been paid
         else:  # what was used beyond the share counts as held, or as usage
             self.available = max(self.available, 0)
         self.available += share.granted
         self.reset_s = max(0.0, share.reset_time.ToMilliseconds() / 1000 - wall_s)
-        self.remaining = share.remaining
+        self.remaining = max(0, share.remaining - self._taken)
         self.answered_at, self._alone_at = now, None
         self._num_holders = max(1, share.num_holders)
         if asked.required and share.granted < asked.required:
             self.refused = (asked.required, now)
 
-    def serve_alone(self, now: float, grace_s: float) -> None:
-        """Take an equal part of what control had left, and of what it would refill.
-
-        Raises UpstreamUnavailable if control has not answered within `grace_s`.
-        """
-        if self.answered_at is None or now - self.answered_at > grace_s:
-            raise UpstreamUnavailable(service="control")
+    def serve_alone(self, now: float) -> bool:
+        """Take an equal part of what control had left, and of what it would refill. Return whether
+        control has answered before."""
+        if self.answered_at is None:
+            return False
+        if self.is_budget and (late_s := now - self.answered_at - self.reset_s) >= 0:
+            self.remaining = max(0, self.limit.amount - self.held)
+            self.reset_s += (late_s // self._window_s + 1) * self._window_s
+            self._alone_at = None
         if self._alone_at is None:
-            self.available += self.remaining // self._num_holders
-            self.remaining, self._alone_at = 0, self.answered_at
+            self._alone_at = self.answered_at
+            self._unfilled = max(0, self.limit.amount - self.remaining) // self._num_holders
+            part = self.remaining // self._num_holders
+            self.available += part
+            self._taken += part
+            self.remaining -= part
         if self.is_rate:
-            rate = self.limit.amount / MINUTE_S / self._num_holders
-            refilled = math.floor((now - self._alone_at) * rate)
-            self._alone_at += refilled / rate
-            most = max(self.available, self.limit.amount // self._num_holders)
-            self.available = min(self.available + refilled, most)
+            self._refill(now)
+        return True
+
+    def _refill(self, now: float) -> None:
+        """Refill a part of a rate. Control, which does the same, counts it until the rate is full:
+        what was refilled beyond that was never a part of what it has."""
+        rate = self.limit.amount / MINUTE_S / self._num_holders
+        alone_at = self._alone_at if self._alone_at is not None else now
+        refilled = math.floor((now - alone_at) * rate)
+        self._alone_at = alone_at + refilled / rate
+        most = max(self.available, self.limit.amount // self._num_holders)
+        added = min(self.available + refilled, most) - self.available
+        counted = min(added, self._unfilled)
+        self.available += added
+        self._unfilled -= counted
+        self._total -= added - counted
 
     def _demand(self, now: float) -> int:
         """What is used in `_AHEAD_S`, from an average of the last seconds."""
@@ -174,7 +217,10 @@ class Bucket:
     # ---- what callers are told
 
     def left(self, now: float) -> int:
-        """What all services have left, as far as this process knows."""
+        """What all services have left, as far as this process knows; what it has left itself, while
+        it serves alone."""
+        if self._alone_at is not None:
+            return max(0, min(self.available, self.limit.amount))
         refilled = 0.0
         if self.is_rate and self.answered_at is not None:
             refilled = (now - self.answered_at) * self.limit.amount / MINUTE_S
@@ -194,8 +240,18 @@ class Bucket:
             status.window.FromSeconds(self._window_s)
         return status
 
-    def refusal(self, amount: int, now: float) -> DomainError:
-        """The error for a request that needs more than is left."""
+    def refusal(self, amount: int, now: float, *, is_in_doubt: bool) -> DomainError:
+        """The error for a request that needs more than is left.
+
+        It is UpstreamUnavailable if a budget may not be exhausted: other services may have a part
+        that control would grant, or (`is_in_doubt`) control may have counted usage twice, since its
+        answer to a report was lost.
+        """
+        may_be_left = is_in_doubt and self.unreported > 0
+        if self._alone_at is not None:
+            may_be_left = self.remaining > 0
+        if self.is_budget and may_be_left and amount <= self.limit.amount:
+            return UpstreamUnavailable(service="control")
         left, reset_s = self.left(now), self._reset_s(now)
         metadata: dict[str, Any] = {
             "name": self.limit.id,
@@ -235,9 +291,7 @@ class Bucket:
         if self.limit.unit == pb.Limit.UNIT_COST:
             amount = f"{self.limit.amount / 1e9:,.9f}".rstrip("0").rstrip(".")
         words = f"{amount} {unit.removeprefix('UNIT_').lower().replace('_', ' ')}"
-        if self.limit.period:
-            words += f" per {pb.Limit.Period.Name(self.limit.period)[7:].lower()}"
-        return words
+        return f"{words} per {self.period}" if self.period else words
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ from svc_kit.local_files import atomic_file
 from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
-_TIMEOUT_S: Final = 1.0
+_TIMEOUT_S: Final = 5.0
+"""With the interval of renewals less than the lease; requests do not wait that long."""
 
 
 def make_lease(channel: grpc.aio.Channel, timeout_s: float = _TIMEOUT_S) -> Lease:

@@ -1,8 +1,8 @@
 """Admits requests within the limits of the control service, of which this process leases shares.
 
 A request reserves its exact prompt tokens and the output that is probable, before it is queued. It
-waits for control only if the share has too little. While control is away, the process uses an equal
-part of what was left, for a bounded time.
+waits for control only if the share has too little, and not long. While control is away or slow, the
+process uses an equal part of what was left, for a bounded time.
 """
 
 import asyncio
@@ -14,23 +14,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from corral.control.v1 import limit_service_pb2 as pb
+from corral.control.v1.usage_service_pb2 import ReportUsageRequest
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from inference_svc.limits.bucket import Bucket, BucketKey, Reservation
-from inference_svc.usage import Counts, UsageKey
+from inference_svc.usage import Counts, Send, UsageKey
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.logs import OutageLevel
 from svc_kit.metrics import LimitMetrics
 
 _log = logging.getLogger(__name__)
 _IDLE_S: Final = 60.0
-"""An unused bucket is forgotten after this time."""
+"""An unused bucket is forgotten after this time or `grace_s`, but not while control is away."""
 _REFRESH_S: Final = 5.0
 """New limits are noticed after this time, or sooner."""
 _REFUSAL_S: Final = 0.2
 """A share that was refused is not asked for again within this time."""
 _RETRY_S: Final = 1.0
 """While control is away, requests do not call it more often."""
+_PATIENCE_S: Final = 1.0
 _START_S: Final = 10.0
 """Services that start together may reach control later; until then that is no warning."""
 _MAX_SHARES: Final = 1000
@@ -185,15 +187,18 @@ class Limiter:
         metrics: LimitMetrics,
         *,
         grace_s: float,
+        patience_s: float = _PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
         outage_level: OutageLevel | None = None,
     ) -> None:
-        """`grace_s` is how long requests are admitted while control is away."""
+        """`grace_s` is how long requests are admitted while control is away, and `patience_s` how
+        long they wait for its answer, which is used when it comes."""
         self._outputs = OutputMeans()
         self._lease = lease
         self._saved = saved
         self._metrics = metrics
         self._grace_s = grace_s
+        self._patience_s = patience_s
         self._clock = clock
         self._outage_level = outage_level or OutageLevel()
         self._holder = str(uuid.uuid4())
@@ -201,7 +206,14 @@ class Limiter:
         self._prices: Mapping[str, pb.Price] = {}
         self._buckets: dict[BucketKey, Bucket] = {}
         self._lock = asyncio.Lock()
-        self._away_until = 0.0
+        self._asking: set[asyncio.Task[None]] = set()
+        self._num_calls = 0
+        self._called_at: float | None = None
+        """When the running call began."""
+        self._failed_at: float | None = None
+        """When the last call failed; None if it was answered."""
+        self._is_in_doubt = False
+        """Whether a report of usage failed, which control may have added."""
         self._warns_from = clock() + _START_S
         self._refreshed_at: float | None = None
         if (known := saved.read()) is not None:
@@ -213,7 +225,7 @@ class Limiter:
         `is_check`: the request is admitted again later, so limits in shadow mode do not count it.
 
         Raises RateLimited or BudgetExceeded, or UpstreamUnavailable if control has been away for
-        too long.
+        too long, or other services may have what is left of a budget.
         """
         known = self._limits
         limits = [
@@ -226,7 +238,11 @@ class Limiter:
         output_tokens = num_choices * outputs.expect(key.model, max_tokens)
         charge = _Charge(price, Counts(1, prompt_tokens, 0, output_tokens))
         needs = {self._bucket(limit, key): charge.amount(limit.unit) for limit in limits}
-        if short := {each: amount for each, amount in needs.items() if amount > each.available}:
+        is_late = self._is_late()
+        short = {
+            each: amount for each, amount in needs.items() if is_late or amount > each.available
+        }
+        if short:
             await self._obtain(short)
             if self._limits is not known:  # a limit may have been deleted meanwhile
                 return await self.admit(key, need, is_check=is_check)
@@ -245,7 +261,22 @@ class Limiter:
             limit = bucket.limit
             matches = bucket.key == _bucket_key(limit, key) and _applies(limit, key)
             if bucket.is_budget and matches:
-                bucket.on_reported(charge.amount(limit.unit))
+                bucket.on_reported(charge.amount(limit.unit), self._clock())
+
+    def between_calls(self, send: Send) -> Send:
+        """Send reports of usage while control is not asked for shares, since what they contain
+        counts as held until `on_reported`."""
+
+        async def send_between(report: ReportUsageRequest) -> None:
+            async with self._lock:
+                self._called_at, self._is_in_doubt = self._clock(), True
+                try:
+                    await send(report)
+                    self._is_in_doubt = False
+                finally:
+                    self._called_at = None
+
+        return send_between
 
     async def run(self, interval_s: float) -> None:
         """Renew the leases at an interval until cancelled, and follow changes of limits."""
@@ -256,14 +287,24 @@ class Limiter:
     async def renew(self) -> None:
         """Renew the leases, and return what is not needed."""
         async with self._lock:
-            now = self._clock()
-            for bucket in [*self._buckets.values()]:
-                if bucket.held == bucket.available == 0 and now - bucket.touched_at > _IDLE_S:
+            now, idle_s = self._clock(), max(_IDLE_S, self._grace_s)
+            for bucket in [*self._buckets.values()] if self._failed_at is None else ():
+                if bucket.held == bucket.available == 0 and now - bucket.touched_at > idle_s:
                     del self._buckets[bucket.key]
             due = [bucket for bucket in self._buckets.values() if bucket.is_due(now)]
             if due or self._refreshed_at is None or now - self._refreshed_at >= _REFRESH_S:
                 due.sort(key=lambda bucket: bucket.answered_at or 0.0)
                 await self._call(dict.fromkeys(due[:_MAX_SHARES], 0))
+        self._show_left()
+
+    def _show_left(self) -> None:
+        ratios: dict[tuple[str, str, str], float] = {}
+        for bucket in self._buckets.values():
+            mode = "enforce" if bucket.is_enforced else "shadow"
+            labels = (bucket.limit.id, mode, bucket.period)
+            left = bucket.left(self._clock()) / bucket.limit.amount
+            ratios[labels] = min(left, ratios.get(labels, 1.0))
+        self._metrics.show_left(ratios)
 
     # ---- shares
 
@@ -274,7 +315,7 @@ class Limiter:
             if (reservation := bucket.reserve(need)) is not None:
                 taken.append(reservation)
                 continue
-            refusal = bucket.refusal(need, self._clock())
+            refusal = bucket.refusal(need, self._clock(), is_in_doubt=self._is_in_doubt)
             self._metrics.refused(bucket.limit.id, shadow=not bucket.is_enforced)
             fields = {"limit": bucket.limit.id, "requested": need, **bucket.key._asdict()}
             if bucket.is_enforced:
@@ -286,18 +327,43 @@ class Limiter:
 
     async def _obtain(self, needs: Mapping[Bucket, int]) -> None:
         """Ask for shares that requests wait for. Raises UpstreamUnavailable."""
+        has_answer = True
+        if self._may_call():
+            asking = asyncio.create_task(self._ask(needs))
+            self._asking.add(asking)
+            asking.add_done_callback(self._asking.discard)
+            await asyncio.wait({asking}, timeout=self._patience_s)
+            if has_answer := asking.done():
+                asking.result()
+        if has_answer and not self._is_away():
+            return
+        now, is_late = self._clock(), self._is_late()
+        for bucket in needs:
+            if (is_late or not bucket.serve_alone(now)) and bucket.is_enforced:
+                raise UpstreamUnavailable(service="control")
+
+    async def _ask(self, needs: Mapping[Bucket, int]) -> None:
         async with self._lock:
             now = self._clock()
             short = {each: need for each, need in needs.items() if self._can_ask(each, need, now)}
-            if short and now >= self._away_until:
+            if short and self._may_call():
                 await self._call(short)
-        if (now := self._clock()) < self._away_until:
-            for bucket in needs:
-                try:
-                    bucket.serve_alone(now, self._grace_s)
-                except UpstreamUnavailable:
-                    if bucket.is_enforced:
-                        raise
+
+    def _may_call(self) -> bool:
+        """Whether control may answer a request in time."""
+        if self._failed_at is None:
+            return not self._is_away()
+        return self._called_at is None and self._clock() - self._failed_at >= _RETRY_S
+
+    def _is_away(self) -> bool:
+        """Whether control did not answer the last call, or answers it late."""
+        called_at = self._called_at
+        is_slow = called_at is not None and self._clock() - called_at > self._patience_s
+        return is_slow or self._failed_at is not None
+
+    def _is_late(self) -> bool:
+        """Whether control has not answered for `grace_s`."""
+        return self._refreshed_at is None or self._clock() - self._refreshed_at >= self._grace_s
 
     def _can_ask(self, bucket: Bucket, need: int, now: float) -> bool:
         """Whether the share still has too little, and control may have enough."""
@@ -308,27 +374,32 @@ class Limiter:
     async def _call(self, needs: Mapping[Bucket, int]) -> None:
         """Ask control for shares of buckets, and what waiting requests need of them. Holds the
         lock."""
-        now = self._clock()
+        self._called_at = now = self._clock()
+        self._num_calls += 1
         asked = [
             # What is owed is paid first.
-            bucket.ask(max(0, need - max(bucket.available, 0)), now)
+            bucket.ask(
+                max(0, need - max(bucket.available, 0)), now, returns=self._failed_at is None
+            )
             for bucket, need in needs.items()
         ]
+        request = pb.LeaseLimitsRequest(holder=self._holder, number=self._num_calls, shares=asked)
         try:
-            reply = await self._lease(pb.LeaseLimitsRequest(holder=self._holder, shares=asked))
+            reply = await self._lease(request)
         except DomainError as error:
-            now = self._clock()
+            self._failed_at = now = self._clock()
             if now >= self._warns_from:
                 level = self._outage_level(error)
                 _log.log(level, "limits cannot be leased now: %s", error)
                 self._warns_from = math.inf if level == logging.WARNING else now + _START_S
-            self._away_until = now + _RETRY_S
             return
-        self._away_until = self._warns_from = 0.0
+        finally:
+            self._called_at = None
+        self._failed_at, self._warns_from = None, 0.0
         self._refreshed_at = self._clock()
         self._set_limits(reply)
-        for bucket, request, share in zip(needs, asked, reply.shares, strict=True):
-            bucket.answer(request, share, self._refreshed_at, time.time())
+        for bucket, each, share in zip(needs, asked, reply.shares, strict=True):
+            bucket.answer(each, share, self._refreshed_at, time.time())
 
     # ---- limits
 

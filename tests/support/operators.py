@@ -84,7 +84,8 @@ class Operator(GrpcClient):
     async def create_key(
         self, project_id: str = "", *, name: str = "ci", **request: Any
     ) -> key_service_pb2.CreateKeyResponse:
-        """Create a key."""
+        """Create a key; by default with any models."""
+        request.setdefault("allow_unknown", True)
         key = key_service_pb2.CreateKeyRequest(project_id=project_id, name=name, **request)
         return await self.call(self.keys.CreateKey, key)
 
@@ -123,9 +124,9 @@ class Operator(GrpcClient):
     async def create_limit(
         self, limit_id: str, unit: str, amount: int, *period: str, **fields: Any
     ) -> LimitPb:
-        """Create a limit, by the names of unit and period."""
+        """Create a limit, by the names of unit and period, of any project, key and model."""
         limit = make_limit(limit_id, unit, amount, *period, **fields)
-        request = limit_service_pb2.CreateLimitRequest(limit=limit)
+        request = limit_service_pb2.CreateLimitRequest(limit=limit, allow_unknown=True)
         return (await self.call(self.limits.CreateLimit, request)).limit
 
     async def limit_buckets(

@@ -85,7 +85,7 @@ async def test_an_unacknowledged_report_is_resent_unchanged() -> None:
 
 
 async def test_a_rejected_report_does_not_block_later_ones() -> None:
-    """For example one that is days late: its usage is lost."""
+    """Its usage is lost, which is logged."""
     harness = UsageHarness()
     harness.control.failures = [InvalidField(field="deltas[0].hour", problem="it is too old")]
     harness.counter.add(UsageKey("red", "key_1", "demo"), Counts(1, 10))

@@ -1,5 +1,6 @@
 import datetime
 
+from corral.control.v1 import limit_service_pb2 as _limit_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
@@ -64,7 +65,7 @@ class ApiKey(_message.Message):
     def __init__(self, id: _Optional[str] = ..., project: _Optional[str] = ..., name: _Optional[str] = ..., prefix: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_use_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revoke_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., models: _Optional[_Iterable[str]] = ..., networks: _Optional[_Iterable[str]] = ..., rotate_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., old_expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateKeyRequest(_message.Message):
-    __slots__ = ("project_id", "name", "scopes", "priority", "expire_time", "request_id", "models", "networks")
+    __slots__ = ("project_id", "name", "scopes", "priority", "expire_time", "request_id", "models", "networks", "allow_unknown", "limits")
     PROJECT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCOPES_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +74,8 @@ class CreateKeyRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     NETWORKS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     project_id: str
     name: str
     scopes: _containers.RepeatedScalarFieldContainer[KeyScope]
@@ -81,7 +84,9 @@ class CreateKeyRequest(_message.Message):
     request_id: str
     models: _containers.RepeatedScalarFieldContainer[str]
     networks: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, project_id: _Optional[str] = ..., name: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., networks: _Optional[_Iterable[str]] = ...) -> None: ...
+    allow_unknown: bool
+    limits: _containers.RepeatedCompositeFieldContainer[_limit_service_pb2.Limit]
+    def __init__(self, project_id: _Optional[str] = ..., name: _Optional[str] = ..., scopes: _Optional[_Iterable[_Union[KeyScope, str]]] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., request_id: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., networks: _Optional[_Iterable[str]] = ..., allow_unknown: _Optional[bool] = ..., limits: _Optional[_Iterable[_Union[_limit_service_pb2.Limit, _Mapping]]] = ...) -> None: ...
 
 class CreateKeyResponse(_message.Message):
     __slots__ = ("key", "secret", "serves_keyless_callers")

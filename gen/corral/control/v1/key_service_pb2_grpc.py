@@ -77,8 +77,9 @@ class KeyServiceServicer:
 
     def CreateKey(self, request, context):
         """CreateKey creates a key of a project.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
-        project is archived. ALREADY_EXISTS: the request_id belongs to another request.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project or model.
+        PERMISSION_DENIED: the project is archived. ALREADY_EXISTS: the request_id belongs to another
+        request, or the id of a limit is taken.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,9 @@ class KeyServiceStub:
     def __new__(cls, channel: _aio.Channel) -> KeyServiceAsyncStub: ...
     CreateKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.CreateKeyRequest, _key_service_pb2.CreateKeyResponse]
     """CreateKey creates a key of a project.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
-    project is archived. ALREADY_EXISTS: the request_id belongs to another request.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project or model.
+    PERMISSION_DENIED: the project is archived. ALREADY_EXISTS: the request_id belongs to another
+    request, or the id of a limit is taken.
     """
     GetKey: _grpc.UnaryUnaryMultiCallable[_key_service_pb2.GetKeyRequest, _key_service_pb2.GetKeyResponse]
     """GetKey describes one key.
@@ -73,8 +74,9 @@ class KeyServiceAsyncStub(KeyServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.CreateKeyRequest, _key_service_pb2.CreateKeyResponse]  # type: ignore[assignment]
     """CreateKey creates a key of a project.
-    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
-    project is archived. ALREADY_EXISTS: the request_id belongs to another request.
+    Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project or model.
+    PERMISSION_DENIED: the project is archived. ALREADY_EXISTS: the request_id belongs to another
+    request, or the id of a limit is taken.
     """
     GetKey: _aio.UnaryUnaryMultiCallable[_key_service_pb2.GetKeyRequest, _key_service_pb2.GetKeyResponse]  # type: ignore[assignment]
     """GetKey describes one key.
@@ -110,8 +112,9 @@ class KeyServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_key_service_pb2.CreateKeyResponse, _abc.Awaitable[_key_service_pb2.CreateKeyResponse]]:
         """CreateKey creates a key of a project.
-        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project. PERMISSION_DENIED: the
-        project is archived. ALREADY_EXISTS: the request_id belongs to another request.
+        Errors include: INVALID_ARGUMENT: a field. NOT_FOUND: no such project or model.
+        PERMISSION_DENIED: the project is archived. ALREADY_EXISTS: the request_id belongs to another
+        request, or the id of a limit is taken.
         """
 
     def GetKey(

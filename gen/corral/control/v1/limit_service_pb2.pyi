@@ -77,10 +77,12 @@ class Limit(_message.Message):
     def __init__(self, id: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., model: _Optional[str] = ..., per: _Optional[_Iterable[_Union[Limit.Subject, str]]] = ..., unit: _Optional[_Union[Limit.Unit, str]] = ..., amount: _Optional[int] = ..., period: _Optional[_Union[Limit.Period, str]] = ..., mode: _Optional[_Union[Limit.Mode, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateLimitRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "allow_unknown")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     limit: Limit
-    def __init__(self, limit: _Optional[_Union[Limit, _Mapping]] = ...) -> None: ...
+    allow_unknown: bool
+    def __init__(self, limit: _Optional[_Union[Limit, _Mapping]] = ..., allow_unknown: _Optional[bool] = ...) -> None: ...
 
 class CreateLimitResponse(_message.Message):
     __slots__ = ("limit",)
@@ -169,7 +171,7 @@ class ListLimitBucketsResponse(_message.Message):
     def __init__(self, buckets: _Optional[_Iterable[_Union[LimitBucket, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LimitShareRequest(_message.Message):
-    __slots__ = ("limit_id", "project", "key", "model", "held", "returned", "required", "desired")
+    __slots__ = ("limit_id", "project", "key", "model", "held", "returned", "required", "desired", "used")
     LIMIT_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +180,7 @@ class LimitShareRequest(_message.Message):
     RETURNED_FIELD_NUMBER: _ClassVar[int]
     REQUIRED_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
     limit_id: str
     project: str
     key: str
@@ -186,15 +189,18 @@ class LimitShareRequest(_message.Message):
     returned: int
     required: int
     desired: int
-    def __init__(self, limit_id: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., model: _Optional[str] = ..., held: _Optional[int] = ..., returned: _Optional[int] = ..., required: _Optional[int] = ..., desired: _Optional[int] = ...) -> None: ...
+    used: int
+    def __init__(self, limit_id: _Optional[str] = ..., project: _Optional[str] = ..., key: _Optional[str] = ..., model: _Optional[str] = ..., held: _Optional[int] = ..., returned: _Optional[int] = ..., required: _Optional[int] = ..., desired: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
 
 class LeaseLimitsRequest(_message.Message):
-    __slots__ = ("holder", "shares")
+    __slots__ = ("holder", "shares", "number")
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     holder: str
     shares: _containers.RepeatedCompositeFieldContainer[LimitShareRequest]
-    def __init__(self, holder: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[LimitShareRequest, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, holder: _Optional[str] = ..., shares: _Optional[_Iterable[_Union[LimitShareRequest, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class LimitShare(_message.Message):
     __slots__ = ("granted", "remaining", "num_holders", "reset_time")

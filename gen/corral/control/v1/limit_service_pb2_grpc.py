@@ -75,8 +75,8 @@ class LimitServiceServicer:
 
     def CreateLimit(self, request, context):
         """CreateLimit creates a limit, which applies within seconds.
-        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken.
-        FAILED_PRECONDITION: there are already 1000 limits.
+        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken. NOT_FOUND: no such
+        project, key or model. FAILED_PRECONDITION: there are already 1000 limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

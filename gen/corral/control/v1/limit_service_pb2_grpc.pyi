@@ -39,8 +39,8 @@ class LimitServiceStub:
     def __new__(cls, channel: _aio.Channel) -> LimitServiceAsyncStub: ...
     CreateLimit: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.CreateLimitRequest, _limit_service_pb2.CreateLimitResponse]
     """CreateLimit creates a limit, which applies within seconds.
-    Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken.
-    FAILED_PRECONDITION: there are already 1000 limits.
+    Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken. NOT_FOUND: no such
+    project, key or model. FAILED_PRECONDITION: there are already 1000 limits.
     """
     ListLimits: _grpc.UnaryUnaryMultiCallable[_limit_service_pb2.ListLimitsRequest, _limit_service_pb2.ListLimitsResponse]
     """ListLimits lists limits by id.
@@ -72,8 +72,8 @@ class LimitServiceAsyncStub(LimitServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateLimit: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.CreateLimitRequest, _limit_service_pb2.CreateLimitResponse]  # type: ignore[assignment]
     """CreateLimit creates a limit, which applies within seconds.
-    Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken.
-    FAILED_PRECONDITION: there are already 1000 limits.
+    Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken. NOT_FOUND: no such
+    project, key or model. FAILED_PRECONDITION: there are already 1000 limits.
     """
     ListLimits: _aio.UnaryUnaryMultiCallable[_limit_service_pb2.ListLimitsRequest, _limit_service_pb2.ListLimitsResponse]  # type: ignore[assignment]
     """ListLimits lists limits by id.
@@ -107,8 +107,8 @@ class LimitServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_limit_service_pb2.CreateLimitResponse, _abc.Awaitable[_limit_service_pb2.CreateLimitResponse]]:
         """CreateLimit creates a limit, which applies within seconds.
-        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken.
-        FAILED_PRECONDITION: there are already 1000 limits.
+        Errors include: INVALID_ARGUMENT: a field. ALREADY_EXISTS: the id is taken. NOT_FOUND: no such
+        project, key or model. FAILED_PRECONDITION: there are already 1000 limits.
         """
 
     def ListLimits(

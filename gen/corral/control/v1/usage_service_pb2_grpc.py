@@ -54,8 +54,8 @@ class UsageServiceServicer:
     def ReportUsage(self, request, context):
         """ReportUsage adds the usage that one of Corral's services counted. A repeated report changes
         nothing, so a service may send it until it is answered.
-        Errors include: INVALID_ARGUMENT: a field, or an hour too far in the past. PERMISSION_DENIED:
-        the caller is not one of Corral's services.
+        Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+        services.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,8 +38,8 @@ class UsageServiceStub:
     ReportUsage: _grpc.UnaryUnaryMultiCallable[_usage_service_pb2.ReportUsageRequest, _usage_service_pb2.ReportUsageResponse]
     """ReportUsage adds the usage that one of Corral's services counted. A repeated report changes
     nothing, so a service may send it until it is answered.
-    Errors include: INVALID_ARGUMENT: a field, or an hour too far in the past. PERMISSION_DENIED:
-    the caller is not one of Corral's services.
+    Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+    services.
     """
     ListUsage: _grpc.UnaryUnaryMultiCallable[_usage_service_pb2.ListUsageRequest, _usage_service_pb2.ListUsageResponse]
     """ListUsage lists sums, oldest first, for operators (scope admin).
@@ -54,8 +54,8 @@ class UsageServiceAsyncStub(UsageServiceStub):
     ReportUsage: _aio.UnaryUnaryMultiCallable[_usage_service_pb2.ReportUsageRequest, _usage_service_pb2.ReportUsageResponse]  # type: ignore[assignment]
     """ReportUsage adds the usage that one of Corral's services counted. A repeated report changes
     nothing, so a service may send it until it is answered.
-    Errors include: INVALID_ARGUMENT: a field, or an hour too far in the past. PERMISSION_DENIED:
-    the caller is not one of Corral's services.
+    Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+    services.
     """
     ListUsage: _aio.UnaryUnaryMultiCallable[_usage_service_pb2.ListUsageRequest, _usage_service_pb2.ListUsageResponse]  # type: ignore[assignment]
     """ListUsage lists sums, oldest first, for operators (scope admin).
@@ -72,8 +72,8 @@ class UsageServiceServicer:
     ) -> _typing.Union[_usage_service_pb2.ReportUsageResponse, _abc.Awaitable[_usage_service_pb2.ReportUsageResponse]]:
         """ReportUsage adds the usage that one of Corral's services counted. A repeated report changes
         nothing, so a service may send it until it is answered.
-        Errors include: INVALID_ARGUMENT: a field, or an hour too far in the past. PERMISSION_DENIED:
-        the caller is not one of Corral's services.
+        Errors include: INVALID_ARGUMENT: a field. PERMISSION_DENIED: the caller is not one of Corral's
+        services.
         """
 
     def ListUsage(

@@ -1,161 +1,18 @@
 """Holders and the control service, with the real arithmetic of both sides and no transport."""
 
 import asyncio
-from collections import defaultdict
-from datetime import UTC, datetime, timedelta
 
-from corral.control.v1 import limit_service_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from control_svc.limits.model import RateBucket, ShareRequest, divide
-from inference_svc.limits.limiter import Admission, Limiter, Need
-from inference_svc.usage import Counts, UsageKey
-from svc_kit.errors import BudgetExceeded, DomainError, RateLimited, UpstreamUnavailable
-from svc_kit.metrics import LimitMetrics
+from svc_kit.errors import UpstreamUnavailable
 from tests.support.examples import examples
 from tests.support.operators import make_limit
+from tests.support.shares import Installation
 
-START = datetime(2026, 11, 26, tzinfo=UTC)
-KEY = UsageKey("red", "key_1", "demo")
 MOST_OUTPUT = 400
 MOST_REQUESTS = 20
 """More than the largest amount admits."""
-
-
-class FakeControl:
-    """Divides one limit as `control_svc.limits.service` does, on a manual clock."""
-
-    def __init__(self, limit: pb.Limit) -> None:
-        self.limit = limit
-        self.now = 0.0
-        self.is_away = False
-        self.reported = 0
-        self._bucket = RateBucket(float(limit.amount), START)
-        self._held: dict[str, int] = defaultdict(int)
-
-    async def lease(self, request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
-        """Answer a holder."""
-        if self.is_away:
-            raise UpstreamUnavailable(service="control")
-        shares = [self._grant(request.holder, share) for share in request.shares]
-        return pb.LeaseLimitsResponse(limits=[self.limit], shares=shares)
-
-    def _grant(self, holder: str, share: pb.LimitShareRequest) -> pb.LimitShare:
-        self._held[holder] = share.held
-        held, asked = (
-            sum(self._held.values()),
-            ShareRequest(limit_id=share.limit_id, required=share.required, desired=share.desired),
-        )
-        if self.limit.period == pb.Limit.PERIOD_MINUTE:
-            now = START + timedelta(seconds=self.now)
-            self._bucket = self._bucket.refill(
-                self.limit.amount, now, held=held, returned=share.returned
-            )
-            granted = divide(self._bucket.level, asked, len(self._held))
-            self._bucket = self._bucket.subtract(granted.granted)
-        else:
-            used = self.reported if self.limit.period else 0
-            free = self.limit.amount - used - held
-            granted = divide(free, asked, len(self._held))
-        self._held[holder] += granted.granted
-        return pb.LimitShare(
-            granted=granted.granted, remaining=granted.remaining, num_holders=len(self._held)
-        )
-
-
-class NoFile:
-    """Keeps no limits."""
-
-    def read(self) -> pb.LeaseLimitsResponse | None:
-        """Nothing was written."""
-        return None
-
-    def write(self, limits: pb.LeaseLimitsResponse) -> None:
-        """Write nothing."""
-
-
-class Installation:
-    """Several holders of one limit, and what their requests have used, with times."""
-
-    def __init__(self, limit: pb.Limit, num_holders: int, grace_s: float = 60.0) -> None:
-        self.control = FakeControl(limit)
-        metrics = LimitMetrics(CollectorRegistry())
-        self.holders = [
-            Limiter(
-                self.control.lease,
-                NoFile(),
-                metrics,
-                grace_s=grace_s,
-                clock=lambda: self.control.now,
-            )
-            for _ in range(num_holders)
-        ]
-        self.running: list[tuple[int, Admission, int, int]] = []
-        self.used: list[tuple[float, int]] = []
-        self.topped_up = 0
-        self.refusals: list[DomainError] = []
-
-    async def start(self) -> None:
-        """Let all holders learn the limit."""
-        for holder in self.holders:
-            await holder.renew()
-
-    async def admit(self, holder: int, prompt: int, most: int) -> None:
-        """Try to start a request."""
-        try:
-            admission = await self.holders[holder].admit(KEY, Need(prompt, most))
-        except (RateLimited, BudgetExceeded, UpstreamUnavailable) as error:
-            self.refusals.append(error)
-            return
-        self.running.append((holder, admission, prompt, 0))
-        if self.control.limit.unit == pb.Limit.UNIT_REQUESTS:
-            self.used.append((self.control.now, 1))
-
-    def generate(self, number: int, tokens: int) -> None:
-        """Generate tokens of a request."""
-        holder, admission, prompt, before = self.running[number]
-        reserved = self._reserved(admission)
-        admission.add_output(tokens)
-        self.topped_up += max(0, self._reserved(admission) - reserved)
-        if self.control.limit.unit == pb.Limit.UNIT_TOKENS:
-            self.used.append((self.control.now, tokens + (0 if before else prompt)))
-        self.running[number] = (holder, admission, prompt, before + tokens)
-
-    def generate_reserved(self, number: int) -> None:
-        """Generate all tokens that a request has reserved."""
-        _, admission, prompt, tokens = self.running[number]
-        if (rest := self._reserved(admission) - prompt - tokens) > 0:
-            self.generate(number, rest)
-
-    def finish(self, number: int) -> None:
-        """End a request, and report its usage at once."""
-        holder, admission, prompt, tokens = self.running.pop(number)
-        counts = Counts(1, prompt, 0, tokens)
-        if not tokens:
-            admission.release()
-            return
-        reserved = self._reserved(admission)
-        admission.settle(counts)
-        self.topped_up += max(0, prompt + tokens - reserved)
-        self.control.reported += prompt + tokens
-        self.holders[holder].on_reported(KEY, counts)
-
-    def used_within(self, seconds: float) -> int:
-        """The most that was used in any such time."""
-        return max(
-            (
-                sum(amount for time, amount in self.used if start <= time <= start + seconds)
-                for start, _ in self.used
-            ),
-            default=0,
-        )
-
-    @staticmethod
-    def _reserved(admission: Admission) -> int:
-        return sum(reservation.amount for reservation in admission._open)
-
 
 STEPS = st.lists(
     st.tuples(
@@ -255,8 +112,8 @@ def test_holders_never_run_more_requests_than_allowed(
         for step in steps:
             await run_steps(installation, [step])
             assert len(installation.running) <= amount
-        for _, admission, _, _ in installation.running:
-            admission.release()
+        for request in installation.running:
+            request.admission.release()
         installation.running.clear()
         installation.control.now += 10
         await installation.start()

@@ -134,6 +134,35 @@ async def test_what_was_used_beyond_a_share_is_owed(
     assert await granted(operator, "one", share("tokens", required=1)) == [1]
 
 
+async def test_what_a_call_says_is_counted_once_whichever_answer_was_lost(
+    running: RunningControl, operator: Operator
+) -> None:
+    """What was returned follows from totals, and a call that arrives after a later one changes
+    nothing. What was used after the lease is owed up to one amount."""
+    await operator.create_limit("tokens", "TOKENS", 60)
+
+    async def call(number: int, **fields: Any) -> int:
+        asked = pb.LeaseLimitsRequest(
+            holder="one", number=number, shares=[share("tokens", **fields)]
+        )
+        return (await operator.call(operator.limits.LeaseLimits, asked)).shares[0].granted
+
+    assert await call(1, required=40) == 40
+    assert await call(2, held=0, required=50) == 50  # the first answer was lost
+    assert await call(3, held=20, used=30) == 0
+    assert await call(2, held=0, required=5) == 0
+    assert await granted(operator, "two", share("tokens", required=11)) == [0]
+    assert await granted(operator, "two", share("tokens", required=10)) == [10]
+    assert await call(4, held=0, used=30) == 0  # gives back 20
+    assert await call(5, held=0, used=30) == 0
+    assert await granted(operator, "two", share("tokens", held=10, required=21)) == [0]
+    assert await granted(operator, "two", share("tokens", held=10, required=20)) == [20]
+    running.clock.advance(minutes=10)
+    assert await call(6, held=0, used=10_000) == 0
+    running.clock.advance(seconds=2)
+    assert await granted(operator, "two", share("tokens", required=1)) == [1]
+
+
 async def test_a_share_of_a_holder_that_is_gone_becomes_free(
     running: RunningControl, operator: Operator
 ) -> None:

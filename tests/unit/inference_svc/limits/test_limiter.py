@@ -191,6 +191,21 @@ async def test_a_shadow_limit_counts_and_admits(tmp_path: Path) -> None:
     assert harness.exceeded("trial", "shadow") == 1
 
 
+async def test_operators_see_what_is_left(tmp_path: Path) -> None:
+    """The least of the amounts of each limit, also while control is away."""
+    budget = make_limit("spend", "TOKENS", 100, "DAY", per=["SUBJECT_KEY"])
+    harness = Harness(tmp_path, budget)
+    await harness.limiter.renew()
+    for key, free in (("key_1", 90), ("key_2", 40)):
+        harness.control.free = free
+        await harness.limiter.admit(KEY._replace(key=key), Need(10))
+    harness.control.error = UpstreamUnavailable(service="control")
+    await harness.limiter.renew()
+
+    labels = {"limit": "spend", "mode": "enforce", "period": "day"}
+    assert harness.registry.get_sample_value("corral_limit_left_ratio", labels) == 0.3
+
+
 async def test_limits_are_enforced_after_a_restart_without_control(tmp_path: Path) -> None:
     """They are read from a file; models without a limit are served."""
     before = Harness(tmp_path, make_limit("one", "REQUESTS", 5, model="demo"))

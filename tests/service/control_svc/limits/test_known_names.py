@@ -1,0 +1,109 @@
+"""Limits and keys for projects, keys and models that do not exist; limits of a new key."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corral.control.v1 import key_service_pb2 as key_pb
+from corral.control.v1 import limit_service_pb2 as pb
+
+from svc_kit.errors import (
+    ApiKeyNotFound,
+    DomainError,
+    LimitExists,
+    ModelNotFound,
+    ProjectNotFound,
+    RequestIdReused,
+    UpstreamUnavailable,
+)
+from tests.support.control import RunningControl, run_control, write_service_token
+from tests.support.fake_inference import FakeInference
+from tests.support.loopback_gateway import run_inference_service
+from tests.support.operators import Operator, make_limit
+
+GENERATE = key_pb.KEY_SCOPE_GENERATE
+
+
+@pytest.fixture
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+    """An operator of a control service whose inference service has the model "fake"."""
+    async with (
+        run_inference_service(
+            FakeInference(), service_token_file=write_service_token(tmp_path)
+        ) as inference,
+        run_control(tmp_path, inference_target=str(inference.address)) as running,
+    ):
+        operator = Operator.of(running)
+        await operator.create_project("red")
+        yield operator
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"project": "rde"}, ProjectNotFound),
+        ({"project": "red", "model": "faek"}, ModelNotFound),
+        ({"key": "key_" + "0" * 32}, ApiKeyNotFound),
+        ({"project": "red", "model": "fake"}, None),
+        ({"project": "default", "key": "a name in the settings"}, None),
+    ],
+    ids=str,
+)
+async def test_a_limit_of_what_does_not_exist_is_refused_unless_allowed(
+    operator: Operator, fields: dict[str, str], error: type[DomainError] | None
+) -> None:
+    """It would limit nothing, and nobody would notice."""
+    limit = make_limit("one", "REQUESTS", 5, **fields)
+
+    async def create(**request: Any) -> None:
+        message = pb.CreateLimitRequest(limit=limit, **request)
+        await operator.call(operator.limits.CreateLimit, message)
+
+    if error is None:
+        await create()
+        return
+    with pytest.raises(error):
+        await create()
+    await create(allow_unknown=True)
+
+
+async def test_a_key_for_a_model_that_does_not_exist_is_refused_unless_allowed(
+    operator: Operator,
+) -> None:
+    """It could do nothing."""
+    request: dict[str, Any] = {"scopes": [GENERATE], "models": ["fake", "faek"]}
+    with pytest.raises(ModelNotFound, match="faek"):
+        await operator.create_key("red", allow_unknown=False, **request)
+    await operator.create_key("red", allow_unknown=True, **request)
+    await operator.create_key("red", allow_unknown=False, scopes=[GENERATE], models=["fake"])
+
+
+async def test_models_cannot_be_checked_without_the_inference_service(
+    running: RunningControl,
+) -> None:
+    """That is no fault of the caller."""
+    operator = Operator.of(running)
+    limit = make_limit("one", "REQUESTS", 5, model="demo")
+    with pytest.raises(UpstreamUnavailable):
+        await operator.call(operator.limits.CreateLimit, pb.CreateLimitRequest(limit=limit))
+
+
+async def test_a_key_has_its_limits_from_the_start(operator: Operator) -> None:
+    """They are created with it or not at all, once for each request id."""
+    budget = make_limit("", "COST", 25 * 10**9, "MONTH")
+    soft = make_limit("warning", "COST", 20 * 10**9, "MONTH", mode=pb.Limit.MODE_SHADOW)
+    request: dict[str, Any] = {"request_id": "one", "limits": [budget, soft]}
+    key = (await operator.create_key("red", **request)).key
+    await operator.create_key("red", **request)
+    with pytest.raises(RequestIdReused):
+        await operator.create_key("red", request_id="one", limits=[budget])
+    with pytest.raises(LimitExists):
+        await operator.create_key("red", name="twice", limits=[soft])
+
+    limits = (await operator.call(operator.limits.ListLimits, pb.ListLimitsRequest())).limits
+    assert {each.id: (each.key, each.mode) for each in limits} == {
+        f"{key.id}-1": (key.id, pb.Limit.MODE_ENFORCE),
+        "warning": (key.id, pb.Limit.MODE_SHADOW),
+    }
+    assert len((await operator.list_keys(project_id="red")).keys) == 1
