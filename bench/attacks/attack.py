@@ -41,8 +41,10 @@ async def carry_out(attack: Attack, target: Target) -> None:
 
     async def repeat() -> None:
         while True:
-            with contextlib.suppress(OSError, EOFError):
+            try:
                 await attack.act(target)
+            except* (OSError, EOFError):
+                pass  # the server has ended it
             await asyncio.sleep(RETRY_S)
 
     async with asyncio.TaskGroup() as group:

@@ -118,8 +118,8 @@ def begun_file(target: Target) -> bytes:
 
 
 SOCKET: Final = with_key(UPGRADE)
-UNREAD: Final = {"awaits": True, "reads": False}
-FRAGMENTS: Final = {"awaits": True, "prefix": frame(UNFINISHED_TEXT_FRAME)}
+UNREAD: Final[dict[str, Any]] = {"awaits": True, "reads": False}
+FRAGMENTS: Final[dict[str, Any]] = {"awaits": True, "prefix": frame(UNFINISHED_TEXT_FRAME)}
 ATTACKS: Final = (
     *_floods("pipelined requests, unread", nothing, GET, reads=False),
     *_floods("pipelined requests", nothing, GET, (8,)),

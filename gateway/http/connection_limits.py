@@ -7,6 +7,8 @@ from typing import Final
 
 from prometheus_client import Counter as Metric
 
+from gateway.http.parser_scheduler import ParserScheduler
+
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The most bytes of a head; and of everything else in a request that is not its body: chunk heads
 and trailers."""
@@ -30,6 +32,7 @@ class ConnectionLimits:
     max_per_address: int | None
     closed: Metric
     """Counts the connections that were closed because of a limit, by cause."""
+    parsers: ParserScheduler = field(default_factory=ParserScheduler)
     _open: Counter[str] = field(default_factory=Counter)
 
     def add(self, host: str) -> str:
