@@ -80,9 +80,9 @@ class BoundedConnection(asyncio.Protocol):
 
     def parse_slice(self) -> bool:
         """Parse a slice of what was received; return whether another one can follow."""
-        if not self._can_parse():
+        size = self._slice_size() if self._can_parse() else 0
+        if not size:
             return False
-        size = self._slice_size()
         data = bytes(self._unparsed[:size])
         del self._unparsed[:size]
         self._parse(data)
@@ -97,6 +97,7 @@ class BoundedConnection(asyncio.Protocol):
         return bool(self._unparsed) and not (self.is_held or self.transport.is_closing())
 
     def _slice_size(self) -> int:
+        """Bytes to parse now; 0 if more have to come first."""
         raise NotImplementedError
 
     def _parse(self, data: bytes) -> None:

@@ -1,8 +1,9 @@
 """Shares the time of the event loop among the parsers of a listener's connections.
 
 What a client sends waits in its connection, which parses it in slices. In one turn of the loop all
-slices take about TURN_S, so that the loop returns to other work; connections of an address that
-has used more than its allowance share HEAVY_SHARE of the time, and wait longer the more they used.
+slices and the requests that they begin take about TURN_S, so that the loop returns to other work.
+Addresses that have used more than their allowance wait for all others, and their slices take at
+most HEAVY_SHARE of the time.
 """
 
 import asyncio
@@ -15,14 +16,18 @@ from typing import Final, Protocol
 
 TURN_S: Final = 0.001
 """Processor time of parsers in one turn of the loop; it is looked at after each slice."""
-REQUEST_S: Final = 0.0005
-"""Added to that for the work that a request begins."""
+REQUEST_S: Final = 0.001
+"""Added to that for the work that a request begins: about what a small one costs in later turns."""
 ADDRESS_SHARE: Final = 0.1
-"""The share of the time in which an address uses up no allowance."""
+"""The share of the time that an address may use without being heavy."""
 ALLOWANCE_S: Final = 0.05
-"""Processor time of parsers that an address may use beyond its share."""
+"""What it may use beyond that."""
 HEAVY_SHARE: Final = 0.25
-"""The share of the time for all addresses without an allowance."""
+"""The share of the time for parsers of heavy addresses, all together. What the requests of others
+leave is theirs: an address with many requests is not slowed down while it is alone."""
+GRACE_S: Final = 0.025
+"""How long heavy addresses wait after a request of another one has begun, half of the time at
+most. Then that has its first token where nothing else delays it."""
 _MAX_ADDRESSES: Final = 4096
 """So many are remembered after they have worked off what they used."""
 
@@ -59,6 +64,7 @@ class ParserScheduler:
         """By address, as for a connection."""
         self._max_addresses = _MAX_ADDRESSES
         self._heavy_until = 0.0
+        self._next_grace = 0.0
         self._waiting: list[tuple[bool, float, int, Parser]] = []
         self._numbers = itertools.count()
         self._spent = 0.0
@@ -82,13 +88,18 @@ class ParserScheduler:
         if parser.is_queued:
             return
         parser.is_queued = True
-        key = self._is_heavy(parser.peer), parser.busy_until, next(self._numbers)
-        heapq.heappush(self._waiting, (*key, parser))
+        turn = max(parser.busy_until, self._now())
+        is_heavy, number = self._is_heavy(parser.peer), next(self._numbers)
+        heapq.heappush(self._waiting, (is_heavy, turn, number, parser))
         self._schedule()
 
-    def charge_request(self) -> None:
-        """Count a request that begins."""
-        self._spent += REQUEST_S
+    def charge_request(self, parser: Parser) -> None:
+        """Count a request that begins in the slice that is being parsed."""
+        now = self._now()
+        if not self._is_heavy(parser.peer) and now >= self._next_grace:
+            self._heavy_until = max(self._heavy_until, now + GRACE_S)
+            self._next_grace = now + 2 * GRACE_S
+        self._charge(parser, REQUEST_S)
 
     def _is_heavy(self, peer: str) -> bool:
         allowed = ALLOWANCE_S / ADDRESS_SHARE
@@ -102,6 +113,12 @@ class ParserScheduler:
             parser.abort()
             raise
         cost = self._cpu_time() - start
+        if is_heavy:
+            self._heavy_until = max(self._heavy_until, self._now()) + cost / HEAVY_SHARE
+        self._charge(parser, cost)
+        return more
+
+    def _charge(self, parser: Parser, cost: float) -> None:
         self._spent += cost
         now = self._now()
         parser.busy_until = max(parser.busy_until, now) + cost / ADDRESS_SHARE
@@ -110,9 +127,6 @@ class ParserScheduler:
         if len(self._busy_until) > self._max_addresses:
             self._busy_until = {name: t for name, t in self._busy_until.items() if t > now}
             self._max_addresses = max(_MAX_ADDRESSES, 2 * len(self._busy_until))
-        if is_heavy:
-            self._heavy_until = max(self._heavy_until, now) + cost / HEAVY_SHARE
-        return more
 
     def _schedule(self) -> None:
         """Have `_turn` called in the next turn, and when heavy connections may go on."""

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import Frame, Opcode
 
 from gateway.http.bounded_connection import BoundedConnection
 from gateway.http.connection_limits import (
@@ -23,14 +23,18 @@ HEAD_SLICE_BYTES: Final = 4096
 """Of heads and of chunked bodies, whose chunks have six bytes or more."""
 BODY_SLICE_BYTES: Final = 256 * 1024
 """Of bodies whose length is known."""
-FRAMES_SLICE_BYTES: Final = 1024
-"""Of WebSockets, whose frames have six bytes or more."""
+MAX_FRAMES: Final = 64
+"""Of WebSockets, in a slice, which has one message at most."""
 MAX_HEADERS: Final = 256
 END_OF_LINES: Final = b"\r\n\r\n"
 """The end of every head and of every chunked body, with its trailers."""
 
+_FRAME_HEAD_BYTES, _MASK_BYTES = 10, 4
+
 LINGER_S: Final = 2.0
 """How long bytes that follow a refused request are read and dropped."""
+LINGER_BYTES: Final = 2**20
+"""How many."""
 
 
 class _Expected(Enum):
@@ -111,7 +115,9 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, or drop those that follow a refusal."""
-        if self._expected is not _Expected.NOTHING:
+        if self._expected is _Expected.NOTHING and self._num_overhead < LINGER_BYTES:
+            self._num_overhead += len(data)
+        else:
             super().data_received(data)
 
     def on_response_complete(self) -> None:
@@ -120,11 +126,10 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         self.parse_later()
 
     def _can_parse(self) -> bool:
-        if self._expected is _Expected.NEW_REQUEST and (
-            self._is_write_full or not self.cycle.response_complete
-        ):
-            return False
-        return super()._can_parse()
+        if self._expected is _Expected.NEW_REQUEST:
+            can_begin = self.cycle.response_complete and not self._is_write_full
+            return can_begin and super()._can_parse()
+        return self._expected is not _Expected.NOTHING and super()._can_parse()
 
     def _slice_size(self) -> int:
         """A slice is as short as the parser may be slow, and never has the ends of two requests."""
@@ -176,6 +181,10 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """Add a header. Trailers are dropped."""
         if self._expected is _Expected.HEAD:
             super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                problem = f"it has more than {MAX_HEADERS} headers"
+                self._refusal = _bad_request(problem, "large_head", 431)
+                raise self._refusal
 
     def on_headers_complete(self) -> None:
         """Check the head and begin the response."""
@@ -186,7 +195,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._expected = _Expected.BODY
         self._num_overhead -= self._head_bytes() + HEAD_ALLOWANCE_BYTES
         self._num_left = next((int(v) for k, v in self.headers if k == b"content-length"), 0)
-        self._limits.parsers.charge_request()
+        self._limits.parsers.charge_request(self)
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -214,8 +223,6 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         long (one read can contain more than the limit)."""
         if self._head_bytes() > MAX_HEAD_BYTES:
             return _large_head()
-        if len(self.headers) > MAX_HEADERS:
-            return _bad_request(f"it has more than {MAX_HEADERS} headers", "large_head", 431)
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1:
             return _bad_request(f"it has {hosts} Host headers instead of one")
@@ -269,6 +276,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._cancel_timer()
         can_respond, self._expected = self._can_respond(), _Expected.NOTHING
         self._unparsed.clear()
+        self._num_overhead = 0
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -302,6 +310,11 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
     """A connection that was upgraded to a WebSocket."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame_left = 0
+        """Bytes of a frame whose head is parsed."""
+
     def handle_cont(self, event: Frame) -> None:
         """Add a fragment to its message, which is bounded by its bytes alone."""
         parts: list[Any] = self.frames
@@ -310,6 +323,11 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
         parts[0] += event.data
         if event.fin:
             self.send_receive_event_to_app()
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on, which is a request."""
+        self._limits.parsers.charge_request(self)
+        super().send_receive_event_to_app()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message. Frames that came before the first one, which accepts, follow it."""
@@ -321,7 +339,23 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
         return is_accepted and not self._is_write_full and super()._can_parse()
 
     def _slice_size(self) -> int:
-        return FRAMES_SLICE_BYTES
+        """A slice ends with a message, or with the MAX_FRAMES-th frame."""
+        if not self.handshake_initiated:
+            return self._unparsed.find(END_OF_LINES) + len(END_OF_LINES)
+        end = self._frame_left
+        for _ in range(MAX_FRAMES):
+            head = self._unparsed[end : end + _FRAME_HEAD_BYTES]
+            num_extended = {126: 2, 127: 8}.get(head[1] & 0x7F, 0) if len(head) > 1 else 0
+            if len(head) < 2 + num_extended:
+                break
+            extended = head[2 : 2 + num_extended]
+            length = int.from_bytes(extended) if extended else head[1] & 0x7F
+            end += 2 + num_extended + (_MASK_BYTES if head[1] & 0x80 else 0) + length
+            if head[0] & 0x80 and head[0] & 0x0F <= Opcode.BINARY:
+                break
+        size = min(end, len(self._unparsed), BODY_SLICE_BYTES)
+        self._frame_left = end - size
+        return size
 
 
 def _too_many(amount: int | None) -> RateLimited:
