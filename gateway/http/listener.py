@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.certificates import ServerCertificate
-from svc_kit.network import Address, open_listener
+from svc_kit.network import Address, allow_open_files, open_listener
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -68,6 +68,7 @@ def bind(address: Address, unread_limit_s: float) -> socket.socket:
     nothing for `unread_limit_s` seconds.
     """
     listener = open_listener(address)
+    allow_open_files()
     limits = {"TCP_USER_TIMEOUT": round(unread_limit_s * 1000), "TCP_NOTSENT_LOWAT": UNSENT_BYTES}
     for name, value in limits.items():
         option = getattr(socket, name, None)

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.connection_limits import ConnectionLimits, peer_network
+from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.listener import run_listener
 from svc_kit.metrics import HttpMetrics
-from svc_kit.network import Address, open_listener
+from svc_kit.network import Address, open_listener, peer_network
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import LOOPBACK, run_and_connect, run_gateway
 from tests.support.raw_http import RawConnection, open_connection

@@ -41,8 +41,8 @@ class Echo:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         self.begun.set()
-        opening = asyncio.create_task(self.gate.wait())
-        leaving = asyncio.create_task(receive())
+        opening = asyncio.ensure_future(self.gate.wait())
+        leaving = asyncio.ensure_future(receive())
         await asyncio.wait([opening, leaving], return_when=asyncio.FIRST_COMPLETED)
         if leaving.done():
             self.left.set()
