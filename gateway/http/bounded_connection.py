@@ -19,6 +19,7 @@ class _HeldTransport:
 
     def __init__(self, transport: asyncio.Transport, connection: "BoundedConnection") -> None:
         self.transport = transport
+        self.write, self.is_closing = transport.write, transport.is_closing
         self._connection = connection
 
     def __getattr__(self, name: str) -> Any:

@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
 from svc_kit.certificates import ServerCertificate
+from svc_kit.connection_watch import SPARE, watch_connections
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
 from svc_kit.network import Address, allow_open_files, open_listener, parse_address
 from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import window_options
-from svc_kit.rpc.connection_watch import SPARE, watch_connections
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
 from svc_kit.rpc.interceptors import RpcInterceptor

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc_kit.rpc.connection_watch import PeerConnection, excess, fair_share
+from svc_kit.connection_watch import PeerConnection, excess, fair_share
 
 COUNTS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 50), min_size=1)
 
