@@ -70,16 +70,16 @@ class _Recorder(asyncio.Protocol):
 
 
 async def exchange(
-    url: str, path: str, body: bytes, max_reads: int | None = None
+    url: str, path: str, body: bytes, max_reads: int | None = None, headers: str = ""
 ) -> tuple[float, Reads]:
     """Send one request and return the time of sending and the recorded reads.
 
-    With `max_reads` the client disconnects after that many reads.
+    With `max_reads` the client disconnects after that many reads. `headers` are lines of the head.
     """
     address = urlsplit(url)
     head = (
         f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n{headers}\r\n"
     )
     sent = time.perf_counter()
     loop = asyncio.get_running_loop()

@@ -3,10 +3,15 @@
 import errno
 import ipaddress
 import os
+import resource
 import socket
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from svc_kit.lifecycle import StartupError
+
+_IPV6_PREFIX: Final = 64
+"""The network that a host with IPv6 has for itself."""
+_MAX_OPEN_FILES: Final = 65_536
 
 
 class Address(NamedTuple):
@@ -70,6 +75,27 @@ def open_listener(address: Address) -> socket.socket:
     except OSError as error:
         raise StartupError(_bind_error_message(address, error)) from error
     return listener
+
+
+def peer_network(host: str) -> str:
+    """An IPv4 address, or the network of an IPv6 address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
+
+
+def allow_open_files() -> None:
+    """Let this process have as many open files, and so connections, as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bind_error_message(address: Address, error: OSError) -> str:

@@ -1,6 +1,7 @@
 """Parts of the benchmark, one module each: loads, measurements, and targets."""
 
 from bench.parts import (
+    attacks,
     batches,
     calls,
     constrained,
@@ -41,5 +42,6 @@ PARTS = (
     dialects.PART,
     documents.PART,
     pictures.PART,
+    attacks.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

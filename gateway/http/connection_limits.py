@@ -1,11 +1,13 @@
 """The limits of HTTP connections, and how many connections each client address has."""
 
-import ipaddress
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import Counter as Metric
+
+from gateway.http.parser_scheduler import ParserScheduler
+from svc_kit.network import peer_network
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The most bytes of a head; and of everything else in a request that is not its body: chunk heads
@@ -14,8 +16,6 @@ HEAD_ALLOWANCE_BYTES: Final = 2048
 """Added for the line ends, separators and spaces of a head."""
 CHUNK_HEAD_BYTES: Final = 64
 """Added for each chunk."""
-_IPV6_PREFIX: Final = 64
-"""The network that a host with IPv6 has for itself."""
 
 
 @dataclass
@@ -30,6 +30,7 @@ class ConnectionLimits:
     max_per_address: int | None
     closed: Metric
     """Counts the connections that were closed because of a limit, by cause."""
+    parsers: ParserScheduler = field(default_factory=ParserScheduler)
     _open: Counter[str] = field(default_factory=Counter)
 
     def add(self, host: str) -> str:
@@ -47,16 +48,3 @@ class ConnectionLimits:
         self._open[name] -= 1
         if not self._open[name]:
             del self._open[name]
-
-
-def peer_network(host: str) -> str:
-    """An IPv4 address, or the network of an IPv6 address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))

@@ -14,7 +14,8 @@ from uvicorn.protocols.utils import ClientDisconnected
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.certificates import ServerCertificate
-from svc_kit.network import Address, open_listener
+from svc_kit.connection_watch import watch_connections
+from svc_kit.network import Address, allow_open_files, open_listener
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -96,6 +97,7 @@ def bind(address: Address, unread_limit_s: float) -> socket.socket:
     nothing for `unread_limit_s` seconds.
     """
     listener = open_listener(address)
+    allow_open_files()
     limits = {"TCP_USER_TIMEOUT": round(unread_limit_s * 1000), "TCP_NOTSENT_LOWAT": UNSENT_BYTES}
     for name, value in limits.items():
         option = getattr(socket, name, None)
@@ -146,9 +148,17 @@ async def run_listener(
     listener = Listener(config)
     serving = asyncio.create_task(listener.serve(sockets=[bound]))
     await listener.wait_ready()
+    watching = None
+    if certificate is not None and limits.max_per_address is not None:
+        # Its protocols do not see connections whose handshake has not ended.
+        port = bound.getsockname()[1]
+        watch = watch_connections(port, limits.max_per_address, of_each=True)
+        watching = asyncio.create_task(watch)
     try:
         yield listener
     finally:
+        if watching is not None:
+            watching.cancel()
         listener.stop_accepting()
         await serving
 

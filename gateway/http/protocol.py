@@ -3,86 +3,38 @@ the connections of one client address."""
 
 import asyncio
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame, Opcode
 
+from gateway.http.bounded_connection import BoundedConnection
 from gateway.http.connection_limits import (
     CHUNK_HEAD_BYTES,
     HEAD_ALLOWANCE_BYTES,
     MAX_HEAD_BYTES,
-    ConnectionLimits,
 )
 from gateway.http.errors import error_response
 from svc_kit.errors import DomainError, InvalidField, RateLimited
 
-MIN_READ_BYTES: Final = 48 * 1024
-"""A client that reads less in `unread_limit_s` is cut off. This is the difference of asyncio's
-high and low water marks of a write buffer."""
+HEAD_SLICE_BYTES: Final = 4096
+"""Of heads and of chunked bodies, whose chunks have six bytes or more."""
+BODY_SLICE_BYTES: Final = 256 * 1024
+"""Of bodies whose length is known."""
+MAX_FRAMES: Final = 64
+"""Of WebSockets, in a slice, which has one message at most."""
+MAX_HEADERS: Final = 256
+END_OF_LINES: Final = b"\r\n\r\n"
+"""The end of every head and of every chunked body, with its trailers."""
+
+_FRAME_HEAD_BYTES, _MASK_BYTES = 10, 4
 
 LINGER_S: Final = 2.0
 """How long bytes that follow a refused request are read and dropped."""
-
-
-class BoundedConnection(asyncio.Protocol):
-    """Mixin for uvicorn's protocols: counts the connection, and aborts it if the write buffer stays
-    full for `unread_limit_s` seconds while the client reads less than MIN_READ_BYTES. The request
-    then ends as if the client had disconnected."""
-
-    loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
-    client: tuple[str, int] | None
-
-    def __init__(self, *, limits: ConnectionLimits, **options: Any) -> None:
-        super().__init__(**options)
-        self._limits = limits
-        self._peer: str | None = None
-        self._unread_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
-        super().connection_made(transport)
-        self._peer = self._limits.add(self.client[0] if self.client else "")
-
-    def pause_writing(self) -> None:
-        """Start the timer: the write buffer is full."""
-        super().pause_writing()
-        self._start_unread_timer()
-
-    def resume_writing(self) -> None:
-        """Cancel the timer."""
-        self._cancel_unread_timer()
-        super().resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer."""
-        self._leave()
-        self._cancel_unread_timer()
-        super().connection_lost(exc)
-
-    def _leave(self) -> None:
-        if self._peer is not None:
-            self._limits.remove(self._peer)
-            self._peer = None
-
-    def _start_unread_timer(self) -> None:
-        unread = self.transport.get_write_buffer_size()
-        self._unread_timer = self.loop.call_later(
-            self._limits.unread_limit_s, self._check_read, unread
-        )
-
-    def _check_read(self, unread_before: int) -> None:
-        if unread_before - self.transport.get_write_buffer_size() < MIN_READ_BYTES:
-            self._limits.closed.labels("slow_reader").inc()
-            self.transport.abort()
-        else:
-            self._start_unread_timer()
-
-    def _cancel_unread_timer(self) -> None:
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
-            self._unread_timer = None
+LINGER_BYTES: Final = 2**20
+"""How many."""
 
 
 class _Expected(Enum):
@@ -126,8 +78,11 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """Bytes received that are neither a complete head nor body, less an allowance for each."""
         self._num_body = 0
         """Bytes of the body since the timer was started."""
-        self._is_held = False
-        """Whether the server has stopped reading since then."""
+        self._was_held = False
+        """Whether the server has stopped parsing since then."""
+        self._num_left = 0
+        """Bytes of the body that are to come, if it has a length."""
+        self._last_bytes = b""
         self._receive_timer: asyncio.TimerHandle | None = None
 
     # ---- the connection
@@ -135,7 +90,8 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the timer of the first head, or refuse the connection."""
         super().connection_made(transport)
-        if self._limits.is_full(self._peer or ""):
+        if self._limits.is_full(self.peer):
+            self._expected = _Expected.NOTHING
             self._respond(_Refusal(429, "connections", _too_many(self._limits.max_per_address)))
             self.transport.close()
         else:
@@ -151,14 +107,46 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._expected = _Expected.FRAMES
         self._cancel_timer()
         self._leave()
+        frames, self._unparsed = bytes(self._unparsed), bytearray()
+        self._pause_or_resume()
         super().handle_websocket_upgrade()
+        if frames:
+            cast("asyncio.Protocol", self.transport.get_protocol()).data_received(frames)
 
     def data_received(self, data: bytes) -> None:
+        """Parse bytes, or drop those that follow a refusal."""
+        if self._expected is _Expected.NOTHING and self._num_overhead < LINGER_BYTES:
+            self._num_overhead += len(data)
+        else:
+            super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        self.parse_later()
+
+    def _can_parse(self) -> bool:
+        if self._expected is _Expected.NEW_REQUEST:
+            can_begin = self.cycle.response_complete and not self._is_write_full
+            return can_begin and super()._can_parse()
+        return self._expected is not _Expected.NOTHING and super()._can_parse()
+
+    def _slice_size(self) -> int:
+        """A slice is as short as the parser may be slow, and never has the ends of two requests."""
+        if self._expected is _Expected.BODY and self._num_left:
+            return min(self._num_left, BODY_SLICE_BYTES)
+        window = self._last_bytes + self._unparsed[:HEAD_SLICE_BYTES]
+        end = window.find(END_OF_LINES)
+        if end < 0:
+            return HEAD_SLICE_BYTES
+        return end + len(END_OF_LINES) - len(self._last_bytes)
+
+    def _parse(self, data: bytes) -> None:
         """Parse bytes; bound those that are neither head nor body."""
-        if self._expected is _Expected.NOTHING:
-            return
+        kept = 1 - len(END_OF_LINES)
+        self._last_bytes = (self._last_bytes + data[kept:])[kept:]
         self._num_overhead += len(data)
-        super().data_received(data)
+        super()._parse(data)
         is_between = self._expected is _Expected.NEW_REQUEST
         self._num_overhead = 0 if is_between else max(0, self._num_overhead)
         if self._expected in (_Expected.FRAMES, _Expected.NOTHING):
@@ -168,7 +156,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
             problem = "its chunk heads or trailers are too long"
             self._refuse(_bad_request(problem, "overhead") if in_body else _large_head())
         elif self._expected is _Expected.BODY:
-            self._is_held |= self.flow.read_paused
+            self._was_held |= self._is_slow()
             if self._receive_timer is None:
                 self._start_body_timer()
         elif is_between and self._is_forgotten():
@@ -193,6 +181,10 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """Add a header. Trailers are dropped."""
         if self._expected is _Expected.HEAD:
             super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                problem = f"it has more than {MAX_HEADERS} headers"
+                self._refusal = _bad_request(problem, "large_head", 431)
+                raise self._refusal
 
     def on_headers_complete(self) -> None:
         """Check the head and begin the response."""
@@ -202,6 +194,8 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         self._cancel_timer()
         self._expected = _Expected.BODY
         self._num_overhead -= self._head_bytes() + HEAD_ALLOWANCE_BYTES
+        self._num_left = next((int(v) for k, v in self.headers if k == b"content-length"), 0)
+        self._limits.parsers.charge_request(self)
         super().on_headers_complete()
 
     def on_chunk_header(self) -> None:
@@ -212,6 +206,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """Count the bytes of a body."""
         self._num_overhead -= len(body)
         self._num_body += len(body)
+        self._num_left = max(0, self._num_left - len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -251,20 +246,24 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         is_idle = self.cycle is None or self.cycle.response_complete
         return is_idle and self._receive_timer is None and self.timeout_keep_alive_task is None
 
+    def _is_slow(self) -> bool:
+        """Whether it is the server that does not go on with the body."""
+        return self.is_held or bool(self._unparsed)
+
     def _end_slow_head(self) -> None:
         self._limits.closed.labels("slow_head").inc()
         self.transport.close()
 
     def _start_body_timer(self) -> None:
         # Twice the time after which the routes stop waiting for a body, whose errors say more.
-        self._num_body, self._is_held = 0, self.flow.read_paused
+        self._num_body, self._was_held = 0, self._is_slow()
         self._start_timer(2 * self._limits.receive_timeout_s, self._check_body)
 
     def _check_body(self) -> None:
         least = 2 * self._limits.receive_timeout_s * self._limits.min_body_rate
         cycle = self.cycle
         waits = cycle.waiting_for_100_continue and not cycle.response_complete
-        if self._num_body < least and not (waits or self._is_held or self.flow.read_paused):
+        if self._num_body < least and not (waits or self._was_held or self._is_slow()):
             problem = f"its body has less than {self._limits.min_body_rate} bytes per second"
             self._refuse(_bad_request(problem, "slow_body", 408))
         else:
@@ -276,6 +275,8 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         """End the running request, respond if possible, and close the connection."""
         self._cancel_timer()
         can_respond, self._expected = self._can_respond(), _Expected.NOTHING
+        self._unparsed.clear()
+        self._num_overhead = 0
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -287,7 +288,7 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         # A connection that is closed with unread bytes is reset, which can lose the response.
-        self.flow.resume_reading()
+        self._pause_or_resume()
         self._start_timer(LINGER_S, self.transport.close)
 
     def _respond(self, refusal: _Refusal) -> None:
@@ -308,6 +309,53 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 
 class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
     """A connection that was upgraded to a WebSocket."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._frame_left = 0
+        """Bytes of a frame whose head is parsed."""
+
+    def handle_cont(self, event: Frame) -> None:
+        """Add a fragment to its message, which is bounded by its bytes alone."""
+        parts: list[Any] = self.frames
+        if not isinstance(parts[0], bytearray):
+            parts[0] = bytearray(parts[0])
+        parts[0] += event.data
+        if event.fin:
+            self.send_receive_event_to_app()
+
+    def send_receive_event_to_app(self) -> None:
+        """Pass a message on, which is a request."""
+        self._limits.parsers.charge_request(self)
+        super().send_receive_event_to_app()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send a message. Frames that came before the first one, which accepts, follow it."""
+        await super().send(message)
+        self.parse_later()
+
+    def _can_parse(self) -> bool:
+        is_accepted = self.handshake_complete or not self.handshake_initiated
+        return is_accepted and not self._is_write_full and super()._can_parse()
+
+    def _slice_size(self) -> int:
+        """A slice ends with a message, or with the MAX_FRAMES-th frame."""
+        if not self.handshake_initiated:
+            return self._unparsed.find(END_OF_LINES) + len(END_OF_LINES)
+        end = self._frame_left
+        for _ in range(MAX_FRAMES):
+            head = self._unparsed[end : end + _FRAME_HEAD_BYTES]
+            num_extended = {126: 2, 127: 8}.get(head[1] & 0x7F, 0) if len(head) > 1 else 0
+            if len(head) < 2 + num_extended:
+                break
+            extended = head[2 : 2 + num_extended]
+            length = int.from_bytes(extended) if extended else head[1] & 0x7F
+            end += 2 + num_extended + (_MASK_BYTES if head[1] & 0x80 else 0) + length
+            if head[0] & 0x80 and head[0] & 0x0F <= Opcode.BINARY:
+                break
+        size = min(end, len(self._unparsed), BODY_SLICE_BYTES)
+        self._frame_left = end - size
+        return size
 
 
 def _too_many(amount: int | None) -> RateLimited:

@@ -19,9 +19,10 @@ from prometheus_client import CollectorRegistry
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
 from svc_kit.certificates import ServerCertificate
+from svc_kit.connection_watch import SPARE, watch_connections
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
-from svc_kit.network import Address, open_listener, parse_address
+from svc_kit.network import Address, allow_open_files, open_listener, parse_address
 from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
@@ -128,7 +129,7 @@ class RpcServer:
         self._health = HealthServicer([service.full_name for service in services])
         self._registry = registry
         self._server: grpc.aio.Server | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self._is_drain_announced = False
         self._port = self._wanted.port
 
@@ -155,6 +156,9 @@ class RpcServer:
         check_scopes_cover(self._reflected(names), self._scopes)
         self._port = self._bind(server)
         await server.start()
+        allow_open_files()
+        watch = watch_connections(self._port, self._settings.max_connections)
+        self._watching.append(asyncio.create_task(watch))
         self._server = server
         _log.info("serving gRPC on %s", self.address)
 
@@ -199,8 +203,8 @@ class RpcServer:
         await asyncio.wait([stopping], timeout=grace)
         self._stack.end_calls(only_long_lived=False)
         await stopping
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
 
     def _service_names(self) -> list[str]:
         extra = [CHANNELZ] if self._settings.channelz else []
@@ -217,7 +221,7 @@ class RpcServer:
             if self._tls is None:
                 return server.add_insecure_port(target)
             certificate = ServerCertificate(self._tls, self._registry)
-            self._watching = asyncio.create_task(certificate.watch())
+            self._watching.append(asyncio.create_task(certificate.watch()))
             return server.add_secure_port(target, certificate.grpc_credentials())
         except RuntimeError as error:
             raise StartupError(f"Cannot listen on {target}: {error}") from error
@@ -232,7 +236,7 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
         ("grpc.max_receive_message_length", min(hard_limit, 2**31 - 1)),
         ("grpc.max_send_message_length", settings.max_message_bytes),
         ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
-        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_allowed_incoming_connections", SPARE * settings.max_connections),
         ("grpc.server_handshake_timeout_ms", receive_timeout_ms),
         # Detects a dead client during a prefill. Pings of clients are accepted three times as often
         # as ours; gRPC ends the connection of one that pings more often.

@@ -324,7 +324,8 @@ class ServerSettings(SettingsGroup):
     `max_message_bytes`, one of an upload with a quarter; a project gets half of the memory. Further
     ones get RESOURCE_EXHAUSTED."""
     max_connections: int = Field(1024, ge=1)
-    """Maximum number of connections. Further ones are closed."""
+    """Maximum number of connections. While there are more, those of the addresses with most are
+    closed, the ones that were silent longest first."""
     max_streams_per_connection: int = Field(2048, ge=1)
     """Maximum number of concurrent calls of a connection. Clients hold back further ones."""
     keepalive_s: float = Field(30.0, gt=0)

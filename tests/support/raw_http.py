@@ -60,6 +60,10 @@ class RawConnection:
         """Read a body with a content length."""
         return await self._reader.readexactly(int(headers["content-length"]))
 
+    async def exactly(self, size: int) -> bytes:
+        """Read so many bytes."""
+        return await self._reader.readexactly(size)
+
     async def rest(self) -> bytes:
         """Read until the server closes the connection, which it does within 20 seconds."""
         async with asyncio.timeout(20):

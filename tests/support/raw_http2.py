@@ -108,9 +108,12 @@ def part_of_message(size: int, sent: int = 10) -> bytes:
 
 
 @asynccontextmanager
-async def open_grpc_connection(address: Address) -> AsyncIterator[RawGrpcConnection]:
-    """Connect to a gRPC server without TLS."""
-    reader, writer = await asyncio.open_connection(address.host, address.port)
+async def open_grpc_connection(
+    address: Address, source: str | None = None
+) -> AsyncIterator[RawGrpcConnection]:
+    """Connect to a gRPC server without TLS, from an address of this machine."""
+    local = None if source is None else (source, 0)
+    reader, writer = await asyncio.open_connection(address.host, address.port, local_addr=local)
     connection = RawGrpcConnection(reader, writer)
     connection.start()
     try:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from bench.attacks.drill import Harm
 from bench.measurement import Measurement
 from bench.parts import (
     LONG,
     PARTS,
+    attacks,
     batches,
     constrained,
     decode,
@@ -211,3 +213,15 @@ def test_runs_are_compared_with_their_limits() -> None:
     assert (over.ratio, over.is_met) == (1.5, False)
     assert (at_once.ratio, at_once.is_met) == (1.2, True)
     assert (outside.ratio, outside.is_met) == (1.15, False)
+
+
+def test_an_attack_may_delay_a_first_token_a_little() -> None:
+    """Three times the median alone, twenty times once, and 64 MiB."""
+    harm = Harm(idle_ms=10.0, p50_ms=31.0, max_ms=190.0, growth_mib=32.0, aftermath=0.0)
+    measurement = Measurement("pings", 0, "corral", harm.p50_ms, harm.to_json())
+
+    p50, latest, memory_growth = attacks.conclude([measurement])
+
+    assert (p50.ratios, p50.is_met) == ((3.1,), False)
+    assert (latest.ratios, latest.is_met) == ((19.0,), True)
+    assert (memory_growth.ratios, memory_growth.is_met) == ((0.5,), True)

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.connection_limits import ConnectionLimits, peer_network
+from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.listener import run_listener
 from svc_kit.metrics import HttpMetrics
-from svc_kit.network import Address, open_listener
+from svc_kit.network import Address, open_listener, peer_network
+from svc_kit.settings.groups import TlsSettings
+from tests.support.certificates import Authority
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import LOOPBACK, run_and_connect, run_gateway
 from tests.support.raw_http import RawConnection, open_connection
@@ -107,16 +110,18 @@ async def test_a_large_head_in_one_read_is_rejected(connection: RawConnection) -
     assert (await connection.rest()).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_refused_request_does_not_follow_an_unfinished_response(
-    connection: RawConnection,
-) -> None:
-    """The connection is closed without a second response."""
+async def test_a_refusal_follows_the_response_before_it(connection: RawConnection) -> None:
+    """A request that is sent early is not looked at until the one before it has its response."""
     await connection.send(POST + b"content-length: 9999\r\nexpect: 100-continue\r\n\r\n")
     await connection.head()  # "continue": the request runs
     await connection.send(b" " * 9999 + b"GET / HTTP/1.1\r\n\r\n")
-    answer = await connection.rest()
+    _, headers = await connection.head()
+    first = await connection.body(headers)
+    refusal = await connection.rest()
 
-    assert answer.count(b"HTTP/1.1 ") <= 1
+    assert b"Missing required parameter" in first
+    assert refusal.startswith(b"HTTP/1.1 400 ")
+    assert b"it has 0 Host headers" in refusal
 
 
 async def test_empty_lines_do_not_keep_a_connection_open() -> None:
@@ -194,10 +199,9 @@ async def test_a_slow_body_is_cut_off() -> None:
 async def test_a_body_that_nobody_reads_is_cut_off() -> None:
     """A request whose response is complete before its body."""
     async with run_and_connect(receive_timeout_s=0.05) as connection:
-        await connection.send(GET + b"content-length: 5\r\n\r\n")
+        await connection.send(GET + b"content-length: 5\r\n\r\nx")
         status, headers = await connection.head()
         await connection.body(headers)
-        await connection.send(b"x")
         rest = await connection.rest()
 
     assert (status, rest) == (200, b"")
@@ -246,6 +250,26 @@ async def test_connections_of_one_address_are_limited() -> None:
     assert b"1 connections from one address" in refusal
     assert served.status_code == 200
     assert 'closed_connections_total{cause="connections"}' in metrics
+
+
+async def test_tls_handshakes_that_stall_keep_nobody_out(tmp_path: Path) -> None:
+    """Those of one address are closed beyond its limit."""
+    certificate, key = Authority().issue("localhost").write(tmp_path, "tls")
+    tls = TlsSettings(certificate_file=certificate, key_file=key)
+    async with (
+        run_gateway(max_connections_per_address=16, tls=tls) as gateway,
+        AsyncExitStack() as stack,
+    ):
+        stalled = [
+            await stack.enter_async_context(open_connection(gateway.address)) for _ in range(40)
+        ]
+        open_ones = {asyncio.create_task(connection.rest()) for connection in stalled}
+        while len(open_ones) > 16:
+            _, open_ones = await asyncio.wait(open_ones, return_when=asyncio.FIRST_COMPLETED)
+        for each in open_ones:
+            each.cancel()
+
+    assert len(open_ones) == 16
 
 
 async def test_an_upgraded_connection_is_counted_once() -> None:

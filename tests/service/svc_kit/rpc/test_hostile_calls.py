@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -48,6 +49,7 @@ from tests.support.rpc_servers import (
 HEALTH = "/grpc.health.v1.Health/"
 MIB = 1024 * 1024
 CODES = {code.value[0]: code for code in grpc.StatusCode}
+EMPTY_MESSAGE = b"\x00" * 5
 STALLED = part_of_message(1000)
 
 
@@ -242,14 +244,37 @@ async def test_the_calls_of_a_connection_are_limited() -> None:
     assert connection.settings[MAX_CONCURRENT_STREAMS] == 7
 
 
-async def test_connections_are_limited() -> None:
-    """Further ones are closed."""
-    settings = ServerSettings(max_connections=1)
-    async with run_rpc_server(settings=settings) as running:
+async def test_the_most_silent_connection_of_too_many_is_closed() -> None:
+    """A new one is served, also of the same address."""
+    async with (
+        run_rpc_server(settings=ServerSettings(max_connections=1)) as running,
+        open_grpc_connection(running.server.address) as first,
+    ):
         await running.stub.Tokenize(pb.TokenizeRequest())
-        async with open_grpc_connection(running.server.address) as second:
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await second.status()
+        await first.wait_closed()
+        await running.stub.Tokenize(pb.TokenizeRequest())
+
+
+async def test_an_address_with_many_connections_keeps_nobody_out() -> None:
+    """Its own are closed, none of another: one that was there before, and fresh ones."""
+    async with (
+        run_rpc_server(settings=ServerSettings(max_connections=20)) as running,
+        AsyncExitStack() as stack,
+    ):
+        address = running.server.address
+        await running.stub.Tokenize(pb.TokenizeRequest())
+        greedy = [
+            await stack.enter_async_context(open_grpc_connection(address, source="127.0.0.2"))
+            for _ in range(30)
+        ]
+        for connection in greedy[:10]:
+            await connection.wait_closed()
+        async with open_grpc_connection(address) as fresh:
+            await fresh.call(f"{METHOD}Tokenize", EMPTY_MESSAGE)
+            code = await fresh.status()
+        await running.stub.Tokenize(pb.TokenizeRequest())
+
+    assert CODES[code] is grpc.StatusCode.OK
 
 
 async def test_a_connection_without_a_call_has_a_timeout_for_its_start() -> None:

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
+from gateway.http.bounded_connection import MIN_READ_BYTES, BoundedConnection
 from gateway.http.connection_limits import ConnectionLimits
-from gateway.http.protocol import MIN_READ_BYTES, BoundedConnection
 from svc_kit.metrics import HttpMetrics
 
 LIMIT_S = 60.0

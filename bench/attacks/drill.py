@@ -1,0 +1,124 @@
+"""Measures a caller's first token and the gateway's memory and work, alone and during an attack."""
+
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bench.attacks.attack import Target
+from bench.loadgen import exchange, read_stream
+from bench.paths import REPOSITORY
+from bench.processes import cpu_seconds, resident_bytes
+
+BUILD_UP_S: Final = 1.0
+"""How long an attack runs before it is measured."""
+PATIENCE_S: Final = 30.0
+"""The longest that a caller waits for all chats during an attack. One that has not begun by then
+counts with the time that it waited."""
+AFTERMATH_S: Final = 1.0
+"""How long the gateway is watched after an attack."""
+MIB: Final = 2**20
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A caller who sends small chats, one after the other."""
+
+    target: Target
+    model: str
+    gateway_pid: int
+
+    async def first_tokens_ms(self, number: int) -> list[float]:
+        """The times to the first token of so many chats, each on a connection of its own."""
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "max_tokens": 4,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        url, headers = f"http://{self.target.http}", self.target.authorization.decode()
+        times = []
+        for _ in range(number):
+            sent, reads = await exchange(
+                url, "/v1/chat/completions", json.dumps(body).encode(), headers=headers
+            )
+            times.append(1e3 * read_stream(sent, reads).first_token_s)
+        return times
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What an attack did. Times are in milliseconds."""
+
+    idle_ms: float
+    """The median alone."""
+    p50_ms: float
+    max_ms: float
+    growth_mib: float
+    """The most by which the gateway's resident memory grew."""
+    aftermath: float
+    """The share of a core that the gateway used after the attack."""
+
+    @property
+    def p50_ratio(self) -> float:
+        """The median of first tokens during the attack, by that alone."""
+        return self.p50_ms / self.idle_ms
+
+    @property
+    def max_ratio(self) -> float:
+        """The latest first token during the attack, by the median alone."""
+        return self.max_ms / self.idle_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """The rounded figures."""
+        figures = {"p50_ratio": self.p50_ratio, "max_ratio": self.max_ratio, **vars(self)}
+        return {name: round(value, 3) for name, value in figures.items()}
+
+
+async def measure_attack(name: str, victim: Victim, num_chats: int) -> Harm:
+    """Measure `num_chats` chats alone, then as many during the attack."""
+    idle = statistics.median(await victim.first_tokens_ms(num_chats))
+    before = peak = resident_bytes(victim.gateway_pid)
+    times: list[float] = []
+    with attacking(name, victim.target):
+        await asyncio.sleep(BUILD_UP_S)
+        sent = end = time.monotonic() + PATIENCE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(num_chats):
+                    sent = time.monotonic()
+                    times += await victim.first_tokens_ms(1)
+                    peak = max(peak, resident_bytes(victim.gateway_pid))
+        if len(times) < num_chats:
+            times.append(1e3 * (end - sent))
+            peak = max(peak, resident_bytes(victim.gateway_pid))
+    aftermath = await _used_share(victim.gateway_pid)
+    growth = (peak - before) / MIB
+    return Harm(idle, statistics.median(times), max(times), growth, aftermath)
+
+
+async def _used_share(pid: int) -> float:
+    started, before = time.monotonic(), sum(cpu_seconds("", pid).values())
+    await asyncio.sleep(AFTERMATH_S)
+    return (sum(cpu_seconds("", pid).values()) - before) / (time.monotonic() - started)
+
+
+@contextmanager
+def attacking(name: str, target: Target) -> Iterator[None]:
+    """Attack from another process, which is killed in the end, as an attacker's machine may be."""
+    command = [sys.executable, "-m", "bench.attacks", name, target.http, target.grpc, target.key]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+        try:
+            if process.stdout is None or not process.stdout.readline():
+                raise RuntimeError(f"the attack '{name}' did not begin")
+            yield
+        finally:
+            process.kill()
