@@ -196,7 +196,7 @@ async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSe
             control.prices.replace(changed.prices)
 
         reloader = SettingsReloader(settings, read_settings, {"prices": apply_prices})
-        stack.callback(asyncio.create_task(reloader.run()).cancel)
+        await stack.enter_async_context(reloader.run())
         notify_systemd("READY=1")
         await stopping.wait()
         log.info("draining")

@@ -237,7 +237,7 @@ async def serve(settings: GatewaySettings, read_settings: Callable[[], GatewaySe
 
         apply = dict.fromkeys(("allowed_hosts", "allowed_origins"), apply_hosts)
         reloader = SettingsReloader(settings, read_settings, apply)
-        stack.callback(asyncio.create_task(reloader.run()).cancel)
+        await stack.enter_async_context(reloader.run())
         scheme = "http" if settings.tls is None else "https"
         _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
         notify_systemd("READY=1")

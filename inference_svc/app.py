@@ -114,7 +114,10 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
-        _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
+        vllm_names = settings.server.vllm_metric_names
+        registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
+        registry.register(ModelGauges(catalog))
+        registry.register(MediaGauges(lambda: catalog.media))
         loader = ModelLoader(
             settings,
             num_models=len(list(catalog)),
@@ -183,12 +186,6 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         yield Inference(server, pool, management)
 
 
-def _register_gauges(registry: CollectorRegistry, catalog: Catalog, *, vllm_names: bool) -> None:
-    registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
-    registry.register(ModelGauges(catalog))
-    registry.register(MediaGauges(lambda: catalog.media))
-
-
 async def serve(
     settings: InferenceSettings, read_settings: Callable[[], InferenceSettings]
 ) -> None:
@@ -205,8 +202,9 @@ async def serve(
             return
         inference = starting.result()
         follow_models = functools.partial(follow_settings, pool=inference.pool)
-        reloader = SettingsReloader(settings, read_settings, {"models": follow_models})
-        stack.callback(asyncio.create_task(reloader.run()).cancel)
+        await stack.enter_async_context(
+            SettingsReloader(settings, read_settings, {"models": follow_models}).run()
+        )
         notify_systemd("READY=1")
         await events
         await _drain(inference, settings.server.drain_grace_s)

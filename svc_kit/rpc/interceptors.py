@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 from prometheus_client import Gauge
@@ -445,7 +445,5 @@ async def _refuse(
 
 
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:
-    function: Callable[[Any, Any], Any] = (
-        handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-    )
-    return function
+    streaming = handler.unary_stream or handler.stream_unary or handler.stream_stream
+    return cast("Callable[[Any, Any], Any]", handler.unary_unary or streaming)

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Generic
 
 from svc_kit.lifecycle import StartupError
@@ -48,19 +48,27 @@ class SettingsReloader(Generic[SettingsT]):
         self._read = read
         self._apply = {"log_level": _apply_log_level, **apply}
 
-    async def run(self) -> None:
-        """Reload at each SIGHUP, until cancelled. Do nothing in a process with a terminal."""
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[None]:
+        """Reload at each SIGHUP while the context is open. Do nothing in a process with a
+        terminal."""
         if has_terminal():
+            yield
             return
         asked, loop = asyncio.Event(), asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, asked.set)
+        reloads = asyncio.create_task(self._reload_when(asked))
         try:
-            while True:
-                await asked.wait()
-                asked.clear()
-                await self.reload()
+            yield
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+            reloads.cancel()
+
+    async def _reload_when(self, asked: asyncio.Event) -> None:
+        while True:
+            await asked.wait()
+            asked.clear()
+            await self.reload()
 
     async def reload(self) -> None:
         """Read and apply the settings once. If they have mistakes, nothing changes."""
