@@ -77,7 +77,7 @@ from control_svc.vector_stores.search.pgvector import add_vector_column
 from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
-from svc_kit.management import ManagementServer
+from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
@@ -163,9 +163,9 @@ async def build(
         server = _server(settings, registry, authenticator, services, tracer, audit)
         await server.start()
         stack.push_async_callback(server.drain, 0)
-        management = await _management(settings, registry, server)
-        if management is not None:
-            stack.push_async_callback(management.close)
+        management = await stack.enter_async_context(
+            run_management(settings.management_listen, registry, server.is_ready)
+        )
         all_handlers: list[JobHandler] = [
             *batch_handlers(deps, responses.lines.answer, lines),
             vectors.handler(),
@@ -343,22 +343,6 @@ def _server(
         tracer=tracer,
         record_act=audit.record_refusal,
     )
-
-
-async def _management(
-    settings: ControlSettings, registry: CollectorRegistry, server: RpcServer
-) -> ManagementServer | None:
-    if settings.management_listen is None:
-        return None
-
-    async def is_ready() -> bool:
-        return server.is_serving
-
-    management = ManagementServer(
-        listen=settings.management_listen, registry=registry, is_ready=is_ready
-    )
-    await management.start()
-    return management
 
 
 _COUNT_INTERVAL_S: Final = 10.0

@@ -65,7 +65,7 @@ from svc_kit.auth.control_keys import (
 from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
-from svc_kit.management import ManagementServer
+from svc_kit.management import run_management
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
@@ -201,7 +201,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
         if settings.tls is not None:
             certificate = ServerCertificate(settings.tls, gateway.registry)
             stack.callback(asyncio.create_task(certificate.watch()).cancel)
-        management = await stack.enter_async_context(_management(settings, gateway))
+        management = await stack.enter_async_context(
+            run_management(settings.management_listen, gateway.registry, gateway.readiness.is_ready)
+        )
         bound = bind(configured, settings.unread_limit_s)
         address = Address(configured.host, bound.getsockname()[1])
         listener = await stack.enter_async_context(
@@ -222,7 +224,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[Endpoints]:
             )
         )
         try:
-            yield Endpoints(address, management, gateway.host_check)
+            yield Endpoints(
+                address, None if management is None else management.address, gateway.host_check
+            )
         finally:
             await _drain(gateway.active_calls, listener, settings)
 
@@ -258,23 +262,6 @@ async def _drain(active_calls: ActiveCalls, listener: Listener, settings: Gatewa
             extra={"fields": {"ended_answers": len(active_calls)}},
         )
         active_calls.stop_all(Draining())
-
-
-@asynccontextmanager
-async def _management(settings: GatewaySettings, gateway: Gateway) -> AsyncIterator[Address | None]:
-    if settings.management_listen is None:
-        yield None
-        return
-    server = ManagementServer(
-        listen=settings.management_listen,
-        registry=gateway.registry,
-        is_ready=gateway.readiness.is_ready,
-    )
-    await server.start()
-    try:
-        yield server.address
-    finally:
-        await server.close()
 
 
 def build_api(context: AppContext, corral_version: str) -> FastAPI:

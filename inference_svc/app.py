@@ -1,7 +1,6 @@
 """Composes the inference service from its settings."""
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -69,7 +68,7 @@ from svc_kit.auth.control_keys import (
 )
 from svc_kit.lifecycle import StartupError, notify_systemd, stop_on_signals
 from svc_kit.logs import OutageLevel
-from svc_kit.management import ManagementServer
+from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.admin_call import RecordAct
 from svc_kit.rpc.client import Option, open_channel
@@ -114,10 +113,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
-        vllm_names = settings.server.vllm_metric_names
-        registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
-        registry.register(ModelGauges(catalog))
-        registry.register(MediaGauges(lambda: catalog.media))
+        _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
         loader = ModelLoader(
             settings,
             num_models=len(list(catalog)),
@@ -174,9 +170,9 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         await server.start()
         stack.push_async_callback(server.drain, 0)
-        management = await _management(settings, registry, server)
-        if management is not None:
-            stack.push_async_callback(management.close)
+        management = await stack.enter_async_context(
+            run_management(settings.management_listen, registry, server.is_ready)
+        )
         stack.push_async_callback(pool.close)
         await pool.start()
         await stack.enter_async_context(_follow_added_models(added, pool))
@@ -184,6 +180,12 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         await stack.enter_async_context(reconcile_adapters(reconciler, str(server.address)))
         pool.open()
         yield Inference(server, pool, management)
+
+
+def _register_gauges(registry: CollectorRegistry, catalog: Catalog, *, vllm_names: bool) -> None:
+    registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
+    registry.register(ModelGauges(catalog))
+    registry.register(MediaGauges(lambda: catalog.media))
 
 
 async def serve(
@@ -201,7 +203,7 @@ async def serve(
             await asyncio.wait((starting,))
             return
         inference = starting.result()
-        follow_models = functools.partial(follow_settings, pool=inference.pool)
+        follow_models = partial(follow_settings, pool=inference.pool)
         await stack.enter_async_context(
             SettingsReloader(settings, read_settings, {"models": follow_models}).run()
         )
@@ -402,22 +404,6 @@ def _media_inputs(limits: LimitSettings, sandbox: SandboxPool) -> MediaInputs:
 
 def _conversation_limits(limits: LimitSettings) -> ConversationLimits:
     return ConversationLimits(limits.messages, limits.prompt_bytes, limits.caller_templates)
-
-
-async def _management(
-    settings: InferenceSettings, registry: CollectorRegistry, server: RpcServer
-) -> ManagementServer | None:
-    if settings.management_listen is None:
-        return None
-
-    async def is_ready() -> bool:
-        return server.is_serving
-
-    management = ManagementServer(
-        listen=settings.management_listen, registry=registry, is_ready=is_ready
-    )
-    await management.start()
-    return management
 
 
 def open_reconciler(

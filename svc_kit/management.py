@@ -9,7 +9,8 @@ Built on asyncio, because the services other than the gateway do not depend on a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -34,6 +35,23 @@ class _Response(NamedTuple):
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
+
+
+@asynccontextmanager
+async def run_management(
+    listen: str | None, registry: CollectorRegistry, is_ready: Callable[[], Awaitable[bool]]
+) -> AsyncIterator["ManagementServer | None"]:
+    """Serve metrics and probes while the context is open; None without an address. Raises
+    StartupError if the address cannot be bound."""
+    if listen is None:
+        yield None
+        return
+    server = ManagementServer(listen=listen, registry=registry, is_ready=is_ready)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
 
 
 class ManagementServer:

@@ -166,8 +166,7 @@ class RpcServer:
         """Set the health of one service, or of all services and the server."""
         self._health.set_serving(is_serving, service)
 
-    @property
-    def is_serving(self) -> bool:
+    async def is_ready(self) -> bool:
         """Whether the health of the server is SERVING."""
         return self._health.is_serving()
 
