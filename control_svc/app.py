@@ -23,6 +23,7 @@ from control_svc.base.pagination import PageTokens
 from control_svc.batches.lines import LineRunner
 from control_svc.batches.queries import delete_ended_lines
 from control_svc.batches.service import expedite_late_batches
+from control_svc.blobs.last_backup import follow_backups
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
@@ -78,7 +79,7 @@ from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer, run_management
-from svc_kit.metrics import JobMetrics, ProcessMetrics, StreamMetrics
+from svc_kit.metrics import BackupMetrics, JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
@@ -177,6 +178,8 @@ async def build(
         dispatcher = await stack.enter_async_context(
             run_dispatcher(deps, all_handlers, JobMetrics(registry), tracer)
         )
+        backups = asyncio.create_task(follow_backups(deps.blobs, BackupMetrics(registry)))
+        stack.push_async_callback(cancel_and_wait, backups)
         sweeper = _sweeper(deps)
         sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(cancel_and_wait, sweeper_task)

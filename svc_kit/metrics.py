@@ -246,6 +246,18 @@ class StreamMetrics:
         )
 
 
+class BackupMetrics:
+    """When the newest complete backup was made; NaN without one."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.last = Gauge(
+            "corral_last_backup_timestamp_seconds",
+            "Time of the newest complete backup; NaN without one.",
+            registry=registry,
+        )
+        self.last.set(math.nan)
+
+
 class JobMetrics:
     """Jobs of the control service: attempts of this process, and the queue in the database."""
 

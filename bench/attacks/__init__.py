@@ -8,7 +8,9 @@ benchmark and for `make chaos`.
 from collections.abc import Mapping
 from typing import Final
 
-from bench.attacks import transport
+from bench.attacks import structure, transport
 from bench.attacks.attack import Attack
 
-ATTACKS: Final[Mapping[str, Attack]] = {each.name: each for each in transport.ATTACKS}
+ATTACKS: Final[Mapping[str, Attack]] = {
+    each.name: each for each in (*transport.ATTACKS, *structure.ATTACKS)
+}

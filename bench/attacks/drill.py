@@ -32,6 +32,8 @@ class Victim:
     """A caller who sends small chats, one after the other."""
 
     target: Target
+    attacker: Target
+    """The same server, with the key of another project."""
     model: str
     gateway_pid: int
 
@@ -88,7 +90,7 @@ async def measure_attack(name: str, victim: Victim, num_chats: int) -> Harm:
     idle = statistics.median(await victim.first_tokens_ms(num_chats))
     before = peak = resident_bytes(victim.gateway_pid)
     times: list[float] = []
-    with attacking(name, victim.target):
+    with attacking(name, victim.attacker):
         await asyncio.sleep(BUILD_UP_S)
         sent = end = time.monotonic() + PATIENCE_S
         with contextlib.suppress(TimeoutError):

@@ -11,12 +11,12 @@ from bench.attacks.attack import Target
 from bench.attacks.drill import Harm, Victim, measure_attack
 from bench.measurement import CORRAL, Measurement, Part, Result, load_names, median
 from bench.paths import BUNDLED_MODEL
-from bench.servers import MODEL_NAME, EngineShape
+from bench.servers import MODEL_NAME, EngineShape, Server
 from bench.stage import Stage
 
 MAX_P50_RATIO, MAX_RATIO, MAX_GROWTH_MIB = 3.0, 20.0, 64.0
 SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=1024, threads=1)
-KEY = "a key of the benchmark's own"
+KEY, ATTACKERS_KEY = "a key of the benchmark's own", "a key of another project"
 
 
 class Sizes(NamedTuple):
@@ -31,10 +31,12 @@ SETTINGS = {
     "CORRAL_GATEWAY_KEYS": json.dumps(
         [
             {
-                "name": "bench",
-                "sha256": hashlib.sha256(KEY.encode()).hexdigest(),
+                "name": project,
+                "project": project,
+                "sha256": hashlib.sha256(key.encode()).hexdigest(),
                 "scopes": ["inference"],
             }
+            for project, key in (("victim", KEY), ("attacker", ATTACKERS_KEY))
         ]
     )
 }
@@ -44,13 +46,19 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     """Send small chats one after the other, alone and during each attack."""
     sizes = stage.sizes(FULL, QUICK)
     with stage.corral(SHAPE, SETTINGS, KEY) as server:
-        target = Target(urlsplit(server.url).netloc, server.grpc_target, KEY)
-        victim = Victim(target, MODEL_NAME, server.processes["gateway"])
+        victim = victim_of(server)
         stage.runner.run(victim.first_tokens_ms(sizes.chats))
         for number in range(stage.rounds or sizes.rounds):
             for name in ATTACKS:
                 harm = stage.runner.run(measure_attack(name, victim, sizes.chats))
                 yield Measurement(name, number, CORRAL, harm.p50_ms, harm.to_json())
+
+
+def victim_of(server: Server) -> Victim:
+    """A caller of a server with SETTINGS."""
+    http = urlsplit(server.url).netloc
+    own, attacker = (Target(http, server.grpc_target, key) for key in (KEY, ATTACKERS_KEY))
+    return Victim(own, attacker, MODEL_NAME, server.processes["gateway"])
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
@@ -89,10 +97,10 @@ PART = Part(
     title="Small chats during attacks",
     text=(
         "The time to the first token of small chats, one after the other, while another process"
-        " with another address sends the gateway what it can: the median and the latest, beside the"
-        " median alone. The attacks are the rows of `bench/attacks`; those without a key are"
-        " refused, but cost something. The third line of each is the most by which the gateway's"
-        " resident memory grew."
+        " with another address and the key of another project sends the gateway what it can: the"
+        " median and the latest, beside the median alone. The attacks are the rows of"
+        " `bench/attacks`; those without a key are refused, but cost something. The third line of"
+        " each is the most by which the gateway's resident memory grew."
     ),
     measure=measure,
     conclude=conclude,

@@ -91,6 +91,7 @@ async def back_up(
             with NewBackup(folder, installation, datetime.now(UTC)) as new:
                 manifest = await _back_up(folder, new, database, store, progress)
                 new.complete(manifest)
+            await store.record_backup(manifest.mark)
             try:
                 prune(folder, installation, keep)
             except StartupError as error:

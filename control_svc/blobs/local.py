@@ -3,6 +3,7 @@
     incoming/KEY      a blob that is being written; the sweeper deletes those of killed writers
     ab/KEY            a complete, synced blob; "ab" are the first two digits of the key
     INSTALLATION      the id of the database that references the blobs
+    LAST_BACKUP       the time of the newest complete backup
     suspensions/NAME  the time until which a backup suspends deletions
 
 Keys are generated, so no input of a caller becomes part of a path; files with other names belong to
@@ -30,7 +31,7 @@ from control_svc.blobs.store import (
     BlobSink,
     StoredKey,
     is_future,
-    read_suspension,
+    read_time,
     run_shielded,
     suspension_end,
 )
@@ -44,6 +45,7 @@ _BUFFER_CHUNKS: Final = 256
 _WRITEBACK_BYTES: Final = 8 * 1024 * 1024
 _INCOMING: Final = "incoming"
 _INSTALLATION: Final = "INSTALLATION"
+_LAST_BACKUP: Final = "LAST_BACKUP"
 _SUSPENSIONS: Final = "suspensions"
 _SHARD: Final = re.compile("[0-9a-f]{2}")
 _ENDED: Final = re.compile(rf"{HOLDER.pattern}(\.[0-9a-f]{{8}}\.part)?")
@@ -139,6 +141,16 @@ class FolderBlobs:
         """Whether deletions are suspended."""
         return await asyncio.to_thread(self._is_deletion_suspended)
 
+    async def record_backup(self, time: datetime) -> None:
+        """Store the time of the newest complete backup. Raises StorageFailed."""
+        await asyncio.to_thread(self._record_backup, time)
+
+    async def last_backup(self) -> datetime | None:
+        """The time of the newest complete backup; None without one. Raises StorageFailed."""
+        path = self._folder / _LAST_BACKUP
+        with disk_errors():
+            return read_time(path.read_text().strip()) if path.exists() else None
+
     async def installation(self) -> str | None:
         """The id of the database that references the blobs; None if there is none yet."""
         path = self._folder / _INSTALLATION
@@ -162,6 +174,10 @@ class FolderBlobs:
                 if folder == self._incoming or path == self._path(path.name):
                     keys.append(StoredKey(path.name, datetime.fromtimestamp(touched, UTC)))
         return keys
+
+    def _record_backup(self, time: datetime) -> None:
+        with disk_errors(), atomic_file(self._folder / _LAST_BACKUP) as file:
+            file.write(f"{time.isoformat()}\n".encode())
 
     def _write_once(self, path: Path, text: str) -> None:
         """Write a file unless it exists, atomically by a link."""
@@ -344,6 +360,6 @@ def _read_end(path: Path) -> datetime | None:
     """When a suspension ends; None if it has ended meanwhile, or is something else."""
     try:
         with open_regular(path) as file:
-            return read_suspension(file.read(100).decode())
+            return read_time(file.read(100).decode())
     except (FileNotFoundError, UnicodeDecodeError):
         return None

@@ -2,6 +2,7 @@
 
     PREFIX/KEY             a complete blob
     PREFIX/INSTALLATION    the id of the database that references the blobs
+    PREFIX/LAST_BACKUP     the time of the newest complete backup
     PREFIX/suspensions/NAME    the time until which a backup suspends deletions
 
 Small blobs are one request. Larger ones are multipart uploads, sent while the bytes arrive; an
@@ -37,7 +38,7 @@ from control_svc.blobs.store import (
     BlobSink,
     StoredKey,
     is_future,
-    read_suspension,
+    read_time,
     run_shielded,
     suspension_end,
 )
@@ -55,6 +56,7 @@ _LIST_GROUP: Final = 500
 _TEXT_BYTES: Final = 4096
 _MAX_SUSPENSIONS: Final = 10_000
 _INSTALLATION: Final = "INSTALLATION"
+_LAST_BACKUP: Final = "LAST_BACKUP"
 _SUSPENSIONS: Final = "suspensions"
 _REFUSALS: Final = (
     PermissionDeniedError,
@@ -168,7 +170,17 @@ class S3Blobs:
             paths += [each["path"] for each in group]
             if len(paths) > _MAX_SUSPENSIONS:
                 raise _unexpected(f"there are more than {_MAX_SUSPENSIONS} suspensions")
-        return {path: read_suspension(await self._text(path) or "") for path in paths}
+        return {path: read_time(await self._text(path) or "") for path in paths}
+
+    async def record_backup(self, time: datetime) -> None:
+        """Store the time of the newest complete backup. Raises StorageFailed."""
+        with translate_s3_errors():
+            await obstore.put_async(self._store, _LAST_BACKUP, time.isoformat().encode())
+
+    async def last_backup(self) -> datetime | None:
+        """The time of the newest complete backup; None without one. Raises StorageFailed."""
+        with translate_s3_errors():
+            return read_time(await self._text(_LAST_BACKUP) or "")
 
     async def installation(self) -> str | None:
         """The id of the database that references the blobs. Raises StorageFailed."""

@@ -71,6 +71,12 @@ class BlobStore(Protocol):
     async def is_deletion_suspended(self) -> bool:
         """Whether deletions are suspended."""
 
+    async def record_backup(self, time: datetime) -> None:
+        """Store the time of the newest complete backup. Raises StorageFailed."""
+
+    async def last_backup(self) -> datetime | None:
+        """The time of the newest complete backup; None without one. Raises StorageFailed."""
+
     async def installation(self) -> str | None:
         """The id of the database that references the blobs; None if there is none yet."""
 
@@ -88,13 +94,13 @@ def suspension_end(duration_s: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=duration_s)).isoformat()
 
 
-def read_suspension(content: str) -> datetime | None:
-    """When a suspension with this content ends; None if it is something else."""
+def read_time(content: str) -> datetime | None:
+    """The time of this content, such as the end of a suspension; None if it is something else."""
     try:
-        end = datetime.fromisoformat(content)
+        time = datetime.fromisoformat(content)
     except ValueError:
         return None
-    return end if end.tzinfo is not None else None
+    return time if time.tzinfo is not None else None
 
 
 def is_future(end: datetime | None) -> bool:

@@ -6,15 +6,13 @@ The rows are those of the benchmark, which has stricter bounds: there the machin
 import asyncio
 import logging
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
 from bench import servers
 from bench.attacks import ATTACKS
-from bench.attacks.attack import Target
 from bench.attacks.drill import Victim, measure_attack
-from bench.parts.attacks import KEY, MAX_GROWTH_MIB, SETTINGS, SHAPE
+from bench.parts.attacks import MAX_GROWTH_MIB, SETTINGS, SHAPE, victim_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 log = logging.getLogger(__name__)
@@ -28,8 +26,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     """A caller with a key, of a server of its own."""
     folder = tmp_path_factory.mktemp("attacks")
     with servers.corral(SHAPE, folder, SETTINGS) as server:
-        target = Target(urlsplit(server.url).netloc, server.grpc_target, KEY)
-        yield Victim(target, servers.MODEL_NAME, server.processes["gateway"])
+        yield victim_of(server)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -3,12 +3,14 @@
 import asyncio
 import gzip
 import json
+import math
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 from sqlalchemy import select, text
 
 from control_svc.backup.backup import back_up, suspended_deletions
@@ -16,17 +18,20 @@ from control_svc.backup.check import check
 from control_svc.backup.database_copy import copy_tables
 from control_svc.backup.restore import restore
 from control_svc.base.ids import PART
+from control_svc.blobs.last_backup import show_last_backup
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import open_bucket
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.engine import open_read_only
+from control_svc.deps import blob_location, open_store
 from control_svc.items.model import Message, Role, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.schema import METADATA
 from control_svc.vector_stores.search.chunk_index import TABLE
 from svc_kit.errors import FileNotFound
 from svc_kit.local_files import lock_folder
+from svc_kit.metrics import BackupMetrics
 from tests.service.control_svc.backup.test_check import make_item
 from tests.support.installation import Installation
 from tests.support.postgres import create_database
@@ -110,6 +115,24 @@ async def test_a_restored_backup_is_the_installation(
         assert part_id.startswith(PART)
         completed = await client.complete(upload_id, part_id)
         assert await client.read(completed.file.id) == b"abcd"
+
+
+async def test_the_time_of_the_newest_backup_is_a_metric(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """NaN without one."""
+    metrics = BackupMetrics(CollectorRegistry())
+    store = open_store(*blob_location(installation.settings))
+    await show_last_backup(store, metrics)
+    before = metrics.last.collect()[0].samples[0].value
+    made = [
+        await back_up(installation.settings, tmp_path / "backups", keep=None, progress=ignore)
+        for _ in range(2)
+    ]
+    await show_last_backup(store, metrics)
+
+    assert math.isnan(before)
+    assert metrics.last.collect()[0].samples[0].value == made[-1].mark.timestamp()
 
 
 async def test_a_second_backup_copies_only_new_bytes(
@@ -358,6 +381,7 @@ async def test_a_bucket_is_backed_up_and_restored(
         report = await check(in_bucket.settings, quick=False, progress=ignore)
         leftover = open_bucket(url, CREDENTIALS)
         assert not await leftover.is_deletion_suspended()
+        assert await leftover.last_backup() == again.mark
 
     assert (again.num_blobs, again.num_bytes, again.lost) == (4, 14, [])
     assert (report.blobs, report.problems) == (4, [])

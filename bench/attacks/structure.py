@@ -1,0 +1,65 @@
+"""Attacks by the content of requests: large structures, long texts, many choices."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from bench.attacks.attack import Attack, Target, post_forever
+from bench.servers import MODEL_NAME
+
+CHAT: Final = "/v1/chat/completions"
+MESSAGE: Final = {"role": "user", "content": "x"}
+TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+LONG_TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 93_000
+"""4 MB."""
+Fields = Callable[[], dict[str, Any]]
+"""Makes the members of a body; called when the attack begins, as they are large."""
+
+
+async def post(path: str, fields: Fields, target: Target) -> None:
+    """Send a body with these members and the model again and again."""
+    await post_forever(target, path, orjson.dumps({"model": MODEL_NAME, **fields()}))
+
+
+def _chat(**fields: Any) -> Fields:
+    return lambda: {"messages": [MESSAGE], "max_tokens": 1, **fields}
+
+
+def _messages(number: int) -> Fields:
+    return lambda: {"messages": [MESSAGE] * number, "max_tokens": 1}
+
+
+def _numbers(number: int) -> dict[str, int]:
+    return dict.fromkeys(map(str, range(number)), 1)
+
+
+def _rows() -> Iterator[tuple[str, str, Fields, int]]:
+    """Name, route, members, and how many send them at once."""
+    yield "chat: 1,000,000 messages", CHAT, _messages(10**6), 2
+    yield "responses: 1,000,000 items", "/v1/responses", lambda: {"input": [MESSAGE] * 10**6}, 2
+    yield "Anthropic: 1,000,000 messages", "/v1/messages", _messages(10**6), 2
+    yield "Ollama: 1,000,000 messages", "/api/chat", _messages(10**6), 2
+    yield "chat: 40,000 messages", CHAT, _messages(40_000), 4
+    yield "chat: 10,000 messages", CHAT, _messages(10_000), 4
+    yield "chat: 500,000 members", CHAT, lambda: _chat()() | _numbers(500_000), 2
+    yield "chat: 20,000 tools", CHAT, _chat(tools=[TOOL] * 20_000), 2
+    yield "chat: 300,000 stop texts", CHAT, _chat(stop=["x"] * 300_000), 2
+    yield "chat: 300,000 biases", CHAT, lambda: _chat(logit_bias=_numbers(300_000))(), 2
+    yield "completions: 1,000,000 tokens", "/v1/completions", lambda: {"prompt": [5] * 10**6}, 2
+    yield "embeddings: 1,000,000 texts", "/v1/embeddings", lambda: {"input": ["x"] * 10**6}, 2
+    yield "tokenize: 4 MB", "/tokenize", lambda: {"content": LONG_TEXT}, 4
+    yield "chat: 4 MB, too long", CHAT, _chat(messages=[MESSAGE | {"content": LONG_TEXT}]), 32
+    yield "completions: 100 KB, too long", "/v1/completions", _prompt(LONG_TEXT[:100_000]), 32
+    yield "chat: 128 choices", CHAT, _chat(n=128, max_tokens=16), 32
+
+
+def _prompt(text: str) -> Fields:
+    return lambda: {"prompt": text, "max_tokens": 1}
+
+
+ATTACKS: Final = tuple(
+    Attack(f"{name}, {number} at once", partial(post, path, fields), number)
+    for name, path, fields, number in _rows()
+)
