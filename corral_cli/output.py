@@ -119,7 +119,7 @@ def print_csv(messages: Iterable[Message], kind: type[Message]) -> None:
     writer.writerow(map(".".join, columns))
     for message in messages:
         content = as_object(message)
-        writer.writerow([_cell(content, column) for column in columns])
+        writer.writerow([escape(_cell(content, column)) for column in columns])
 
 
 def _columns(kind: Any) -> Iterator[tuple[str, ...]]:

@@ -37,7 +37,7 @@ from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_folder
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.pool import ModelPool, read_memory
-from inference_svc.model_pool.settings_models import follow_settings
+from inference_svc.model_pool.settings_models import SettingsModels
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
@@ -203,7 +203,7 @@ async def serve(
             await asyncio.wait((starting,))
             return
         inference = starting.result()
-        follow_models = partial(follow_settings, pool=inference.pool)
+        follow_models = SettingsModels(inference.pool).follow
         await stack.enter_async_context(
             SettingsReloader(settings, read_settings, {"models": follow_models}).run()
         )

@@ -10,6 +10,7 @@ import secrets
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -179,7 +180,7 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
         raise StartupError(f"cannot use the data folder {folder}: {error.strerror}") from error
     with os.fdopen(handle, "r+b", buffering=0) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError as error:
             found = _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES))
             who = found["holder"].decode() if found and found["holder"] else ""
@@ -189,7 +190,7 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
         if _LOCK_TEXT.fullmatch(file.read(_LOCK_BYTES)) is None:
             raise StartupError(f"{path} is not a lock file of Corral: move it away")
         if not _is_at(path, os.fstat(handle)):  # its last holder has removed it meanwhile
-            raise StartupError(f"another {holder} used the data folder {folder}: try again")
+            raise StartupOutage(f"another {holder} used the data folder {folder}: try again")
         with suppress(OSError):  # on a full disk; the lock holds without the text
             file.truncate(0)
             file.seek(0)
@@ -199,7 +200,19 @@ def lock_folder(folder: Path, name: str, *, holder: str, remedy: str) -> Iterato
 
 
 _LOCK_BYTES = 8192
+_LOOK_S, _LOOK_POLL_S = 0.2, 0.02
 _LOCK_TEXT = re.compile(rb"((?P<holder>process \d+ on [^\n]*, since [^\n]*)\n([a-z_]+ [^\n]*\n)*)?")
+
+
+def _lock(file: FileIO) -> None:
+    """Lock a file. Those who only look whether it is locked hold it for a moment. Raises
+    BlockingIOError."""
+    for _ in range(round(_LOOK_S / _LOOK_POLL_S)):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK_POLL_S)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
@@ -214,10 +227,10 @@ def read_lock(folder: Path, name: str) -> list[str] | None:
     """The lines of a lock file: who holds it, and what the holder added; None if nobody does, or if
     this user cannot read it."""
     try:
-        file = (folder / name).open()
+        handle = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    with file:
+    with os.fdopen(handle) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -39,6 +39,7 @@ from svc_kit.errors import (
     Unavailable,
     UpstreamUnavailable,
 )
+from svc_kit.lifecycle import StartupError
 from svc_kit.logs import OutageLevel, log_errors
 from svc_kit.tasks import retrieve_exception
 
@@ -138,7 +139,7 @@ class Reconciler:
                 aclosing(self._control.watch(self._state)) as states,
             ):
                 return await anext(states)
-        except (DomainError, TimeoutError, StopAsyncIteration):
+        except (DomainError, StartupError, TimeoutError, StopAsyncIteration):
             raise UpstreamUnavailable(service=SERVICE) from None
 
     # --- desired state ----------------------------------------------------------------------------

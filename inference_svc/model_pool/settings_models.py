@@ -14,26 +14,37 @@ from svc_kit.lifecycle import StartupError
 log = logging.getLogger(__name__)
 
 
-async def follow_settings(settings: InferenceSettings, pool: ModelPool) -> None:
-    """Add the models that are new in the settings, and remove those that are there no more when
-    their last use ends. Models that were added by operators stay.
+class SettingsModels:
+    """The models of the settings in a pool. Use on the event loop."""
 
-    A model that keeps its name keeps its file until the next start. Raises StartupError, before
-    anything is changed, if a model cannot be found or its name is taken.
-    """
-    found = await asyncio.to_thread(find_models, settings)
-    before = {entry.name: entry for entry in pool.catalog if not entry.source}
-    new = [entry for entry in found if entry.name not in before]
-    gone = [entry for name, entry in before.items() if not found.has_model(name)]
-    if len(gone) == len(before) and not new:
-        raise StartupError("models: at least one is needed")
-    _check_names(new, pool.catalog)
-    for entry in new:
-        _add(entry, pool)
-    for entry in gone:
-        log.info("model %s is not in the settings any more: it is removed", entry.name)
-        await pool.remove(entry, force=False)
-    await _load([entry for entry in new if entry.policy is LoadPolicy.START], pool)
+    def __init__(self, pool: ModelPool) -> None:
+        self._pool = pool
+        self._removals: set[asyncio.Task[None]] = set()
+
+    async def follow(self, settings: InferenceSettings) -> None:
+        """Add the models that are new in the settings, and begin to remove those that are there no
+        more, each when its last use ends. Models that were added by operators stay.
+
+        A model that keeps its name keeps its file until the next start. Raises StartupError, before
+        anything is changed, if a model cannot be found or its name is taken.
+        """
+        found = await asyncio.to_thread(find_models, settings)
+        before = {
+            entry.name: entry
+            for entry in self._pool.catalog
+            if not (entry.source or entry.is_removed)
+        }
+        new = [entry for entry in found if entry.name not in before]
+        gone = [entry for name, entry in before.items() if not found.has_model(name)]
+        _check_names(new, self._pool.catalog)
+        for entry in new:
+            _add(entry, self._pool)
+        for entry in gone:
+            log.info("model %s is not in the settings any more: it is removed", entry.name)
+            removal = asyncio.create_task(self._pool.remove(entry, force=False))
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
+        await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
 
 
 def _check_names(new: list[ModelEntry], catalog: Catalog) -> None:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Generic
 
 from svc_kit.lifecycle import StartupError
-from svc_kit.logs import set_log_level
+from svc_kit.logs import log_errors, set_log_level
 from svc_kit.settings.groups import ServiceSettings, SettingsT
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 Apply = Callable[[SettingsT], Awaitable[None]]
 """Makes a service use the new settings. Raises StartupError if it cannot."""
 
@@ -26,7 +26,7 @@ def has_terminal() -> bool:
 
 
 def ignore_hangup() -> None:
-    """Ignore SIGHUP in a process without a terminal until a `SettingsReloader` runs."""
+    """Ignore SIGHUP in a process without a terminal while no `SettingsReloader` runs."""
     if not has_terminal():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
@@ -62,20 +62,22 @@ class SettingsReloader(Generic[SettingsT]):
             yield
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+            ignore_hangup()  # while the service drains
             reloads.cancel()
 
     async def _reload_when(self, asked: asyncio.Event) -> None:
         while True:
             await asked.wait()
             asked.clear()
-            await self.reload()
+            with log_errors(_log, "the settings were not reloaded"):
+                await self.reload()
 
     async def reload(self) -> None:
         """Read and apply the settings once. If they have mistakes, nothing changes."""
         try:
             read = await asyncio.to_thread(self._read)
         except StartupError as error:
-            log.error("the settings were not reloaded: %s", error)
+            _log.error("the settings were not reloaded: %s", error)
             return
         names = type(read).model_fields
         changed = [each for each in names if getattr(read, each) != getattr(self._settings, each)]
@@ -87,14 +89,14 @@ class SettingsReloader(Generic[SettingsT]):
             try:
                 await apply(read)
             except StartupError as error:
-                log.error("the setting %s was not reloaded: %s", name, error)
+                _log.error("the setting %s was not reloaded: %s", name, error)
                 continue
             applied.append(name)
         new = {name: getattr(read, name) for name in applied}
         self._settings = self._settings.model_copy(update=new)
-        log.info("reloaded the settings; changed: %s", ", ".join(applied) or "none")
+        _log.info("reloaded the settings; changed: %s", ", ".join(applied) or "none")
         if refused:
-            log.warning("these settings change at the next start only: %s", ", ".join(refused))
+            _log.warning("these settings change at the next start only: %s", ", ".join(refused))
 
 
 async def _apply_log_level(settings: ServiceSettings) -> None:

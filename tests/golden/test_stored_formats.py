@@ -57,6 +57,7 @@ from svc_kit.auth.keys import hash_key
 from svc_kit.encryption import Sealer
 from svc_kit.errors import AssistantNotFound
 from svc_kit.metrics import (
+    BackupMetrics,
     CertificateMetrics,
     EngineMetrics,
     HttpMetrics,
@@ -410,6 +411,7 @@ def metrics() -> dict[str, list[str]]:
         LimitMetrics,
         StreamMetrics,
         JobMetrics,
+        BackupMetrics,
     ):
         made(registry)
     kept: Iterable[Any] = registry._collector_to_names

@@ -121,18 +121,21 @@ async def test_the_time_of_the_newest_backup_is_a_metric(
     installation: Installation, tmp_path: Path
 ) -> None:
     """NaN without one."""
-    metrics = BackupMetrics(CollectorRegistry())
+    registry = CollectorRegistry()
+    metrics = BackupMetrics(registry)
     store = open_store(*blob_location(installation.settings))
     await show_last_backup(store, metrics)
-    before = metrics.last.collect()[0].samples[0].value
+    before = registry.get_sample_value("corral_last_backup_timestamp_seconds")
     made = [
         await back_up(installation.settings, tmp_path / "backups", keep=None, progress=ignore)
         for _ in range(2)
     ]
     await show_last_backup(store, metrics)
 
+    after = registry.get_sample_value("corral_last_backup_timestamp_seconds")
+    assert before is not None
     assert math.isnan(before)
-    assert metrics.last.collect()[0].samples[0].value == made[-1].mark.timestamp()
+    assert after == made[-1].mark.timestamp()
 
 
 async def test_a_second_backup_copies_only_new_bytes(

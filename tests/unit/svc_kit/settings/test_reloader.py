@@ -1,6 +1,9 @@
 """Settings that are read again while a service runs."""
 
+import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -78,3 +81,25 @@ async def test_a_setting_that_cannot_be_applied_is_tried_again(
 
     assert [each.allowed_hosts for each in applied] == [("a",)]
     assert "the setting allowed_hosts was not reloaded: that host is refused" in caplog.messages
+
+
+async def test_a_hangup_while_a_service_drains_does_not_end_it() -> None:
+    """The reloader has ended; the handler that the signal had before would end the process."""
+    script = """
+import asyncio, os, signal, sys
+from gateway.config import GatewaySettings
+from svc_kit.settings.reloader import SettingsReloader
+
+async def main():
+    async with SettingsReloader(GatewaySettings(), GatewaySettings, {}).run():
+        pass
+    os.kill(os.getpid(), signal.SIGHUP)
+    print("drained")
+
+asyncio.run(main())
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+    assert (await process.communicate())[0] == b"drained\n"
