@@ -54,7 +54,11 @@ async def test_an_act_has_who_what_when_and_from_where(
 
     assert (event.actor, event.project) == (boss.key.id, "default")
     assert (event.method, event.target) == ("KeyService/CreateKey", made.key.id)
-    assert json.loads(event.request) == {"name": "ci", "networks": ["10.0.0.0/8"]}
+    assert json.loads(event.request) == {
+        "name": "ci",
+        "networks": ["10.0.0.0/8"],
+        "allowUnknown": True,
+    }
     assert event.time.ToDatetime(UTC) == running.clock()
     assert event.address in ("127.0.0.1", "::1")
     assert event.request_id.startswith("req_")

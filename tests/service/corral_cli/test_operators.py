@@ -108,7 +108,8 @@ def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
 def test_a_key_is_rotated(served: Served) -> None:
     """The new secret is printed once, and the previous one is valid for the hours of the option."""
     created = served.output(
-        *("keys", "create", "--scope", "generate", "--model", "qwen3", "--network", "127.0.0.0/8")
+        *("keys", "create", "--scope", "generate", "--model", "qwen3", "--allow-unknown"),
+        *("--network", "127.0.0.0/8"),
     )
     old = re.match(r"key \(shown once\): (\S+)\n", created)[1]  # type: ignore[index]
     key_id = re.search(r"key_\w+", created)[0]  # type: ignore[index]
@@ -196,7 +197,8 @@ def test_limits_are_created_changed_and_deleted(served: Served) -> None:
     calls = ("limits", "create", "calls", "--unit", "requests", "--period", "minute")
     served.output(*calls, "--amount", "6000", "--per", "key", "--per", "model")
     spend = ("limits", "create", "spend", "--unit", "cost", "--period", "month", "--shadow")
-    served.output(*spend, "--amount", "12.50", "--project", "red")
+    assert "No such project" in served.corral(*spend, "--amount", "1", "--project", "red").output
+    served.output(*spend, "--amount", "12.50", "--project", "red", "--allow-unknown")
     listed = served.output("limits", "list").splitlines()
     served.output("limits", "update", "spend", "--amount", "0.000000001", "--mode", "enforce")
     served.output("limits", "delete", "calls")
