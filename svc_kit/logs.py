@@ -114,6 +114,8 @@ def set_log_level(level: str) -> None:
 MAX_TEXT: Final = 2000
 """Characters of a message, and of a field."""
 _MAX_TRACEBACK: Final = 4 * MAX_TEXT
+_KEY: Final = re.compile(r"(sk-corral-)[A-Za-z0-9_-]{12,}")
+"""An API key, which callers can send as what is logged: a path, or the id of a request."""
 LINES_PER_S: Final = 20.0
 """Lines of one place in the code in the long run, without those of calls with a key."""
 BURST_LINES: Final = 200
@@ -256,11 +258,13 @@ def _context() -> dict[str, str]:
 
 
 def _cut(text: str) -> str:
+    text = _KEY.sub(r"\1…", text)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
 def _cut_traceback(text: str) -> str:
     """Keep the begin, and more of the end, which has the cause."""
+    text = _KEY.sub(r"\1…", text)
     if len(text) <= _MAX_TRACEBACK:
         return text
     return f"{text[: _MAX_TRACEBACK // 4]}\n…\n{text[-_MAX_TRACEBACK * 3 // 4 :]}"

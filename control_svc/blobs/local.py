@@ -6,9 +6,8 @@
     LAST_BACKUP       the time of the newest complete backup
     suspensions/NAME  the time until which a backup suspends deletions
 
-Keys are generated, so no input of a caller becomes part of a path; files with other names belong to
-others and are neither listed nor deleted. All disk access is in threads, because a slow disk must
-not block the event loop.
+Keys are generated; files with other names belong to others and are neither listed nor deleted. All
+disk access is in threads, because a slow disk must not block the event loop.
 """
 
 import asyncio

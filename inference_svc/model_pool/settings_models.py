@@ -26,7 +26,7 @@ class SettingsModels:
         more, each when its last use ends. Models that were added by operators stay.
 
         A model that keeps its name keeps its file until the next start. Raises StartupError, before
-        anything is changed, if a model cannot be found or its name is taken.
+        anything is changed, if a model cannot be used or its name is taken.
         """
         found = await asyncio.to_thread(find_models, settings)
         before = {
@@ -36,7 +36,7 @@ class SettingsModels:
         }
         new = [entry for entry in found if entry.name not in before]
         gone = [entry for name, entry in before.items() if not found.has_model(name)]
-        _check_names(new, self._pool.catalog)
+        _check(new, self._pool.catalog)
         for entry in new:
             _add(entry, self._pool)
         for entry in gone:
@@ -47,8 +47,10 @@ class SettingsModels:
         await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
 
 
-def _check_names(new: list[ModelEntry], catalog: Catalog) -> None:
+def _check(new: list[ModelEntry], catalog: Catalog) -> None:
     for entry in new:
+        if entry.file.problem:
+            raise StartupError(f"models: {entry.file.problem}")
         for name in (entry.name, *entry.aliases):
             try:
                 catalog.check_free(name)

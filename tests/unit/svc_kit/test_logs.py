@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from svc_kit.auth.keys import create_key
 from svc_kit.errors import Draining, UpstreamUnavailable
 from svc_kit.logs import (
     BURST_LINES,
@@ -255,3 +256,18 @@ def test_bytes_of_clients_are_not_logged(level: str, written: str) -> None:
     assert "secret" not in stream.getvalue()
     assert written in stream.getvalue()
     assert bool(written) == bool(stream.getvalue())
+
+
+@pytest.mark.parametrize("json_lines", [True, False])
+def test_no_key_is_logged_wherever_a_caller_puts_it(json_lines: bool) -> None:
+    """In the path of an unknown route, as the id of a request, in an error."""
+    stream, key = io.StringIO(), create_key()
+    configure_logging("tests", json=json_lines, stream=stream)
+    try:
+        raise ValueError(key)
+    except ValueError:
+        fields = {"path": f"/v1/nosuch/{key}", "caller_request_id": key}
+        logging.getLogger().exception("refused %s", key, extra={"fields": fields})
+
+    assert key not in stream.getvalue()
+    assert stream.getvalue().count("sk-corral-…") == 4
