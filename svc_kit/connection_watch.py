@@ -14,7 +14,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,9 +44,11 @@ class PeerConnection(NamedTuple):
     """How long nothing was sent or received."""
 
 
-async def watch_connections(port: int, limit: int, *, of_each: bool = False) -> None:
+async def watch_connections(
+    port: int, limit: int, *, of_each: bool = False, known: Collection[int] = ()
+) -> None:
     """Keep at most `limit` connections to a port of this process, or with `of_each` of each
-    address, until cancelled.
+    address, until cancelled. `known`: the open files of connections that are limited elsewhere.
 
     All addresses together keep at most half of the open files that the process may have.
     """
@@ -56,8 +58,8 @@ async def watch_connections(port: int, limit: int, *, of_each: bool = False) -> 
         with log_errors(_log, "the connections could not be counted"):
             if not of_each:
                 limit = min(limit, max_open_files() // 2)
-            if len(open_files()) > limit:
-                await asyncio.to_thread(_close_excess, port, limit, of_each)
+            if len(open_files()) - len(known) > limit:
+                await asyncio.to_thread(_close_excess, port, limit, of_each, known)
 
 
 def excess(
@@ -87,8 +89,8 @@ def fair_share(counts: Mapping[str, int], limit: int) -> int:
     return limit
 
 
-def _close_excess(port: int, limit: int, of_each: bool) -> None:
-    for connection in excess(list(_connections(port)), limit, of_each=of_each):
+def _close_excess(port: int, limit: int, of_each: bool, known: Collection[int]) -> None:
+    for connection in excess(list(_connections(port, known)), limit, of_each=of_each):
         _close(connection, port)
 
 
@@ -105,9 +107,9 @@ def open_files() -> Sequence[int]:
         return range(max_open_files()) if error.errno in _NO_FILE_LEFT else ()
 
 
-def _connections(port: int) -> Iterator[PeerConnection]:
+def _connections(port: int, known: Collection[int]) -> Iterator[PeerConnection]:
     for file in open_files():
-        connection = _peer_connection(file, port)
+        connection = None if file in known else _peer_connection(file, port)
         if connection is not None:
             yield connection
 

@@ -1,4 +1,4 @@
-"""Connections of a process that has no open file left."""
+"""Which connections of this process are closed, also while no file can be opened."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,11 @@ def use_all_open_files(opened: list[int]) -> None:
             opened.append(os.open(os.devnull, os.O_RDONLY))
 
 
-async def test_connections_are_closed_while_no_file_can_be_opened(opened: list[int]) -> None:
-    """The limit holds when it is needed most."""
+async def ends_while_watched(
+    opened: list[int] | None, limit: int, *, num_known: int = 0
+) -> list[bool]:
+    """Which of four connections the watch closes, of which the first `num_known` are known."""
+    loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         address = listener.getsockname()
@@ -45,22 +48,37 @@ async def test_connections_are_closed_while_no_file_can_be_opened(opened: list[i
             accepted.append(stack.enter_context(listener.accept()[0]))
         closed = asyncio.Event()
         for each in accepted:
-            asyncio.get_running_loop().add_reader(each, closed.set)
+            loop.add_reader(each, closed.set)
         await asyncio.to_thread(int)  # loads the thread pool, as the watch does when it starts
-        use_all_open_files(opened)
-        watching = asyncio.create_task(watch_connections(address[1], 3))
+        if opened is not None:
+            use_all_open_files(opened)
+        known = {each.fileno() for each in accepted[:num_known]}
+        watching = asyncio.create_task(
+            watch_connections(address[1], limit, of_each=bool(known), known=known)
+        )
         async with asyncio.timeout(20):
             await closed.wait()
         watching.cancel()
         for each in accepted:
-            asyncio.get_running_loop().remove_reader(each)
-        ends = [each.recv(1, socket.MSG_DONTWAIT) for each in accepted if is_readable(each)]
-
-    assert ends == [b""]
+            loop.remove_reader(each)
+        return [is_ended(each) for each in accepted]
 
 
-def is_readable(each: socket.socket) -> bool:
+def is_ended(each: socket.socket) -> bool:
     """Whether a connection has ended, since its client sends nothing."""
     with contextlib.suppress(BlockingIOError):
         return each.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
     return False
+
+
+async def test_connections_are_closed_while_no_file_can_be_opened(opened: list[int]) -> None:
+    """The limit holds when it is needed most."""
+    assert sum(await ends_while_watched(opened, 3)) == 1
+
+
+async def test_connections_that_are_limited_elsewhere_are_left_alone() -> None:
+    """They are neither counted nor closed."""
+    ends = await ends_while_watched(None, 1, num_known=2)
+
+    assert ends[:2] == [False, False]
+    assert sum(ends) == 1
