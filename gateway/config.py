@@ -122,9 +122,9 @@ class GatewaySettings(ServiceSettings):
     """Maximum size of a request body that is not a form, including pictures and files in base64. A
     larger body gets 413."""
     body_memory_bytes: Annotated[int, Field(ge=2048)] = 512 * MIB
-    """Memory for the bodies of more than 256 KiB of all requests, until their responses have ended;
-    twice `body_limit_bytes` if that is more. A project gets at most half of it. Further requests
-    wait, and get 429 after `receive_timeout_s`."""
+    """Memory for the bodies of more than 256 KiB of all requests, and for the frames of WebSockets
+    with more, until their responses have ended; twice `body_limit_bytes` if that is more. A project
+    gets at most half of it. Further requests wait, and get 429 after `receive_timeout_s`."""
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long a client may take to send the head of a request, and then its body; for a form with
     a file, how long it may send nothing."""
@@ -136,7 +136,8 @@ class GatewaySettings(ServiceSettings):
     and are closed. "none" disables the limit, for a proxy in front with more."""
     max_requests: Annotated[int, Field(ge=1)] = 1024
     """Maximum number of concurrent HTTP requests. Further requests get 429, unless their project
-    has less than its share: the maximum divided by the number of projects that have requests."""
+    has less than its share: the maximum divided by the number of projects that have requests.
+    Until its project is known, a request is refused only beyond twice the maximum."""
     ping_interval_s: Annotated[float, Field(gt=0)] = 15.0
     """Interval of comments in an idle event stream, so that proxies keep it open."""
     unread_limit_s: Annotated[float, Field(gt=0)] = 60.0

@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
+from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from dialects.openai.errors import RESPONSE_PARAMS, with_openai_names
@@ -31,7 +32,7 @@ from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_object
 from dialects.shared.parameters import parameter_report
 from gateway.context import AppContext
-from gateway.http.large_bodies import convert
+from gateway.http.large_bodies import UNRESERVED_BYTES, convert, release
 from gateway.http.middleware import new_request_id
 from gateway.rpc import ControlClient
 from svc_kit.errors import (
@@ -105,6 +106,14 @@ class LocalHistory:
         return sum(context.num_bytes for context in self._contexts.values())
 
 
+class _HeldFrame(NamedTuple):
+    """A frame that is queued or running."""
+
+    frame: CreateFrame
+    memory: Scope
+    """What it reserved, until it ends."""
+
+
 class ResponseSocket:
     """A WebSocket connection. Streams run concurrently; the frames of a stream run in order."""
 
@@ -114,7 +123,8 @@ class ResponseSocket:
         self._strict = report is not None and report.strict
         self._context = context
         self._history = LocalHistory(context.settings.body_limit_bytes)
-        self._queues: dict[str, deque[CreateFrame]] = {}
+        self._queues: dict[str, deque[_HeldFrame]] = {}
+        """The frames of each active stream; the first one is running."""
         self._workers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -131,6 +141,8 @@ class ResponseSocket:
             for worker in self._workers.values():
                 worker.cancel()
             await self._wait_for_workers()
+            for queue in self._queues.values():  # of workers that had not started
+                _release_all(queue)
 
     async def _wait_for_workers(self) -> None:
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
@@ -142,46 +154,59 @@ class ResponseSocket:
             text = message.get("text")
             if text is None:
                 raise InvalidType(field="frame", expected="text")
-            fields = await self._context.bodies.parse(text.encode(), parse_object)
-            stream_id = parse_stream_id(fields)
-            parse = functools.partial(parse_create_frame, strict=self._strict)
-            self._enqueue(await convert(parse, fields, len(text)))
+            raw = text.encode()
+            memory: Scope = {}
+            with contextlib.ExitStack() as refused:
+                refused.callback(release, memory)
+                if self._num_characters + len(raw) > UNRESERVED_BYTES:
+                    await self._context.bodies.reserve(memory, len(raw))
+                fields = await self._context.bodies.parse(raw, parse_object)
+                stream_id = parse_stream_id(fields)
+                parse = functools.partial(parse_create_frame, strict=self._strict)
+                frame = await convert(parse, fields, len(text))
+                self._enqueue(_HeldFrame(frame, memory))
+                refused.pop_all()
         except DomainError as error:
             await self._websocket.send_text(encode_error(error, stream_id))
 
-    def _enqueue(self, frame: CreateFrame) -> None:
+    def _enqueue(self, held: _HeldFrame) -> None:
         """Start a stream, or queue the frame if the stream is active. Raises QueueFull."""
-        queue = self._queues.get(frame.stream_id)
+        stream_id = held.frame.stream_id
+        queue = self._queues.get(stream_id)
+        self._check_limits(held.frame, 0 if queue is None else len(queue) - 1)
         if queue is not None:
-            self._check_limits(frame, len(queue))
-            queue.append(frame)
+            queue.append(held)
             return
         if len(self._workers) >= MAX_STREAMS:
             raise QueueFull(bound="requests", depth=len(self._workers), limit=MAX_STREAMS)
-        self._queues[frame.stream_id] = deque()
-        worker = self._workers[frame.stream_id] = asyncio.create_task(self._work(frame))
+        self._queues[stream_id] = deque((held,))
+        worker = self._workers[stream_id] = asyncio.create_task(self._work(stream_id))
         worker.add_done_callback(retrieve_exception)  # such as of a send after the close
 
     def _check_limits(self, frame: CreateFrame, depth: int) -> None:
-        """Raise QueueFull if the stream has too many frames, or if the frames of all streams would
-        be larger than `body_limit_bytes`."""
+        """Raise QueueFull if the stream has too many frames, or if the frames of all streams, the
+        running ones included, would be larger than `body_limit_bytes`."""
         if depth >= MAX_QUEUED_FRAMES:
             raise QueueFull(bound="requests", depth=depth, limit=MAX_QUEUED_FRAMES)
-        queued = sum(each.size for queue in self._queues.values() for each in queue)
-        limit = self._context.settings.body_limit_bytes
-        if queued + frame.size > limit:
-            raise QueueFull(bound="characters", depth=queued, limit=limit)
+        size, limit = self._num_characters, self._context.settings.body_limit_bytes
+        if size + frame.size > limit:
+            raise QueueFull(bound="characters", depth=size, limit=limit)
 
-    async def _work(self, frame: CreateFrame) -> None:
-        """Run a frame, then the queued frames of its stream, in order."""
-        stream_id, queue = frame.stream_id, self._queues[frame.stream_id]
+    @property
+    def _num_characters(self) -> int:
+        return sum(each.frame.size for queue in self._queues.values() for each in queue)
+
+    async def _work(self, stream_id: str) -> None:
+        """Run the frames of a stream, in order."""
+        queue = self._queues[stream_id]
         try:
-            await self._run_frame(frame)
             while queue:
-                await self._run_frame(queue.popleft())
+                await self._run_frame(queue[0].frame)
+                release(queue.popleft().memory)
         except WebSocketDisconnect:
             return  # `run` receives the disconnect as well
         finally:
+            _release_all(queue)
             del self._queues[stream_id], self._workers[stream_id]
 
     async def _run_frame(self, frame: CreateFrame) -> None:
@@ -277,3 +302,8 @@ class ResponseSocket:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._websocket.close()
+
+
+def _release_all(queue: deque[_HeldFrame]) -> None:
+    for each in queue:
+        release(each.memory)

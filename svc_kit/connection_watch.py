@@ -7,14 +7,18 @@ files of the process, on Linux.
 
 import asyncio
 import contextlib
+import errno
+import logging
 import os
+import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from svc_kit.logs import log_errors
 from svc_kit.network import peer_network
 
 INTERVAL_S: Final = 0.2
@@ -25,6 +29,8 @@ _SOCKET: Final = "socket:"
 _TCP_INFO: Final = struct.Struct("8x12I")
 """The start of Linux's `tcp_info`."""
 _LAST_DATA_SENT, _LAST_DATA_RECEIVED = 9, 11
+_NO_FILE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
+_log = logging.getLogger(__name__)
 
 
 class PeerConnection(NamedTuple):
@@ -38,13 +44,22 @@ class PeerConnection(NamedTuple):
     """How long nothing was sent or received."""
 
 
-async def watch_connections(port: int, limit: int, *, of_each: bool = False) -> None:
+async def watch_connections(
+    port: int, limit: int, *, of_each: bool = False, known: Collection[int] = ()
+) -> None:
     """Keep at most `limit` connections to a port of this process, or with `of_each` of each
-    address, until cancelled."""
+    address, until cancelled. `known`: the open files of connections that are limited elsewhere.
+
+    All addresses together keep at most half of the open files that the process may have.
+    """
+    await asyncio.to_thread(open_files)  # loads the thread pool while files are left
     while True:
         await asyncio.sleep(INTERVAL_S)
-        if _num_open_files() > limit:
-            await asyncio.to_thread(_close_excess, port, limit, of_each)
+        with log_errors(_log, "the connections could not be counted"):
+            if not of_each:
+                limit = min(limit, max_open_files() // 2)
+            if len(open_files()) - len(known) > limit:
+                await asyncio.to_thread(_close_excess, port, limit, of_each, known)
 
 
 def excess(
@@ -74,58 +89,79 @@ def fair_share(counts: Mapping[str, int], limit: int) -> int:
     return limit
 
 
-def _close_excess(port: int, limit: int, of_each: bool) -> None:
-    for connection in excess(list(_connections(port)), limit, of_each=of_each):
+def _close_excess(port: int, limit: int, of_each: bool, known: Collection[int]) -> None:
+    for connection in excess(list(_connections(port, known)), limit, of_each=of_each):
         _close(connection, port)
 
 
-def _num_open_files() -> int:
+def max_open_files() -> int:
+    """How many open files the process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def open_files() -> Sequence[int]:
+    """The numbers of the open files, or all that there can be if none is left to read them with."""
     try:
-        return sum(1 for _ in _OPEN_FILES.iterdir())
-    except OSError:
-        return 0
+        return [int(name) for name in os.listdir(_OPEN_FILES)]  # noqa: PTH208  # builds no paths
+    except OSError as error:
+        return range(max_open_files()) if error.errno in _NO_FILE_LEFT else ()
 
 
-def _connections(port: int) -> Iterator[PeerConnection]:
-    for path in _OPEN_FILES.iterdir():
-        connection = _peer_connection(path, port)
+def _connections(port: int, known: Collection[int]) -> Iterator[PeerConnection]:
+    for file in open_files():
+        connection = None if file in known else _peer_connection(file, port)
         if connection is not None:
             yield connection
 
 
-def _peer_connection(path: Path, port: int) -> PeerConnection | None:
+def _peer_connection(file: int, port: int) -> PeerConnection | None:
     """A client's connection to the port, if the file is one."""
-    file = int(path.name)
     with contextlib.suppress(OSError):
-        if str(path.readlink()).startswith(_SOCKET):
-            with _copy(file) as copy:
-                is_ip = copy.family in (socket.AF_INET, socket.AF_INET6)
-                if is_ip and copy.getsockname()[1] == port:
-                    peer = peer_network(copy.getpeername()[0])
-                    return PeerConnection(file, peer, _silent_ms(copy))
+        if str((_OPEN_FILES / str(file)).readlink()).startswith(_SOCKET):
+            with _socket_of(file) as opened:
+                is_ip = opened.family in (socket.AF_INET, socket.AF_INET6)
+                if is_ip and opened.getsockname()[1] == port:
+                    peer = peer_network(opened.getpeername()[0])
+                    return PeerConnection(file, peer, _silent_ms(opened))
     return None
 
 
-def _copy(file: int) -> socket.socket:
-    """A socket of its own for an open file. Raises OSError if that is no socket by now."""
-    number = os.dup(file)
+@contextlib.contextmanager
+def _socket_of(file: int) -> Iterator[socket.socket]:
+    """A socket for an open file: a copy, which stays the same if another file gets the number;
+    where no file is left for a copy, one of the file itself. Raises OSError if it is no socket by
+    now."""
     try:
-        return socket.socket(fileno=number)
+        number = os.dup(file)
+    except OSError as error:
+        if error.errno not in _NO_FILE_LEFT:
+            raise
+        borrowed = socket.socket(fileno=file)
+        try:
+            yield borrowed
+        finally:
+            borrowed.detach()
+        return
+    try:
+        copy = socket.socket(fileno=number)
     except OSError:
         os.close(number)
         raise
+    with copy:
+        yield copy
 
 
-def _silent_ms(copy: socket.socket) -> int:
+def _silent_ms(opened: socket.socket) -> int:
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return 0
-    fields = _TCP_INFO.unpack(copy.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO.size))
+    fields = _TCP_INFO.unpack(opened.getsockopt(socket.IPPROTO_TCP, option, _TCP_INFO.size))
     return int(min(fields[_LAST_DATA_SENT], fields[_LAST_DATA_RECEIVED]))
 
 
 def _close(connection: PeerConnection, port: int) -> None:
     """Shut a connection down; gRPC then sees its end. Another file may have the number by now."""
-    with contextlib.suppress(OSError), _copy(connection.file) as copy:
-        if copy.getsockname()[1] == port and peer_network(copy.getpeername()[0]) == connection.peer:
-            copy.shutdown(socket.SHUT_RDWR)
+    with contextlib.suppress(OSError), _socket_of(connection.file) as opened:
+        is_same = peer_network(opened.getpeername()[0]) == connection.peer
+        if is_same and opened.getsockname()[1] == port:
+            opened.shutdown(socket.SHUT_RDWR)

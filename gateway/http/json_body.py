@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from dialects.shared.json_body import StructureCount, is_small
 from gateway.http.dialect import Dialect, dialect_of
@@ -56,6 +57,11 @@ class JsonBodies:
         """Parse a text as `read` does."""
         self.set_large(is_large=not is_small(raw))
         return await convert(parse, raw)
+
+    async def reserve(self, scope: Scope, num_bytes: int) -> None:
+        """Reserve memory for a text that did not come as a body, until `release` of the scope.
+        Raises QueueFull."""
+        await self._large.reserve(scope, num_bytes)
 
     def set_large(self, *, is_large: bool) -> None:
         """Set whether `convert` converts in turn, in the running task."""

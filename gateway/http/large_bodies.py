@@ -15,6 +15,7 @@ from starlette.types import Scope
 from svc_kit.errors import QueueFull
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
+from svc_kit.tasks import retrieve_exception
 
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
@@ -49,17 +50,22 @@ class LargeBodies:
         scope[_RESERVATION] = (self._memory, num_bytes, project)
 
     async def convert(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function in a thread, in the project's turn."""
+        """Call a function in a thread, in the project's turn, which lasts until the thread has
+        ended, also if the caller is cancelled."""
         project = project_var.get()
         await self._turns.acquire(1, project)
         started = time.monotonic()
-        try:
-            return await asyncio.to_thread(function, *arguments)
-        finally:
+
+        def end_turn(call: asyncio.Future[Result]) -> None:
+            retrieve_exception(call)
             duration_s = time.monotonic() - started
             pause_s = duration_s * _PAUSE_FACTOR if duration_s > _PAUSED_AFTER_S else 0.0
             loop = asyncio.get_running_loop()
             loop.call_later(min(pause_s, _MAX_PAUSE_S), self._turns.release, 1, project)
+
+        call = asyncio.create_task(asyncio.to_thread(function, *arguments))
+        call.add_done_callback(end_turn)
+        return await asyncio.shield(call)
 
 
 def release(scope: Scope) -> None:

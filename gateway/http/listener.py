@@ -152,7 +152,7 @@ async def run_listener(
     if certificate is not None and limits.max_per_address is not None:
         # Its protocols do not see connections whose handshake has not ended.
         port = bound.getsockname()[1]
-        watch = watch_connections(port, limits.max_per_address, of_each=True)
+        watch = watch_connections(port, limits.max_per_address, of_each=True, known=limits.files)
         watching = asyncio.create_task(watch)
     try:
         yield listener

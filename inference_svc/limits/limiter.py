@@ -22,6 +22,7 @@ from inference_svc.usage import Counts, Send, UsageKey
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.logs import OutageLevel
 from svc_kit.metrics import LimitMetrics
+from svc_kit.tasks import retrieve_exception
 
 _log = logging.getLogger(__name__)
 _IDLE_S: Final = 60.0
@@ -332,6 +333,7 @@ class Limiter:
             asking = asyncio.create_task(self._ask(needs))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
+            asking.add_done_callback(retrieve_exception)
             await asyncio.wait({asking}, timeout=self._patience_s)
             if has_answer := asking.done():
                 asking.result()

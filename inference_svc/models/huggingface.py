@@ -5,6 +5,7 @@ Import this module only to download: the client library takes a second to import
 """
 
 import asyncio
+import functools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,8 +49,9 @@ from svc_kit.errors import DownloadFailed
 from svc_kit.lifecycle import StartupError
 
 
-def _download(*args: Any, **kwargs: Any) -> str:
-    """`hf_hub_download` with a client whose bodies are limited."""
+@functools.cache
+def _limit_client() -> None:
+    """Limit the bodies of the process's client, once: setting it again closes the one in use."""
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [http_client.limit_download]}
     set_client_factory(
         lambda: httpx2.Client(
@@ -59,6 +61,11 @@ def _download(*args: Any, **kwargs: Any) -> str:
             timeout=_TIMEOUT_S,
         )
     )
+
+
+def _download(*args: Any, **kwargs: Any) -> str:
+    """`hf_hub_download` with a client whose bodies are limited."""
+    _limit_client()
     path: str = hf_hub_download(*args, **kwargs)
     return path
 

@@ -18,6 +18,8 @@ Refuse = Callable[[grpc.aio.ServicerContext[Any, Any]], Awaitable[None]]
 
 class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
     refuse: Refuse
+    refusing: asyncio.Semaphore | None = None
+    """Bounds the refusals that run, which gRPC's limit of calls does not see."""
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
         """Overrides gRPC's: a future of the next call of a method; None is any other method."""
@@ -30,12 +32,16 @@ class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
         """Refuse calls of other methods. Raises gRPC's error when the server stops."""
         loop, running = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         while True:
+            if self.refusing is not None:
+                await self.refusing.acquire()
             call = await self._request_call()
             context = cygrpc._ServicerContext(call, None, None, loop)
             ending = cygrpc._schedule_rpc_coro(self.refuse(context), call, loop, "unknown")
             task = loop.create_task(ending)
             running.add(task)  # the loop has weak references only
             task.add_done_callback(running.discard)
+            if self.refusing is not None:
+                task.add_done_callback(lambda _, refusing=self.refusing: refusing.release())
 
 
 class MethodServer(grpc.aio._server.Server):  # type: ignore[name-defined,misc]  # has no stubs
@@ -49,7 +55,10 @@ class MethodServer(grpc.aio._server.Server):  # type: ignore[name-defined,misc] 
         options: Sequence[tuple[str, int]],
         max_calls: int | None,
     ) -> None:
-        """`refuse` gets the calls of all other methods. At most `max_calls` run; None: no limit."""
+        """`refuse` gets the calls of all other methods. At most `max_calls` of them, and as
+        many of the registered ones, run at once; None: no limit."""
         self._loop = asyncio.get_running_loop()
         self._server = _MethodLoop(self._loop, None, (), (interceptor,), tuple(options), max_calls)
         self._server.refuse = refuse
+        if max_calls is not None:
+            self._server.refusing = asyncio.Semaphore(max_calls)

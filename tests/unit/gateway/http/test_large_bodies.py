@@ -43,6 +43,30 @@ async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -
     assert max(running) == min(running)
 
 
+async def test_a_turn_lasts_until_its_thread_has_ended() -> None:
+    """Also if the client has left, since a thread cannot be cancelled."""
+    bodies = LargeBodies(MIB, 1.0)
+    started, ending, order = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        started.set()
+        ending.wait(20)
+        order.append("left")
+
+    leaving = asyncio.create_task(bodies.convert(work))
+    await asyncio.to_thread(started.wait, 20)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    following = asyncio.create_task(bodies.convert(order.append, "following"))
+    # Longer than the pause after a turn that had ended with its caller.
+    await asyncio.wait({following}, timeout=0.5)
+    ending.set()
+    await following
+
+    assert leaving.cancelled()
+    assert order == ["left", "following"]
+
+
 async def test_a_project_waits_for_its_half_of_the_memory_while_another_gets_in() -> None:
     """It gets 429 if it waits too long; what a request reserved is released at its end."""
     bodies = LargeBodies(4 * MIB, 0.01)
