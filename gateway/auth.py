@@ -71,12 +71,18 @@ class Credentials:
     def __init__(self, service_token: ServiceToken | None) -> None:
         self._service_token = service_token
 
+    def for_service(self) -> Metadata:
+        """The metadata of a call on the gateway's own behalf; anonymous without a service token."""
+        common = [("x-request-id", current_request_id()), *trace_metadata()]
+        if self._service_token is None:
+            return common
+        return [*common, ("authorization", f"Bearer {self._service_token.secret}")]
+
     def for_caller(self, caller: Caller) -> Metadata:
         """The metadata of a call for a caller. Raises ApiKeyInvalid for a malformed key."""
-        common = [("x-request-id", current_request_id()), *trace_metadata()]
+        common = self.for_service()
         if self._service_token is not None:
-            bearer = ("authorization", f"Bearer {self._service_token.secret}")
-            return [*common, bearer, *principal_metadata(caller.principal)]
+            return [*common, *principal_metadata(caller.principal)]
         if caller.authorization is not None:
             if not (caller.authorization.isascii() and caller.authorization.isprintable()):
                 raise ApiKeyInvalid

@@ -5,7 +5,7 @@ of other services for the caller, and parts of the request.
 import functools
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
 from fastapi import Depends, Query
@@ -39,6 +39,7 @@ from gateway.stored_files import StoredFileReader
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id
+from svc_kit.rpc.admin_call import RecentRefusals
 
 Names = ParamNames | Rename
 """The names of fields in errors: OpenAI's of an endpoint, or another dialect's function."""
@@ -60,6 +61,7 @@ class AppContext:
     stored_files: StoredFileReader
     bodies: JsonBodies
     fingerprint: str
+    refusals: RecentRefusals = field(default_factory=RecentRefusals)
 
     @classmethod
     def of(cls, connection: HTTPConnection) -> Self:

@@ -85,6 +85,13 @@ class RpcClient:
         client._label = caller.label
         return client
 
+    def for_service(self) -> Self:
+        """This client, for calls on the gateway's own behalf."""
+        client = copy.copy(self)
+        client._metadata = self._credentials.for_service()
+        client._label = ""
+        return client
+
     async def call(
         self,
         method: Callable[..., Awaitable[ReplyT]],

@@ -28,6 +28,8 @@ def migrate(connection: Connection) -> None:
             connection.execute(text("SET LOCAL lock_timeout = 0"))
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
             connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
+        if check := context.config.attributes.get("check"):
+            check(connection)
         context.run_migrations()
 
 

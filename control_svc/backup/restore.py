@@ -136,17 +136,15 @@ async def _restore_postgres(
     progress: Callable[[int], None],
 ) -> None:
     async with open_database(database_url(settings), data_folder(settings)) as database:
-        if await migrations.current(database.migrator) is not None:
-            raise StartupError(
-                "the database has tables of Corral: a backup is restored only where nothing is"
-            )
+        await migrations.check_empty(database.migrator)
         async with _restored_blobs(settings, folder, manifest, progress):
+            # Others may have created tables meanwhile. If this fails, it has created none.
+            async with translate_database_errors(), database.migrator.begin() as connection:
+                await migrations.create(connection, manifest.revision)
+                place = folder.root / manifest.backup_id
+                await restore_tables(connection, place, manifest.tables)
+                await _check_installation(connection, manifest)
             try:
-                await migrations.upgrade_to(database.migrator, manifest.revision)
-                async with translate_database_errors(), database.migrator.begin() as connection:
-                    place = folder.root / manifest.backup_id
-                    await restore_tables(connection, place, manifest.tables)
-                    await _check_installation(connection, manifest)
                 await migrations.upgrade(database.migrator)
                 await add_vector_column(database.migrator)
             except BaseException:
@@ -161,10 +159,8 @@ async def _check_installation(connection: AsyncConnection, manifest: Manifest) -
 
 
 async def _drop_tables(migrator: AsyncEngine) -> None:
-    """Drop the tables that the migrations have created, if they have."""
+    """Drop the restored tables."""
     with suppress(DomainError, StartupError):  # the database is gone; the first error is reported
-        if await migrations.current(migrator) is None:
-            return
         await migrations.downgrade(migrator, "base")
         async with translate_database_errors(), migrator.begin() as connection:
             await connection.execute(text("DROP TABLE alembic_version"))

@@ -4,7 +4,6 @@ Requests are parsed and responses are written by `dialects`, which the gateway u
 thus gets the same response or error as a request over HTTP.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from control_svc.batches.result_lines import answered_line, refused_line
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.media import FileSource
 from dialects.anthropic.errors import with_anthropic_names
-from dialects.anthropic.message_request import convert_message, parse_message
+from dialects.anthropic.message_request import message_request, parse_message
 from dialects.anthropic.objects import CollectedMessage
 from dialects.llama_server import completion as llama_server
 from dialects.llama_server import scores
@@ -33,7 +32,7 @@ from dialects.ollama import embeddings as ollama_embeddings
 from dialects.ollama import requests as ollama
 from dialects.ollama.events import Answer, ChatAnswer, PromptAnswer
 from dialects.ollama.truncation import shorten
-from dialects.openai.chat.chat_request import convert_chat, parse_chat
+from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.chat.completion_request import parse_completion, prompt_requests
 from dialects.openai.chat.embeddings import embed_request, embedding_list, parse_embedding
 from dialects.openai.chat.messages import referenced_files
@@ -63,11 +62,12 @@ from svc_kit.errors import (
 from svc_kit.errors.status import REQUEST_ID_KEY, is_retryable, request_id_of
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
+from svc_kit.off_loop import off_loop
 from svc_kit.rpc.client import translate_errors
 
 _log = logging.getLogger(__name__)
-_INLINE_PARSE_BYTES: Final = 128 * 1024
-"""Larger requests are parsed in a thread, since parsing takes more than 5 ms."""
+_ITEM_BYTES: Final = 256
+"""Bytes of a request that count as an item of `off_loop`: 125 KiB take about 5 ms."""
 _MAX_VECTORS: Final = 2048
 """Maximum number of embeddings in memory, equal to the maximum of one line."""
 ResponseRunner = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -87,6 +87,8 @@ class _Call:
     project: str
     metadata: Metadata
     timeout_s: float
+    num_bytes: int
+    """Of the line."""
     request_ids: list[str]
     """Request ids of completed calls."""
 
@@ -132,8 +134,9 @@ class LineClient:
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
         """See `LineRunner`."""
         metadata = call_metadata(self._token, project, Priority.BATCH)
-        call = _Call(project, metadata, self._timeout_s, [])
-        fields = await _parse(line.request)
+        call = _Call(project, metadata, self._timeout_s, len(line.request), [])
+        # Validated as an object.
+        fields = await off_loop(len(line.request) // _ITEM_BYTES, orjson.loads, line.request)
         try:
             check_depth(line.request)
             body = await self._endpoints[batch.endpoint](fields["body"], call)
@@ -157,7 +160,10 @@ class LineClient:
         collector = ChatCompletion(self._envelope(CHAT_ID, body.model), body)
         references = list(referenced_files(body.messages))
         async with self._files.open(call.project, references) as files:
-            request = _with_batch_priority(await convert_chat(body, files))
+            num_bytes = call.num_bytes + sum(len(file.data) for file in files.values())
+            convert = partial(chat_request, files=files)
+            request = await off_loop(num_bytes // _ITEM_BYTES, convert, body)
+            _with_batch_priority(request)
             with openai_names(chat_params(body)):
                 await _collect(self._stub.Chat, request, call, collector)
         return collector.as_object()
@@ -166,7 +172,8 @@ class LineClient:
         body = parse_message(fields)
         _check_not_streamed(body.stream)
         collector = CollectedMessage(body)
-        request, paths = await convert_message(body)
+        num_items = call.num_bytes // _ITEM_BYTES
+        request, paths = await off_loop(num_items, message_request, body)
         with renamed(partial(with_anthropic_names, paths=paths)):
             await _collect(self._stub.Chat, _with_batch_priority(request), call, collector)
         return collector.as_object()
@@ -218,7 +225,8 @@ class LineClient:
         _check_not_streamed(body.stream)
         if not body.messages:
             raise MissingField(field="messages")
-        answer, request = ChatAnswer(body.written_name), await ollama.convert_chat(body)
+        answer = ChatAnswer(body.written_name)
+        request = await off_loop(call.num_bytes // _ITEM_BYTES, ollama.chat_request, body)
         with openai_names(ollama.chat_params(body)):
             try:
                 await self._chat_of(request, call, answer)
@@ -242,7 +250,8 @@ class LineClient:
             if body.is_completion:
                 request = ollama.completion_request(body)
             else:
-                request = await ollama.convert_prompt(body)
+                num_items = call.num_bytes // _ITEM_BYTES
+                request = await off_loop(num_items, ollama.prompt_request, body)
                 if not body.images:
                     render = ollama.render_request(request)
                     rendered = await self._unary(self._stub.RenderChat, render, call)
@@ -315,12 +324,6 @@ async def _request_id(rpc: Any) -> str:
         if key == REQUEST_ID_KEY:
             return str(value)
     return ""
-
-
-async def _parse(request: bytes) -> dict[str, Any]:
-    if len(request) <= _INLINE_PARSE_BYTES:
-        return orjson.loads(request)  # type: ignore[no-any-return]  # validated as an object
-    return await asyncio.to_thread(orjson.loads, request)
 
 
 def _check_not_streamed(stream: bool | None) -> None:

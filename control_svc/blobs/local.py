@@ -30,6 +30,7 @@ from control_svc.blobs.store import (
     BlobSink,
     StoredKey,
     is_future,
+    read_suspension,
     read_time,
     run_shielded,
     suspension_end,
@@ -359,6 +360,6 @@ def _read_end(path: Path) -> datetime | None:
     """When a suspension ends; None if it has ended meanwhile, or is something else."""
     try:
         with open_regular(path) as file:
-            return read_time(file.read(100).decode())
-    except (FileNotFoundError, UnicodeDecodeError):
+            return read_suspension(path.name, file.read(100).decode(errors="replace"))
+    except FileNotFoundError:
         return None

@@ -38,6 +38,7 @@ from control_svc.blobs.store import (
     BlobSink,
     StoredKey,
     is_future,
+    read_suspension,
     read_time,
     run_shielded,
     suspension_end,
@@ -170,7 +171,12 @@ class S3Blobs:
             paths += [each["path"] for each in group]
             if len(paths) > _MAX_SUSPENSIONS:
                 raise _unexpected(f"there are more than {_MAX_SUSPENSIONS} suspensions")
-        return {path: read_time(await self._text(path) or "") for path in paths}
+        texts = {path: await self._text(path) for path in paths}
+        return {
+            path: read_suspension(path.removeprefix(f"{_SUSPENSIONS}/"), content)
+            for path, content in texts.items()
+            if content is not None  # deleted meanwhile
+        }
 
     async def record_backup(self, time: datetime) -> None:
         """Store the time of the newest complete backup. Raises StorageFailed."""

@@ -1,6 +1,7 @@
 """The interface of blob stores, which store immutable bytes under generated keys."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
+_log = logging.getLogger(__name__)
 KEY: Final = re.compile("[0-9a-f]{32}")
 """The form of keys. Files and objects with other names belong to others."""
 HOLDER: Final = re.compile(r"\d{8}T\d{6}\.\d{6}Z")
@@ -95,12 +97,24 @@ def suspension_end(duration_s: float) -> str:
 
 
 def read_time(content: str) -> datetime | None:
-    """The time of this content, such as the end of a suspension; None if it is something else."""
+    """The time of this content; None if it is something else."""
     try:
         time = datetime.fromisoformat(content)
     except ValueError:
         return None
     return time if time.tzinfo is not None else None
+
+
+def read_suspension(name: str, content: str) -> datetime | None:
+    """When the suspension of this name ends; None for what others have stored.
+
+    That of a backup whose content is damaged does not end: a running backup may need the bytes.
+    """
+    end = read_time(content)
+    if end is None and HOLDER.fullmatch(name):
+        _log.warning("suspensions/%s is damaged: nothing is deleted until it is removed", name)
+        return datetime.max.replace(tzinfo=UTC)
+    return end
 
 
 def is_future(end: datetime | None) -> bool:

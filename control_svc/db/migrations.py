@@ -5,7 +5,8 @@ added before they are used, and dropped one release after their last use.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,7 +19,7 @@ from alembic.script import ScriptDirectory
 from asyncpg import PostgresError  # type: ignore[import-untyped]
 from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_svc.db.documents import OLD_SUFFIX
 from control_svc.db.tables import Table, check_owner
@@ -81,10 +82,24 @@ async def upgrade(engine: AsyncEngine, folder: Path = MIGRATIONS) -> None:
         _log.info("upgraded the database from revision %s to %s", revision or "nothing", newest)
 
 
-async def upgrade_to(engine: AsyncEngine, revision: str) -> None:
-    """Upgrade an empty database to the revision of a backup. Raises StartupError."""
-    await _known_revision(engine, MIGRATIONS)
-    await _run(engine, lambda connection: command.upgrade(configuration(connection), revision))
+async def check_empty(engine: AsyncEngine) -> None:
+    """Raise StartupError if a database has tables."""
+    await _run(engine, _check_empty)
+
+
+async def create(connection: AsyncConnection, revision: str) -> None:
+    """Create the tables of the revision of a backup, in the transaction of the connection.
+
+    Other migrations wait for its end. Raises StartupError if the database has tables by now.
+    """
+
+    def work(sync: Connection) -> None:
+        config = configuration(sync)
+        config.attributes["check"] = _check_empty
+        command.upgrade(config, revision)
+
+    with _translated_errors():
+        await connection.run_sync(work)
 
 
 def is_known(revision: str, folder: Path = MIGRATIONS) -> bool:
@@ -131,6 +146,15 @@ async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
     return revision
 
 
+def _check_empty(connection: Connection) -> None:
+    revision = read_revision(connection)
+    check_owner(inspect(connection).get_table_names(), is_migrated=revision is not None)
+    if revision is not None:
+        raise StartupError(
+            "the database has tables of Corral: a backup is restored only where nothing is"
+        )
+
+
 def _upgrade(connection: Connection, folder: Path) -> None:
     command.upgrade(configuration(connection, folder), "head")
     if connection.dialect.name == "sqlite":
@@ -155,9 +179,15 @@ def _is_mapped(name: str | None, kind: str, _parents: object) -> bool:
 
 
 async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> ResultT:
-    try:
+    with _translated_errors():
         async with engine.begin() as connection:
             return await connection.run_sync(work)
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
     except (DBAPIError, PostgresError) as error:  # the second of a connection that is refused
         is_statement = isinstance(error, DBAPIError)
         reason = error.orig if is_statement else error

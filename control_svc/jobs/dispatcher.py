@@ -18,6 +18,7 @@ from control_svc.jobs.handler import JobContext, JobHandler
 from control_svc.jobs.leases import Leases
 from control_svc.jobs.model import (
     JOBS_TOPIC,
+    MAX_POSTPONED_BY_SANDBOX,
     AttemptResult,
     Claim,
     EngineDied,
@@ -29,10 +30,17 @@ from control_svc.jobs.model import (
 )
 from control_svc.jobs.queries import JobQueueQueries
 from svc_kit.auth.principal import Principal, set_principal
-from svc_kit.errors import DomainError, InternalError, ResourceExhausted, Unavailable
+from svc_kit.errors import (
+    DomainError,
+    InternalError,
+    ResourceExhausted,
+    Unavailable,
+    UpstreamUnavailable,
+)
 from svc_kit.errors.status import is_retryable
 from svc_kit.logs import log_errors, project_var
 from svc_kit.metrics import JobMetrics
+from svc_kit.sandbox.jobs import SANDBOX
 from svc_kit.tracing.span import Span, SpanKind, Tracer, set_current_span
 
 _log = logging.getLogger(__name__)
@@ -300,6 +308,9 @@ async def _result(attempt: _Attempt) -> AttemptResult:
     except EngineDied as died:
         return AttemptResult(Outcome.ENGINE_DIED, died.error)
     except (Unavailable, ResourceExhausted) as error:
+        is_sandbox = isinstance(error, UpstreamUnavailable) and error.service == SANDBOX
+        if is_sandbox and attempt.claim.num_postponed >= MAX_POSTPONED_BY_SANDBOX:
+            return AttemptResult(Outcome.FAILED, error)
         return AttemptResult(Outcome.POSTPONED, error)
     except DomainError as error:
         return AttemptResult(Outcome.FAILED if is_retryable(error) else Outcome.REFUSED, error)

@@ -71,8 +71,9 @@ class JobHandler(DeadLetterHandler, Protocol):
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Run the job, or resume it. Returning marks it as done.
 
-        UNAVAILABLE and RESOURCE_EXHAUSTED are retried without limit, other retryable errors up to
-        `MAX_ATTEMPTS` times without progress. Any other DomainError makes the job a dead letter.
+        UNAVAILABLE and RESOURCE_EXHAUSTED are retried without limit, those of the sandbox up to
+        `MAX_POSTPONED_BY_SANDBOX` times, and then as other retryable errors: up to `MAX_ATTEMPTS`
+        times without progress. Any other DomainError makes the job a dead letter.
         Raise EngineDied if an engine died while it computed for the job. CancelledError means to
         stop at once.
         """

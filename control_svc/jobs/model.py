@@ -25,6 +25,9 @@ makes progress, ends the row."""
 ENGINE_DEATHS_BEFORE_ALONE: Final = 2
 """After this many engine deaths a job is computed alone, since it may be the cause."""
 MAX_ENGINE_DEATHS: Final = 3
+MAX_POSTPONED_BY_SANDBOX: Final = 10
+"""After this many postponements in a row, about five minutes, faults of the sandbox count as
+failures: a document can cause them too, such as by the memory that its parser needs."""
 FIRST_BACKOFF: Final = timedelta(seconds=1)
 LONGEST_BACKOFF: Final = timedelta(minutes=1)
 DONE_KEPT_FOR: Final = timedelta(days=1)
@@ -77,7 +80,8 @@ class Outcome(StrEnum):
     LOST = "lost"
     """The process died, perhaps because of the job. Counts towards `MAX_LOST`."""
     POSTPONED = "postponed"
-    """Something that the job needs is unavailable. Does not count."""
+    """Something that the job needs is unavailable. Does not count, but see
+    `MAX_POSTPONED_BY_SANDBOX`."""
     RELEASED = "released"
     """The process stopped, or the attempt never began. Does not count."""
     ENGINE_DIED = "engine_died"

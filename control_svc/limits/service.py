@@ -79,13 +79,14 @@ class Limits:
                 await KeyQueries(tx).get(limit.key)
         return await self.add(tx, limit)
 
-    async def add_to_key(self, tx: Transaction, key: str, limits: Sequence[Limit]) -> None:
-        """Create the limits of a new key. Raises as `create`."""
-        check_length("limits", limits, MAX_KEY_LIMITS)
+    async def add_to_key(
+        self, tx: Transaction, key: str, limits: Sequence[Limit], allow_unknown: bool
+    ) -> None:
+        """Create the limits of a new key, whose models have been checked. Raises as `create`."""
         for number, limit in enumerate(limits, 1):
             limit = replace(limit, id=limit.id or f"{key}-{number}", key=key)
             limit.check()
-            await self.add(tx, limit)
+            await self._create(tx, limit, allow_unknown)
 
     async def add(self, tx: Transaction, limit: Limit) -> Limit:
         """Create a limit that has been checked. Raises LimitExists or TooManyLimits."""

@@ -10,7 +10,13 @@ from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, or_, s
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.audit.log import record_act
-from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
+from control_svc.base.idempotency import (
+    RETENTION,
+    IdempotencyQueries,
+    IdempotencyRecord,
+    find_or_record,
+    record_request,
+)
 from control_svc.base.ids import KEY, IdSource, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import (
@@ -188,15 +194,29 @@ class Keys:
     tokens: PageTokens
     clock: Clock
 
-    @write_transaction
-    async def create(self, tx: Transaction, new: NewKey, add_limits: AddLimits) -> CreatedKey:
-        """Create a key, and its limits with `add_limits`.
+    async def create(
+        self, new: NewKey, add_limits: AddLimits, check_models: Callable[[], Awaitable[None]]
+    ) -> CreatedKey:
+        """Create a key, and its limits with `add_limits`, unless `check_models` raises.
 
         Raises MissingField, TooLong, InvalidField, ProjectNotFound, ProjectArchived or
         RequestIdReused, and what `add_limits` raises.
         """
         check_project_id(new.project)
         new.check(self.clock())
+        # Outside the transaction, since it asks another service. A repetition does not need it.
+        if not (new.request_id and await self._is_repeated(new)):
+            await check_models()
+        return await self._create(new, add_limits)
+
+    @write_transaction
+    async def _is_repeated(self, tx: Transaction, new: NewKey) -> bool:
+        since = self.clock() - RETENTION
+        queries = IdempotencyQueries(tx)
+        return await queries.find(new.project, CREATE, new.request_id, since) is not None
+
+    @write_transaction
+    async def _create(self, tx: Transaction, new: NewKey, add_limits: AddLimits) -> CreatedKey:
         secret = create_key()
         key = self._new(new, secret)
         request = IdempotencyRecord.of(CREATE, new.request_id, key.id, key.created_at, *_facts(new))

@@ -193,12 +193,13 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self,
         keys: Keys,
         check_model: Callable[[str, str], Awaitable[object]],
-        limits_to_add: Callable[[Sequence[Limit]], AddLimits],
+        limits_to_add: Callable[[Sequence[Limit], bool], AddLimits],
         *,
         serves_keyless: bool,
     ) -> None:
         """`check_model` raises unless a project may use a model; `limits_to_add` converts the
-        limits of a new key; `serves_keyless` is whether callers without a key are served."""
+        limits of a new key, and is told whether their projects may be unknown; `serves_keyless` is
+        whether callers without a key are served."""
         self._keys = keys
         self._check_model = check_model
         self._limits_to_add = limits_to_add
@@ -208,11 +209,18 @@ class KeyServicer(key_rpc.KeyServiceServicer):
         self, request: key_pb.CreateKeyRequest, context: Context
     ) -> key_pb.CreateKeyResponse:
         """Create a key."""
-        new, add_limits = new_key(request), self._limits_to_add(request.limits)
-        if not request.allow_unknown:
-            for model in request.models:
-                await self._check_model(new.project, model)
-        created = await self._keys.create(new, add_limits)
+        new = new_key(request)
+        add_limits = self._limits_to_add(request.limits, request.allow_unknown)
+
+        async def check_models() -> None:
+            if request.allow_unknown:
+                return
+            limited = [(each.project, each.model) for each in request.limits if each.model]
+            models = [*(("", model) for model in request.models), *limited]
+            for project, model in dict.fromkeys(models):
+                await self._check_model(project or new.project, model)
+
+        created = await self._keys.create(new, add_limits, check_models)
         if self._serves_keyless:
             _log.warning(
                 "API key created, but callers without a key are still served: set require_keys"

@@ -1,8 +1,9 @@
 """Imports an export: files, vector stores, assistants, threads, messages."""
 
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import click
 from corral.control.v1 import (
@@ -62,6 +63,7 @@ class Importer:
         self._translator = translator
         self._folder = folder
         self._max_initial_messages = max_initial_messages
+        self.is_dry_run = not ids.is_stored
         self.counts = dict.fromkeys(COUNTED_KINDS, 0)
         """Numbers of imported objects."""
 
@@ -126,9 +128,7 @@ class Importer:
             return
         if path.is_symlink():
             raise click.ClickException(f"{path} is a link: replace it by the file itself.")
-        new = old
-        if self._ids.is_stored:
-            new = (await upload(self._server.files, exported, path)).id
+        new = old if self.is_dry_run else (await upload(self._server.files, exported, path)).id
         self._record("files", {old: new})
 
     async def _import_store(self, exported: Json) -> None:
@@ -138,11 +138,9 @@ class Importer:
         if request is None:
             return
         if self._ids.get(old) is None:
-            new, create = old, self._server.stores.CreateVectorStore
-            if self._ids.is_stored:
-                created = await create_once(create, request, old, VectorStoreNotFound)
-                new = created.vector_store.id
-            self._record("vector stores", {old: new})
+            create = self._server.stores.CreateVectorStore
+            created = await self._create(create, request, old, VectorStoreNotFound)
+            self._record("vector stores", {old: created.vector_store.id if created else old})
         for file in self._export.files_of(old):
             await self._import_store_file(str(self._ids.get(old)), f"{old}/{file['id']}", file)
 
@@ -151,7 +149,7 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         request = self._translator.store_file(exported, store_id)
-        if request is not None and self._ids.is_stored:
+        if request is not None and not self.is_dry_run:
             method = self._server.store_files.CreateVectorStoreFile
             response = await method(request, timeout=CALL_TIMEOUT_S)
             self._ids.add({old: response.file.file_id})
@@ -159,12 +157,10 @@ class Importer:
     async def _import_assistant(self, exported: Json) -> None:
         old = exported["id"]
         if self._ids.get(old) is None:
-            new, request = old, self._translator.assistant(exported, "")
+            request = self._translator.assistant(exported, "")
             create = self._server.assistants.CreateAssistant
-            if self._ids.is_stored:
-                created = await create_once(create, request, old, AssistantNotFound)
-                new = created.assistant.id
-            self._record("assistants", {old: new})
+            created = await self._create(create, request, old, AssistantNotFound)
+            self._record("assistants", {old: created.assistant.id if created else old})
 
     async def _import_thread(self, exported: Json) -> None:
         old = exported["id"]
@@ -180,12 +176,12 @@ class Importer:
                 thread=self._translator.thread(exported),
                 messages=[new for _, new in initial],
             )
-            new, create = old, self._server.threads.CreateThread
-            olds = created = [message_id for message_id, _ in initial]
-            if self._ids.is_stored:
-                new = (await create_once(create, request, old, ThreadNotFound)).thread.id
-                created = await self._message_ids(new)
-            self._ids.add({old: new, **dict(zip(olds, created, strict=False))})
+            create = self._server.threads.CreateThread
+            created = await self._create(create, request, old, ThreadNotFound)
+            new = created.thread.id if created else old
+            olds = [message_id for message_id, _ in initial]
+            news = await self._message_ids(new) if created else olds
+            self._ids.add({old: new, **dict(zip(olds, news, strict=False))})
             self.counts["threads"] += 1
             self.counts["messages"] += len(initial)
         for message_id, new in rest:
@@ -202,10 +198,19 @@ class Importer:
         if self._ids.get(old) is not None:
             return
         request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
-        created_id, create = old, self._server.messages.CreateMessage
-        if self._ids.is_stored:
-            created_id = (await create_once(create, request, old, MessageNotFound)).message.id
-        self._record("messages", {old: created_id})
+        create = self._server.messages.CreateMessage
+        created = await self._create(create, request, old, MessageNotFound)
+        self._record("messages", {old: created.message.id if created else old})
+
+    async def _create(
+        self,
+        create: Callable[..., Awaitable[Any]],
+        request: Any,
+        old: str,
+        missing: type[NotFound],
+    ) -> Any:
+        """Create an object once; None in a dry run."""
+        return None if self.is_dry_run else await create_once(create, request, old, missing)
 
     def _record(self, kind: str, pair: dict[str, str]) -> None:
         self._ids.add(pair)

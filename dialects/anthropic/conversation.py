@@ -5,7 +5,7 @@ become messages of their own before it. A system turn after the first message is
 since templates want the system message first.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -63,19 +63,6 @@ class ConvertedMessages:
         self.paths.append([path, *(place for place, _ in parts)])
 
 
-def media_characters(messages: Sequence[MessageParam]) -> int:
-    """The length of all pictures and documents in messages, which have to be decoded."""
-    return sum(
-        len(source.data)
-        for message in messages
-        if not isinstance(message.content, str)
-        for block in message.content
-        for inner in _with_inner(block)
-        if isinstance(inner, ImageBlock | DocumentBlock)
-        and isinstance(source := inner.source, InlineSource)
-    )
-
-
 def convert_messages(
     system: str | Sequence[TextBlock] | None, messages: Sequence[MessageParam]
 ) -> ConvertedMessages:
@@ -130,12 +117,6 @@ def _blocks(index: int, message: MessageParam) -> Iterator[tuple[str, Block]]:
         return
     for number, block in enumerate(message.content):
         yield f"{path}[{number}]", block
-
-
-def _with_inner(block: Block) -> Iterable[Block | InnerBlock]:
-    if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
-        return (block, *block.content)
-    return (block,)
 
 
 def _add_assistant(

@@ -1,6 +1,5 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens, converted to protos."""
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
@@ -9,14 +8,13 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from pydantic import Field, Tag
 
 from dialects.anthropic.blocks import CACHE_CONTROL, MessageParam, Part, TextBlock
-from dialects.anthropic.conversation import ConvertedMessages, convert_messages, media_characters
+from dialects.anthropic.conversation import ConvertedMessages, convert_messages
 from dialects.anthropic.errors import MessagePaths
 from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
 from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
-from dialects.shared.media import convert_media
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
@@ -169,13 +167,6 @@ def token_count_request(
     conversation, paths = _conversation(body)
     proto = inference_service_pb2.CountTokensRequest(model=body.model, conversation=conversation)
     return proto, paths
-
-
-async def convert_message(body: CreateMessageBody, affinity: str = "") -> MessageRequest:
-    """As `message_request`, in a thread if there is much to decode, so that others are not
-    delayed."""
-    convert = functools.partial(message_request, affinity=affinity)
-    return await convert_media(convert, body, media_characters(body.messages))
 
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:

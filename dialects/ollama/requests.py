@@ -19,7 +19,6 @@ from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.ollama.model_options import OPTION_PARAMS, ModelOptions, generation_options
 from dialects.shared.body_routes import check_route
 from dialects.shared.fields import BY_KIND, TokenId, validate
-from dialects.shared.media import convert_media
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from svc_kit.errors import InvalidField
 
@@ -163,17 +162,6 @@ def generate_params(body: GenerateBody) -> Mapping[str, str]:
         for suffix in ("", ".url")
     }
     return {**PROMPT_PARAMS, **names}
-
-
-async def convert_chat(body: ChatBody) -> inference_service_pb2.ChatRequest:
-    """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
-    images = [image for message in body.messages or () for image in message.images or ()]
-    return await convert_media(chat_request, body, sum(map(len, images)))
-
-
-async def convert_prompt(body: GenerateBody) -> inference_service_pb2.ChatRequest:
-    """As `prompt_request`, like `convert_chat`."""
-    return await convert_media(prompt_request, body, sum(map(len, body.images or ())))
 
 
 def chat_request(body: ChatBody) -> inference_service_pb2.ChatRequest:

@@ -4,11 +4,10 @@ Nothing is decoded here. The inference service does that in child processes, and
 addresses may be fetched.
 """
 
-import asyncio
 import binascii
 import re
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from corral.inference.v1 import chat_pb2
 
@@ -23,8 +22,6 @@ _MAX_DATA_HEADER: Final = 256
 _PIECE_CHARACTERS: Final = 256 * 1024
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,15}):", re.ASCII)
 _PICTURES: Final = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF....WEBP", re.DOTALL)
-ConvertedT = TypeVar("ConvertedT")
-BodyT = TypeVar("BodyT")
 
 
 class StoredFile(NamedTuple):
@@ -39,17 +36,6 @@ class FileReference(NamedTuple):
 
     field: str
     file_id: str
-
-
-async def convert_media(
-    convert: Callable[[BodyT], ConvertedT], body: BodyT, num_characters: int
-) -> ConvertedT:
-    """Convert a body whose files have `num_characters` in base64, in a thread if they are more than
-    one piece, so that others are not delayed. A thread gains nothing for one piece, which is
-    decoded with Python's lock held."""
-    if num_characters > _PIECE_CHARACTERS:
-        return await asyncio.to_thread(convert, body)
-    return convert(body)
 
 
 def image_media(field: str, url: str, detail: str) -> chat_pb2.Media:

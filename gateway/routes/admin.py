@@ -5,9 +5,12 @@ Bodies and queries are the fields of the call's request, responses those of its 
 (`gateway/http/proto_json.py`).
 """
 
-import contextlib
+import logging
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from corral.control.v1 import (
@@ -36,12 +39,15 @@ from gateway.http.proto_json import (
     proto_reply,
 )
 from gateway.rpc import RpcClient
+from svc_kit.auth.principal import Principal
 from svc_kit.auth.scopes import METHOD_SCOPES, Scope
-from svc_kit.errors import DomainError, ScopeMissing
+from svc_kit.errors import ScopeMissing
+from svc_kit.logs import current_request_id, log_errors
+from svc_kit.rpc.message_mapper import encode_timestamp
 
+_log = logging.getLogger(__name__)
 router = APIRouter(prefix="/admin")
 ClientT = TypeVar("ClientT", bound=RpcClient)
-REFUSAL_TIMEOUT_S: Final = 2.0
 _REQUEST_ID: Final = "request_id"
 
 
@@ -55,21 +61,25 @@ class _Call:
     method: Callable[[Any], Callable[..., Awaitable[Message]]]
     request: type[Message]
 
-    @property
-    def scope(self) -> Scope:
-        """The scope of the gRPC method."""
+    @cached_property
+    def rpc(self) -> str:
+        """The name of the gRPC method, as in METHOD_SCOPES."""
         wanted = self.request.DESCRIPTOR
         methods = (
             method
             for service in wanted.file.services_by_name.values()
             for method in service.methods
         )
-        name = next(
+        return next(
             f"/{method.containing_service.full_name}/{method.name}"
             for method in methods
             if method.input_type is wanted
         )
-        return METHOD_SCOPES[name]
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the gRPC method."""
+        return METHOD_SCOPES[self.rpc]
 
     async def respond(self, client: RpcClient, request: Request) -> Response:
         """Make the call with the body, or with the query and the path."""
@@ -142,17 +152,40 @@ _INFERENCE: Final = (
 
 
 async def _client_of(service: ClientT, call: _Call, request: Request) -> ClientT:
-    """The client of a service for an operator. A call without its scope is made too, without the
-    request: the service refuses it, and records that in the audit log."""
+    """The client of a service for an operator. A call without its scope is refused, which is an
+    event of the audit log if its scope is admin."""
     context = AppContext.of(request)
     caller = await context.identify(request, Scope.KNOWN)
-    client = service.for_caller(caller)
     if not caller.principal.has(call.scope):
-        if context.settings.service_token_file is not None:  # else the service may know no keys
-            with contextlib.suppress(DomainError):
-                await client.call(call.method(client), call.request(), timeout_s=REFUSAL_TIMEOUT_S)
-        raise ScopeMissing(scope=call.scope, method=f"{request.method} {request.url.path}")
-    return client
+        refused = ScopeMissing(scope=call.scope, method=f"{request.method} {request.url.path}")
+        # Only services write the log.
+        if call.scope is Scope.ADMIN and context.settings.service_token_file is not None:
+            await _record_refusal(context, call, request, caller.principal, refused.reason)
+        raise refused
+    return service.for_caller(caller)
+
+
+async def _record_refusal(
+    context: AppContext, call: _Call, request: Request, principal: Principal, reason: str
+) -> None:
+    event = audit_service_pb2.AuditEvent(
+        id=str(uuid.uuid4()),
+        time=encode_timestamp(datetime.now(UTC)),
+        actor=principal.key_id,
+        project=principal.project,
+        method=call.rpc.rpartition(".")[2],
+        address=request.client.host if request.client else "",
+        request_id=current_request_id(),
+        refusal=reason,
+    )
+
+    async def report() -> None:
+        control = context.control.for_service()
+        reported = audit_service_pb2.ReportAuditEventsRequest(events=[event])
+        await control.call(control.audit.ReportAuditEvents, reported)
+
+    with log_errors(_log, "a refused call is not in the audit log"):
+        await context.refusals.record(principal.key_id, call.rpc, report)
 
 
 def _control_endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:

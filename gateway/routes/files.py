@@ -1,6 +1,5 @@
 """Routes under /v1/files and /v1/uploads."""
 
-import asyncio
 import functools
 
 from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
@@ -30,13 +29,11 @@ from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
 from gateway.http.multipart import FormField, FormFile, read_form
 from svc_kit.errors import InvalidField, MissingField, UnknownField
+from svc_kit.off_loop import off_loop
 
 FILE_FIELD = "file"
 DATA_FIELD = "data"
 ONE_FILE = "the form must have exactly one file, in the field 'file'"
-SMALL_PAGE = 500
-"""Files that are converted in about 2 ms. Larger pages are converted in a thread, so that streams
-of other requests are not delayed."""
 
 
 _FileUpload = UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse]
@@ -63,9 +60,7 @@ async def list_files(control: Control, request: Request) -> Response:
     with openai_names(FILE_PARAMS):
         proto = list_files_request(request.query_params)
         page = await control.call(control.files.ListFiles, proto)
-    if len(page.files) > SMALL_PAGE:
-        return await asyncio.to_thread(_file_list, page)
-    return _file_list(page)
+    return await off_loop(len(page.files), _file_list, page)
 
 
 @router.get("/files/{file_id}", **operation("Retrieve a file", "File"))

@@ -24,8 +24,8 @@ def find_models(settings: InferenceSettings) -> Catalog:
     download = _downloads(settings.data_dir / "models")
     files = resolve_models(settings.models, download)
     for setting in ("turn_formats", "per_model"):
-        for problem in find_unknown_names(setting, getattr(settings, setting), files):
-            raise StartupError(problem)
+        for problem in find_unknown_names(getattr(settings, setting), files):
+            raise StartupError(f"{setting}: {problem}")
     entries = (
         make_entry(file, settings.per_model.get(file.name, ModelSettings()), settings, download)
         for file in files

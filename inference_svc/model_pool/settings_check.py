@@ -16,7 +16,7 @@ from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.added_models_file import read_added_models
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
-from inference_svc.models.sources import RemoteFile, resolve_models
+from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
 from svc_kit.errors import ModelTooLarge
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.checks import Problem
@@ -44,9 +44,11 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
     """
     try:
         files = resolve_models(settings.models, _refuse_download)
+        references = [text for text in settings.models if parse_reference(text).remote]
+        downloads = [resolve_models([text], _refuse_download) for text in references]
     except StartupError as error:
         return CheckedModels([], frozenset(), [settings.problem("models", str(error))])
-    remote = frozenset(file.name for file in files if file.problem.startswith(_NOT_HERE))
+    remote = frozenset(file.name for group in downloads for file in group)
     checked = CheckedModels(files, remote, list(_find_name_problems(settings, files)))
     if len(checked.unusable) == len(files):
         problems = [*checked.problems, settings.problem("models", files[0].problem)]
@@ -56,14 +58,12 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
     return checked
 
 
-def find_unknown_names(
-    setting: str, names: Iterable[str], files: Sequence[ModelFile]
-) -> Iterator[str]:
-    """Yield what is wrong with names of models in a setting."""
+def find_unknown_names(names: Iterable[str], files: Sequence[ModelFile]) -> Iterator[str]:
+    """Yield what is wrong with names of models."""
     models = {file.name for file in files}
     for name in names:
         if name not in models:
-            yield f"{setting}: no model is called {name!r}; there are {', '.join(sorted(models))}"
+            yield f"no model is called {name!r}; there are {', '.join(sorted(models))}"
 
 
 def find_embedding_problem(
@@ -81,19 +81,16 @@ def find_embedding_problem(
     return f"the inference service has no model {name!r}; there are {', '.join(sorted(names))}"
 
 
-_NOT_HERE: Final = "downloaded at the start: "
-
-
 def _refuse_download(remote: RemoteFile) -> Path:
-    raise StartupError(f"{_NOT_HERE}{remote}")
+    raise StartupError(f"downloaded at the start: {remote}")
 
 
 def _find_name_problems(
     settings: InferenceSettings, files: Sequence[ModelFile]
 ) -> Iterator[Problem]:
     for setting in ("per_model", "turn_formats"):
-        for text in find_unknown_names(setting, getattr(settings, setting), files):
-            yield settings.problem(setting, text.removeprefix(f"{setting}: "))
+        for text in find_unknown_names(getattr(settings, setting), files):
+            yield settings.problem(setting, text)
     owners = {file.name: file.name for file in files}
     for name, model in settings.per_model.items():
         for alias in model.aliases:

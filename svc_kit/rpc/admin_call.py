@@ -1,5 +1,6 @@
 """The running call of a method with the scope admin, for the audit log."""
 
+import asyncio
 import contextvars
 import math
 import time
@@ -14,6 +15,8 @@ from svc_kit.logs import hide_queries
 MAX_REQUEST_CHARACTERS: Final = 16_384
 """Length of a stored request; a longer one is cut."""
 REFUSAL_INTERVAL_S: Final = 600.0
+REFUSAL_TIMEOUT_S: Final = 2.0
+"""How long the answer to a refused call waits for the audit log."""
 _MAX_REMEMBERED: Final = 10_000
 
 
@@ -48,24 +51,36 @@ RecordAct = Callable[[AdminCall], Awaitable[None]]
 
 
 class RecentRefusals:
-    """Which refusals to record: of a key and a method one in REFUSAL_INTERVAL_S, since a caller
-    could fill the log with them."""
+    """Records refusals: of a key and a method one in REFUSAL_INTERVAL_S, since a caller could fill
+    the log with them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is in seconds."""
         self._clock = clock
         self._recorded: dict[tuple[str, str], float] = {}
 
-    def add(self, key_id: str, method: str) -> bool:
-        """Return whether a refusal is to be recorded."""
+    async def record(
+        self,
+        key_id: str,
+        method: str,
+        record: Callable[[], Awaitable[None]],
+        timeout_s: float = REFUSAL_TIMEOUT_S,
+    ) -> None:
+        """Record a refusal, unless one was recorded lately. Raises TimeoutError, and the errors of
+        `record`: the next refusal is recorded then."""
         now, name = self._clock(), (key_id, method)
         if now - self._recorded.get(name, -math.inf) < REFUSAL_INTERVAL_S:
-            return False
+            return
         self._recorded.pop(name, None)
         self._recorded[name] = now
         if len(self._recorded) > _MAX_REMEMBERED:
             del self._recorded[next(iter(self._recorded))]
-        return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await record()
+        except BaseException:
+            self._recorded.pop(name, None)
+            raise
 
 
 _admin_call: contextvars.ContextVar[AdminCall] = contextvars.ContextVar("admin_call")

@@ -282,10 +282,11 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         return await context.abort(*to_status(error, call.request_id))
 
     async def _record_refusal(self, call: _Call, error: DomainError) -> None:
-        name = call.method.name
-        if self._record_act is not None and self._refusals.add(call.key_id, name):
+        if (record := self._record_act) is not None:
+            name = call.method.name
+            refused = AdminCall(name, call.context.peer(), None, error.reason)
             with log_errors(_log, "a refused call is not in the audit log"):
-                await self._record_act(AdminCall(name, call.context.peer(), None, error.reason))
+                await self._refusals.record(call.key_id, name, lambda: record(refused))
 
     def _start_span(self, method: _Method, metadata: Mapping[str, Any]) -> Span:
         traceparent = valid_traceparent(metadata.get(TRACEPARENT))

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 MIB = 1 << 20
+SANDBOX: Final = "sandbox"
+"""The service that UpstreamUnavailable names for faults of the sandbox."""
 
 
 class FailureKind(StrEnum):

@@ -17,7 +17,7 @@ from svc_kit.errors import DomainError, Draining, UpstreamUnavailable
 from svc_kit.fairness import FairTurns
 from svc_kit.logs import project_var
 from svc_kit.queue_share import Waiting, check_queue
-from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import SANDBOX, FailureKind, Job, JobFailed
 from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 
 _log = logging.getLogger(__name__)
@@ -274,4 +274,4 @@ class SandboxPool:
 
 
 def _unavailable() -> UpstreamUnavailable:
-    return UpstreamUnavailable(service="sandbox", retry_after=_RETRY_AFTER_S)
+    return UpstreamUnavailable(service=SANDBOX, retry_after=_RETRY_AFTER_S)

@@ -1,6 +1,5 @@
 """The body of POST /v1/chat/completions, converted to a ChatRequest."""
 
-import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +11,6 @@ from dialects.openai.chat.messages import (
     Message,
     StoredFiles,
     chat_messages,
-    num_media_characters,
 )
 from dialects.openai.chat.options import (
     CompletionFields,
@@ -34,7 +32,6 @@ from dialects.shared.fields import (
     validate,
 )
 from dialects.shared.json_body import json_text
-from dialects.shared.media import convert_media
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, UnsupportedValue
 
@@ -152,15 +149,6 @@ def chat_request(
         reasoning_format=_reasoning_format(body),
         options=options,
     )
-
-
-async def convert_chat(
-    body: ChatCompletionBody, files: StoredFiles = NO_FILES
-) -> inference_service_pb2.ChatRequest:
-    """As `chat_request`, in a thread if there is much to decode, so that others are not delayed."""
-    convert = functools.partial(chat_request, files=files)
-    stored_bytes = sum(len(file.data) for file in files.values())
-    return await convert_media(convert, body, num_media_characters(body.messages) + stored_bytes)
 
 
 def _check_supported(body: ChatCompletionBody) -> None:

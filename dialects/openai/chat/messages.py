@@ -176,17 +176,6 @@ def referenced_files(messages: Sequence[Message]) -> Iterator[FileReference]:
             yield FileReference(f"{path}.file.file_id", file.file_id)
 
 
-def num_media_characters(messages: Sequence[Message]) -> int:
-    """The length of all pictures, sounds and files in messages, which have to be decoded."""
-    return sum(
-        len(part.image_url.url if part.image_url else "")
-        + len(part.input_audio.data if part.input_audio else "")
-        + len(part.file.file_data or "" if part.file else "")
-        for message in messages
-        for part in _content_parts(message)
-    )
-
-
 def picture_names(messages: Sequence[Message]) -> dict[str, str]:
     """The names of files in errors, by those that they would have as pictures."""
     names: dict[str, str] = {}

@@ -94,8 +94,8 @@ async def test_models_are_shown_to_operators_too(path: str) -> None:
     assert refused == {"files", "files_read", "read"}
 
 
-async def test_a_refused_call_of_a_route_is_in_the_audit_log(tmp_path: Path) -> None:
-    """The service records it, since only services write the log."""
+async def test_refused_calls_of_routes_are_in_the_audit_log(tmp_path: Path) -> None:
+    """Once, and only those with the scope admin. No call is made to the service of the route."""
     key = make_key("inference")
     headers = {"authorization": "Bearer inference"}
     async with (
@@ -106,10 +106,15 @@ async def test_a_refused_call_of_a_route_is_in_the_audit_log(tmp_path: Path) -> 
         gateway.client(headers=headers) as client,
     ):
         answer = await client.post("/admin/keys", json={"name": "mine"})
+        for _ in range(2):
+            await client.post("/admin/models/unload", json={"model": "fake"})
+        await client.get("/admin/keys")
         operator = Operator.of(control)
         stub, request = AuditServiceStub(operator.channel), ListAuditEventsRequest()
-        (event,) = (await operator.call(stub.ListAuditEvents, request)).events
+        events = (await operator.call(stub.ListAuditEvents, request)).events
 
     assert answer.json()["error"]["code"] == "scope_missing"
-    assert (event.actor, event.method) == ("inference", "KeyService/CreateKey")
-    assert event.refusal == "SCOPE_MISSING"
+    assert [(event.actor, event.method, event.refusal) for event in events] == [
+        ("inference", "EngineService/UnloadModel", "SCOPE_MISSING"),
+        ("inference", "KeyService/CreateKey", "SCOPE_MISSING"),
+    ]

@@ -8,13 +8,17 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from control_svc.backup.restore import restore
+from control_svc.db import migrations
+from control_svc.db.engine import open_database
 from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
 from tests.support.installation import Installation
@@ -279,6 +283,38 @@ async def test_a_refused_restore_leaves_an_empty_postgres_database(
         assert problem in str(result.exception)
         assert not (tmp_path / "new").exists()
     assert (await restored.corral("restore", sound)).exit_code == 0
+
+
+async def test_a_restore_keeps_tables_that_others_have_created_meanwhile(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """While the blobs are copied. The tables are asked for again before any is created."""
+    server = re.sub(r"/test_\w+\?", "/NAME?", postgres_url)
+    urls = [await asyncio.to_thread(create_database, server) for _ in range(2)]
+    sound = await make_backup(tmp_path / "one", urls[0])
+    settings = (await Installation.make(tmp_path / "other", None)).settings
+    new = {"data_dir": tmp_path / "new", "database_url": urls[1]}
+    settings = type(settings)(**{**settings.model_dump(exclude_unset=True), **new})
+
+    async def upgrade() -> None:
+        async with open_database(urls[1], tmp_path) as database:
+            await migrations.upgrade(database.migrator)
+            async with database.migrator.begin() as connection:
+                await connection.execute(text("INSERT INTO secrets VALUES ('others', 'x')"))
+
+    def create_tables(_num_copied: int) -> None:
+        with ThreadPoolExecutor() as threads:
+            threads.submit(asyncio.run, upgrade()).result()
+
+    with pytest.raises(StartupError, match="the database has tables of Corral"):
+        await restore(settings, sound, None, create_tables)
+
+    async with open_database(urls[1], tmp_path) as database:
+        await migrations.check(database.migrator)
+        async with database.migrator.begin() as connection:
+            names = list(await connection.scalars(text("SELECT name FROM secrets")))
+    assert names == ["others"]
+    assert not (tmp_path / "new").exists()
 
 
 async def test_a_refused_restore_leaves_nothing_in_a_bucket(folder: Path, tmp_path: Path) -> None:

@@ -316,6 +316,28 @@ async def test_ended_suspensions_are_removed_by_the_next(
     assert names == ["next"]
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff", b"2026-01-01", b"tomorrow"])
+async def test_a_damaged_suspension_is_in_force(
+    blobs: BlobStore,
+    url: str | None,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    content: bytes,
+) -> None:
+    """A running backup may need the bytes. Those of other backups do not end it."""
+    name = "suspensions/20260101T000000.000000Z"
+    if url is None:
+        (tmp_path / "blobs" / name).write_bytes(content)
+    else:
+        client = request.getfixturevalue("bucket").client
+        client.put_object(Bucket="corral-test", Key=f"{tmp_path.name}/files/{name}", Body=content)
+    key = await store(blobs, b"kept")
+    await blobs.suspend_deletions("other", 60)
+    await blobs.suspend_deletions("other", 0)
+    await blobs.delete([key])
+    assert (await blobs.is_deletion_suspended(), await all_keys(blobs)) == (True, {key})
+
+
 async def test_a_suspension_by_root_is_seen_by_the_service(tmp_path: Path) -> None:
     """Its file can be read by other users, whatever the umask of the backup."""
     folder = FolderBlobs(tmp_path)

@@ -12,7 +12,9 @@ from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import LeaseTerms
 from control_svc.jobs.model import (
+    MAX_ATTEMPTS,
     MAX_LOST,
+    MAX_POSTPONED_BY_SANDBOX,
     AttemptResult,
     Claim,
     EngineDied,
@@ -27,6 +29,7 @@ from svc_kit.errors import (
     UpstreamUnavailable,
 )
 from svc_kit.metrics import JobMetrics
+from svc_kit.sandbox.jobs import SANDBOX
 from tests.support.control import SetClock
 from tests.support.dispatching import NEVER_S, run_dispatcher
 from tests.support.jobs import (
@@ -131,6 +134,28 @@ async def test_the_error_of_an_attempt_decides_whether_it_is_retried(
     assert (ended.state, ended.attempt) == (state, attempt)
     assert ended.error is not None
     assert "a defect" not in ended.error.message
+
+
+async def test_a_job_that_makes_the_sandbox_fail_dies(
+    database: Database, jobs: Jobs, clock: SetClock
+) -> None:
+    """Its document may be the cause. Other outages postpone it without limit."""
+
+    async def fail(_claim: Claim, _context: JobContext) -> None:
+        is_long = len(ended) > MAX_POSTPONED_BY_SANDBOX
+        raise UpstreamUnavailable(service=SANDBOX if is_long else "inference")
+
+    ended: list[Job] = []
+    async with run_dispatcher(database, Handler(fail)) as work:
+        await jobs.add()
+        ended.append(await work.ended.get())
+        while ended[-1].state is not JobState.DEAD:
+            clock.now = ended[-1].run_after
+            database.notifications.send(["jobs"])
+            ended.append(await work.ended.get())
+
+    uncounted = MAX_POSTPONED_BY_SANDBOX + 1
+    assert [job.attempt for job in ended] == [*(0,) * uncounted, 1, 2, MAX_ATTEMPTS]
 
 
 async def test_a_job_dies_of_its_third_failure_without_progress(

@@ -11,10 +11,12 @@ from corral.control.v1 import limit_service_pb2 as pb
 from svc_kit.errors import (
     ApiKeyNotFound,
     DomainError,
+    InvalidField,
     LimitExists,
     ModelNotFound,
     ProjectNotFound,
     RequestIdReused,
+    TooLong,
     UpstreamUnavailable,
 )
 from tests.support.control import RunningControl, run_control, write_service_token
@@ -77,6 +79,36 @@ async def test_a_key_for_a_model_that_does_not_exist_is_refused_unless_allowed(
         await operator.create_key("red", allow_unknown=False, **request)
     await operator.create_key("red", allow_unknown=True, **request)
     await operator.create_key("red", allow_unknown=False, scopes=[GENERATE], models=["fake"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [({"project": "rde"}, ProjectNotFound), ({"model": "faek"}, ModelNotFound)],
+    ids=str,
+)
+async def test_a_limit_of_a_new_key_is_refused_as_others_are(
+    operator: Operator, fields: dict[str, str], error: type[DomainError]
+) -> None:
+    """Unless what does not exist is allowed."""
+    request: dict[str, Any] = {"limits": [make_limit("", "REQUESTS", 5, **fields)]}
+    with pytest.raises(error):
+        await operator.create_key("red", allow_unknown=False, **request)
+    await operator.create_key("red", allow_unknown=True, **request)
+
+
+async def test_models_of_a_key_are_looked_up_last(running: RunningControl) -> None:
+    """An invalid or a repeated request does not need the inference service."""
+    operator = Operator.of(running)
+    request: dict[str, Any] = {"scopes": [GENERATE], "models": ["demo"], "request_id": "one"}
+    created = await operator.create_key(**request)
+    repeated = await operator.create_key(allow_unknown=False, **request)
+    assert repeated.key.id == created.key.id
+    with pytest.raises(RequestIdReused):
+        await operator.create_key(allow_unknown=False, name="other", **request)
+    with pytest.raises(InvalidField):
+        await operator.create_key(allow_unknown=False, models=["demo"])
+    with pytest.raises(TooLong):
+        await operator.create_key(allow_unknown=False, scopes=[GENERATE], models=["m"] * 101)
 
 
 async def test_models_cannot_be_checked_without_the_inference_service(

@@ -9,7 +9,6 @@ from google.protobuf.json_format import MessageToDict
 
 from dialects.anthropic.message_request import (
     MessageRequest,
-    convert_message,
     message_request,
     parse_message,
     parse_token_count,
@@ -173,7 +172,7 @@ def test_turns_become_messages(
     assert said(convert(*messages, **fields)) == expected
 
 
-async def test_pictures_and_documents_become_media() -> None:
+def test_pictures_and_documents_become_media() -> None:
     """In the user's turn and in results."""
     picture = png(2, 2)
     image = {"type": "base64", "media_type": "image/png", "data": encode(picture)}
@@ -194,7 +193,7 @@ async def test_pictures_and_documents_become_media() -> None:
             },
         ]
     }
-    request = await convert_message(parse_message(body))
+    request = message_request(parse_message(body))
 
     messages = request.proto.conversation.messages
     assert messages[2].parts[0].image == chat_pb2.Media(data=picture, media_type="image/png")

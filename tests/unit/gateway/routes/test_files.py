@@ -25,7 +25,7 @@ class RecordingFiles(list[file_pb2.File]):
         return super().__iter__()
 
 
-@pytest.mark.parametrize(("count", "in_thread"), [(files.SMALL_PAGE, False), (10_000, True)])
+@pytest.mark.parametrize(("count", "in_thread"), [(500, False), (10_000, True)])
 async def test_a_long_list_is_converted_in_a_thread(count: int, in_thread: bool) -> None:
     """A short one is not."""
     page = SimpleNamespace(files=RecordingFiles(count), next_page_token="")

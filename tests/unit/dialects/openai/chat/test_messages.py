@@ -1,13 +1,12 @@
 """Pictures, sounds and files in chat messages."""
 
-import threading
 from base64 import b64encode
 from typing import Any
 
 import pytest
 from corral.inference.v1.chat_pb2 import ContentPart, Media
 
-from dialects.openai.chat.chat_request import chat_request, convert_chat, parse_chat
+from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.chat.messages import StoredFiles, referenced_files
 from dialects.openai.chat.objects import chat_params
 from dialects.openai.errors import error_body, openai_name
@@ -16,7 +15,6 @@ from dialects.shared.media import (
     MAX_MEDIA_BYTES,
     FileReference,
     StoredFile,
-    convert_media,
     decode_base64,
 )
 from svc_kit.errors import DomainError, InvalidField
@@ -176,23 +174,10 @@ def test_padding_is_only_allowed_at_the_end(size: int) -> None:
         decode_base64("f", text)
 
 
-@pytest.mark.parametrize(("num_characters", "in_thread"), [(262_144, False), (262_145, True)])
-async def test_more_than_a_piece_of_base64_is_decoded_in_a_thread(
-    num_characters: int, in_thread: bool
-) -> None:
-    """So that it does not delay others."""
-    here = threading.get_ident()
-    assert await convert_media(lambda _: threading.get_ident() != here, (), num_characters) is (
-        in_thread
-    )
-
-
-async def test_large_files_are_converted_like_small_ones() -> None:
-    """In a thread; errors are the same."""
-    large = parse_chat(body_of(image(data_url(PNG * 30_000))))
-    assert await convert_chat(large) == chat_request(large)
+def test_an_error_in_a_large_file_has_its_field() -> None:
+    """As in a small one."""
     with pytest.raises(InvalidField) as caught:
-        await convert_chat(parse_chat(body_of(image(data_url(PNG * 30_000) + "?"))))
+        chat_request(parse_chat(body_of(image(data_url(PNG * 30_000) + "?"))))
     assert caught.value.field == f"{PART}.image_url.url"
 
 
