@@ -25,8 +25,8 @@ from gateway.http.head_requests import HeadRequests
 from gateway.http.hosts import HostCheck, HostPolicy
 from gateway.http.json_body import JsonBodies
 from gateway.http.large_bodies import LargeBodies
-from gateway.http.listener import LastResponses, Listener, bind, run_listener
-from gateway.http.middleware import RequestMiddleware
+from gateway.http.listener import Listener, bind, run_listener
+from gateway.http.middleware import LastResponses, RequestMiddleware
 from gateway.http.page import page_router
 from gateway.readiness import Readiness
 from gateway.routes import (

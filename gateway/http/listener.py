@@ -3,13 +3,12 @@
 import asyncio
 import functools
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.utils import ClientDisconnected
+from starlette.types import ASGIApp
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
@@ -23,33 +22,6 @@ KEEP_ALIVE_S = 75
 UNSENT_BYTES = 128 * 1024
 STOP_MARGIN_S = 2.0
 """Time after the grace period to send the last bytes."""
-
-
-class _WebSocketProtocol(BoundedWebSocketProtocol):
-    """Logs no errors for what clients cause: uvicorn does for a refused handshake, and for text
-    that is not UTF-8."""
-
-    async def send(self, message: Any) -> None:
-        """Send a message; the whole response of a refusal completes the handshake.
-
-        Raises ClientDisconnected after a frame that ended the connection.
-        """
-        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
-            raise ClientDisconnected
-        await super().send(message)
-        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-            self.handshake_complete = True
-
-    def send_receive_event_to_app(self) -> None:
-        """Pass a message on, or close the connection."""
-        try:
-            if self.curr_msg_data_type == "text":
-                b"".join(self.frames).decode()
-        except UnicodeDecodeError:
-            self.conn.fail(1007, "a text frame is not UTF-8")
-            self.handle_parser_exception()
-        else:
-            super().send_receive_event_to_app()
 
 
 class Listener(uvicorn.Server):
@@ -124,7 +96,7 @@ async def run_listener(
     clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
-    websocket: Any = functools.partial(_WebSocketProtocol, limits=limits)
+    websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
     config = uvicorn.Config(
         app,
         http=http,
@@ -161,22 +133,3 @@ async def run_listener(
             watching.cancel()
         listener.stop_accepting()
         await serving
-
-
-class LastResponses:
-    """ASGI middleware: while the gateway ends, each response is the last one of its connection, so
-    that clients and proxies leave before it is closed."""
-
-    def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:
-        self._app = app
-        self._is_ending = is_ending
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-
-        async def send_last(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._is_ending():
-                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-            await send(message)
-
-        await self._app(scope, receive, send_last)

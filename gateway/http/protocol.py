@@ -5,8 +5,8 @@ import asyncio
 from enum import Enum, auto
 from typing import Any, Final, cast
 
-from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
@@ -308,7 +308,8 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 
 
 class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
-    """A connection that was upgraded to a WebSocket."""
+    """A connection that was upgraded to a WebSocket. It logs no errors for what clients cause:
+    uvicorn does for a refused handshake, and for text that is not UTF-8."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -325,14 +326,29 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message on, which is a request."""
-        self._limits.parsers.charge_request(self)
-        super().send_receive_event_to_app()
+        """Pass a message on, which is a request; close the connection if its text is not UTF-8."""
+        try:
+            if self.curr_msg_data_type == "text":
+                b"".join(self.frames).decode()
+        except UnicodeDecodeError:
+            self.conn.fail(1007, "a text frame is not UTF-8")
+            self.handle_parser_exception()
+        else:
+            self._limits.parsers.charge_request(self)
+            super().send_receive_event_to_app()
 
-    async def send(self, message: ASGISendEvent) -> None:
-        """Send a message. Frames that came before the first one, which accepts, follow it."""
+    async def send(self, message: Any) -> None:
+        """Send a message; the whole response of a refusal completes the handshake. Frames that came
+        before the first message, which accepts, follow it.
+
+        Raises ClientDisconnected after a frame that ended the connection.
+        """
+        if self.close_sent and message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
         await super().send(message)
         self.parse_later()
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
 
     def _can_parse(self) -> bool:
         is_accepted = self.handshake_complete or not self.handshake_initiated

@@ -31,6 +31,12 @@ class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
     async def _refuse_others(self) -> None:
         """Refuse calls of other methods. Raises gRPC's error when the server stops."""
         loop, running = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def end(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            if self.refusing is not None:
+                self.refusing.release()
+
         while True:
             if self.refusing is not None:
                 await self.refusing.acquire()
@@ -39,9 +45,7 @@ class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
             ending = cygrpc._schedule_rpc_coro(self.refuse(context), call, loop, "unknown")
             task = loop.create_task(ending)
             running.add(task)  # the loop has weak references only
-            task.add_done_callback(running.discard)
-            if self.refusing is not None:
-                task.add_done_callback(lambda _, refusing=self.refusing: refusing.release())
+            task.add_done_callback(end)
 
 
 class MethodServer(grpc.aio._server.Server):  # type: ignore[name-defined,misc]  # has no stubs

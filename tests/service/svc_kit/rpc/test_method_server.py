@@ -36,7 +36,7 @@ async def test_refusals_are_limited_as_calls_are() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary("/unknown.Service/Method")
+        call: Any = channel.unary_unary("/unknown.Service/Method")
         errors = await asyncio.gather(*(call(b"") for _ in range(6)), return_exceptions=True)
     await server.stop(None)
 
