@@ -30,7 +30,8 @@ class _MethodLoop(cygrpc.AioServer):  # type: ignore[misc]  # has no stubs
 
     async def _refuse_others(self) -> None:
         """Refuse calls of other methods. Raises gRPC's error when the server stops."""
-        loop, running = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        loop = asyncio.get_running_loop()
+        running: set[asyncio.Task[None]] = set()
 
         def end(task: asyncio.Task[None]) -> None:
             running.discard(task)

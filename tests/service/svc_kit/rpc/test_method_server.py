@@ -37,7 +37,8 @@ async def test_refusals_are_limited_as_calls_are() -> None:
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary("/unknown.Service/Method")
-        errors = await asyncio.gather(*(call(b"") for _ in range(6)), return_exceptions=True)
+        calls: list[Any] = [call(b"") for _ in range(6)]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
     await server.stop(None)
 
     assert most == MAX_CALLS
