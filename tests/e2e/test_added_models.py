@@ -48,8 +48,9 @@ class Place:
 
     @property
     def downloads(self) -> list[str]:
-        """The names of all files that were downloaded."""
-        return sorted(path.name for path in self.folder.glob("data/models/added/*/*"))
+        """The names of all files that were downloaded, without the lists of them."""
+        files = self.folder.glob("data/models/added/*/*")
+        return sorted(path.name for path in files if path.name != "files.json")
 
 
 @pytest.fixture

@@ -81,7 +81,8 @@ async def test_a_full_queue_refuses_over_grpc(rpc: Rpc, full: list[ChatStream]) 
     listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests
 
     assert (error.code, error.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL")
-    assert error.metadata == {"bound": "requests", "depth": "2", "limit": "1"}
+    bound = {"bound": "requests", "depth": "2", "limit": "1"}
+    assert error.metadata == bound | {"held": "1", "share": "1"}
     assert error.retry_after is not None
     assert 1 <= error.retry_after <= 60
     assert len(listed) == len(full)
