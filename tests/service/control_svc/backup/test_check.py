@@ -85,7 +85,7 @@ async def flip(installation: Installation) -> None:
 
 
 async def block(installation: Installation) -> None:
-    """Make the bytes of the file unreadable, also for root."""
+    """Put a folder where the bytes of the file were."""
     blob = blob_of_file(installation)
     blob.unlink()
     blob.mkdir()
@@ -130,7 +130,7 @@ def blob_of_file(installation: Installation) -> Path:
         (lose, ["blob_missing"], "files file-", True),
         (cut, ["blob_missing"], "files file-", True),
         (flip, ["blob_changed"], "files file-", False),
-        (block, ["blob_unreadable"], "files file-", True),
+        (block, ["blob_missing"], "files file-", True),
         (orphan, ["foreign_key"], "upload_parts (project, upload_id)", True),
         (change_key, ["sealed", "sealed"], "items ", True),
         (change_owner, ["installation"], "", True),
