@@ -65,7 +65,7 @@ async def test_blobs_without_a_row_are_swept(running: RunningControl) -> None:
     async with running.blobs.create() as sink:
         await sink.write(b"orphan")
         await sink.commit()
-    (running.folder / "blobs" / "incoming" / "killed").write_bytes(b"half")
+    (running.folder / "blobs" / "incoming" / ("0f" * 16)).write_bytes(b"half")
     running.clock.advance(minutes=5)
     assert (await running.control.sweeper.sweep()).orphans == 0
     running.clock.advance(hours=3)
@@ -143,17 +143,8 @@ async def test_data_survives_a_restart(tmp_path: Path) -> None:
         assert (await after.client.complete(upload.id, part)).file.size_bytes == 4
 
 
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("mysql://localhost/x", "is of kind 'mysql'"),
-        ("nonsense", "is not a valid URL"),
-        ("postgresql://nobody@127.0.0.1:1/x", "cannot be used"),
-        ("sqlite://", "is of kind 'sqlite'"),
-    ],
-)
-async def test_an_unusable_database_raises_an_error(tmp_path: Path, url: str, problem: str) -> None:
-    """The StartupError names the problem."""
-    with pytest.raises(StartupError, match=problem):
-        async with run_control(tmp_path, url):
+async def test_an_unusable_database_raises_an_error(tmp_path: Path) -> None:
+    """The StartupError names the problem. Other kinds of URLs are refused with the settings."""
+    with pytest.raises(StartupError, match="cannot be used"):
+        async with run_control(tmp_path, "postgresql://nobody@127.0.0.1:1/x"):
             pass
