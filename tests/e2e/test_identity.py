@@ -302,8 +302,9 @@ def test_the_service_token_is_readable_by_its_owner_only(guarded: Guarded, tmp_p
         lines = startup_error(program)
 
     assert token.stat().st_mode & 0o777 == 0o600
-    assert len(lines) == 1
-    assert "chmod 600" in lines[0]
+    assert len(lines) == 2
+    assert "service_token_file" in lines[1]
+    assert "chmod 600" in lines[1]
 
 
 def startup_error(program: Program) -> list[str]:
