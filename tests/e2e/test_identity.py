@@ -157,8 +157,9 @@ async def test_an_admin_key_cannot_run_inference(guarded: Guarded, rpc: Rpc) -> 
     await rpc.engine.ListRequests(engine_pb.ListRequestsRequest(), metadata=watcher)
     error = await refusal(rpc, bearer(guarded.watcher))
     async with guarded.corral.sdk(guarded.watcher) as client:
+        assert len((await client.models.list()).data) == len(listed.models)
         with pytest.raises(openai.PermissionDeniedError) as failure:
-            await client.models.list()
+            await client.completions.create(model=MODEL, prompt="a", max_tokens=1)
 
     assert info.engine_state == engine_pb.ENGINE_STATE_SERVING
     assert len(listed.models) > 0
