@@ -106,7 +106,7 @@ class StreamReader:
             self.notifications.listen(key.topic) as changed,
             self.tails.open_for_reader(key, changed) as tail,
         ):
-            result = await self._read(StreamPosition(key, number), missing)
+            result = await self._read(StreamPosition(key, max(number, 0)), missing)
             newest = result.stream.next_number - 1
             if not BEFORE_FIRST <= after <= newest:
                 raise OutOfRange(field=field, value=after, minimum=BEFORE_FIRST, maximum=newest)

@@ -65,11 +65,12 @@ def commands(page: str, heading: str = "") -> list[str]:
 
 def test_the_commands_of_the_other_pages_run(tmp_path: Path) -> None:
     """Of keys, the audit log, limits, models and adapters, where keys are not required."""
+    models = "--model chat=bundled --model qwen3-8b=bundled --model demo-chat=bundled"
     output = run_script(
         [
             'export PATH="$PWD/.venv/bin:$PATH"',
             "cp repository/inference_svc/models/bundled/demo-lora-pirate-f16.gguf pirate.gguf",
-            "corral up --model chat=bundled >up.log 2>&1 &",
+            f"corral up {models} >up.log 2>&1 &",
             f"{WAIT} http://127.0.0.1:8080/ready",
             *commands("secure", "Keys"),
             *commands("secure", "Audit log"),

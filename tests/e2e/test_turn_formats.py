@@ -121,6 +121,6 @@ def test_a_format_for_an_unknown_model_stops_the_start(tmp_path: Path) -> None:
     """Otherwise a misspelled name would be ignored."""
     settings = {"listen": "127.0.0.1:0", "turn_formats": {"demo-chatt": {"tool_calls": "json"}}}
     with start(tmp_path, "serve", "inference", inference=settings) as program:
-        line = program.wait_for_line(r"turn_formats: no model is called .*")[0]
+        line = program.wait_for_line(r"turn_formats .*: no model is called .*")[0]
 
     assert re.search(r"'demo-chatt'; there are demo-chat", line)

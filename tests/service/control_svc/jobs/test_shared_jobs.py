@@ -234,8 +234,8 @@ async def test_a_killed_process_on_sqlite_resumes_when_restarted(tmp_path: Path)
     """No other process can use the database, so it does not wait for the lease."""
     async with open_test_database(tmp_path / "control") as database:
         added = await Jobs(database, IdSource(utc_now)).add()
-    for attempt in (1, 2):
+    for _ in range(2):  # a killed process does not count as a failed attempt
         with endless_worker(tmp_path, None, lease_s=3600) as program:
-            await program.line(f"attempt {attempt} of {added.id}")
+            await program.line(f"attempt 1 of {added.id}")
             program.signal(signal.SIGKILL)
             program.wait()

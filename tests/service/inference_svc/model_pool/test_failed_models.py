@@ -138,12 +138,15 @@ async def test_a_model_that_fails_does_not_stop_the_others(rpc: Rpc) -> None:
 
 
 async def test_a_template_that_fails_refuses_chats_only(rpc: Rpc) -> None:
-    """With its own words; texts are completed. A model without a template has a usual one."""
+    """With its own words; texts are completed. A model without a template has a usual one,
+    and one that computes no numbers fails each request."""
     refusals = [await read_error(rpc.inference.Chat(_chat(name))) for name in ("raises", "broken")]
-    texts = [await rpc.generate(_completion(name)) for name in ("raises", "broken", "not-numbers")]
+    texts = [await rpc.generate(_completion(name)) for name in ("raises", "broken")]
+    no_numbers = await read_error(rpc.inference.Generate(_completion("not-numbers")))
 
     assert [refusal.code for refusal in refusals] == [grpc.StatusCode.INVALID_ARGUMENT] * 2
     assert refusals[0].message.endswith("Only one question.")
     assert "Unexpected end of template" in refusals[1].message
     assert all(text.finished for text in texts)
+    assert no_numbers.reason == "DECODE_FAILED"
     assert (await rpc.chat(_chat("no-template"))).finished
