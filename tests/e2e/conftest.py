@@ -19,7 +19,7 @@ ODD_NAME = "acme:demo-1.0"
 PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
 PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
 PATIENCE_S = 1.5
-UNREAD_LIMIT_S = 3
+UNREAD_LIMIT_S = 8.0
 
 
 @dataclass(frozen=True)
