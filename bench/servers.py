@@ -6,6 +6,7 @@ llama-server is measured in several layouts, of which the fastest is compared.
 
 import json
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -145,7 +146,7 @@ def corral(
     `folder` gets the logs."""
     ports = free_ports(4)
     settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
-    settings |= extra_settings or {}
+    settings |= _shared_token(folder) | (extra_settings or {})
     url = f"http://127.0.0.1:{ports[2]}"
     with ExitStack() as stack:
         started = {
@@ -165,6 +166,17 @@ def corral(
             ),
             grpc_target=f"127.0.0.1:{ports[0]}",
         )
+
+
+def _shared_token(folder: Path) -> dict[str, str]:
+    """Settings with a token that the services share, as those of `corral up` do: the gateway's
+    callers keep their projects in the inference service."""
+    path = folder / "service-token"
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_urlsafe(32))
+    return {
+        f"CORRAL_{service}_SERVICE_TOKEN_FILE": str(path) for service in ("GATEWAY", "INFERENCE")
+    }
 
 
 @contextmanager

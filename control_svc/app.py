@@ -93,7 +93,7 @@ _PAGE_TOKEN_KEY_BYTES: Final = 32
 _INFERENCE_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
 """gRPC must not retry: batches count how often an engine died on a line."""
 _INSTALLATION_BYTES: Final = 16
-SANDBOX = SandboxSettings(min_children=0, max_children=2)
+SANDBOX = SandboxSettings(min_children=0, max_children=3)
 """No idle children, since adapters are registered rarely."""
 
 

@@ -1,8 +1,9 @@
 """A pool of sandboxed child processes, which are replaced after a failed job.
 
-Jobs have keys, such as a chat template. A key whose last job succeeded is trusted. Jobs of other
-keys must leave one child free, so that slow untrusted input cannot block all children. Projects
-that wait for a child are served in turns, by the time that their jobs took.
+Jobs have keys, such as a chat template. A key whose last job succeeded is trusted. So that slow
+input cannot block all children, the jobs of one project leave one child free for the others, and
+jobs of keys that are not trusted leave another one. Projects that wait for a child are served in
+turns, by the time that their jobs took.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from svc_kit.errors import DomainError, Draining, UpstreamUnavailable
 from svc_kit.fairness import FairTurns
@@ -40,17 +41,21 @@ class SandboxSettings:
     """
 
     min_children: int = 2
-    max_children: int = 4
+    max_children: int = 5
     max_jobs_per_child: int = 2000
     max_waiting: int = 512
     grow_after_s: float = 0.05
     preload: tuple[str, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
+class _Owner(NamedTuple):
     key: str
     project: str
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    owner: _Owner
     child: asyncio.Future[SandboxProcess]
 
 
@@ -60,7 +65,7 @@ class SandboxPool:
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self._settings = settings or SandboxSettings()
         self._idle: list[SandboxProcess] = []
-        self._busy: dict[SandboxProcess, str] = {}
+        self._busy: dict[SandboxProcess, _Owner] = {}
         self._starting = 0
         self._trusted: set[str] = set()
         self._waiting: deque[_Waiter] = deque()
@@ -110,12 +115,12 @@ class SandboxPool:
             UpstreamUnavailable: no child can be started, or the job was stopped by something else
                 than its input, such as a lack of processors, memory or files. It may be retried.
         """
-        child = await self._acquire(key)
+        child = await self._acquire(_Owner(key, project_var.get()))
         # The job continues if the caller is cancelled: killing the child would cost more.
         return await asyncio.shield(self._in_background(self._run_in(child, job, payload)))
 
     async def _run_in(self, child: SandboxProcess, job: Job, payload: Mapping[str, Any]) -> Any:
-        key, started = self._busy[child], time.monotonic()
+        owner, started = self._busy[child], time.monotonic()
         try:
             result = await child.run(job, payload)
         except JobFailed as failed:
@@ -123,30 +128,29 @@ class SandboxPool:
                 _log.warning("a job of %s could not run: %s", job.module, failed.problem)
                 raise _unavailable() from None
             if failed.kind is not FailureKind.REFUSED:
-                self._trusted.discard(key)
+                self._trusted.discard(owner.key)
             raise
         else:
-            self._trust(key)
+            self._trust(owner.key)
             return result
         finally:
-            self._turns.charge(project_var.get(), time.monotonic() - started)
+            self._turns.charge(owner.project, time.monotonic() - started)
             del self._busy[child]
             self._release(child)
 
-    async def _acquire(self, key: str) -> SandboxProcess:
+    async def _acquire(self, owner: _Owner) -> SandboxProcess:
         if self._closed:
             raise Draining
-        if not self._may_run(key) or not self._idle:
-            return await self._wait_for_child(key)
-        child = next((idle for idle in self._idle if key in idle.keys), self._idle[-1])
+        if not self._may_run(owner) or not self._idle:
+            return await self._wait_for_child(owner)
+        child = next((idle for idle in self._idle if owner.key in idle.keys), self._idle[-1])
         self._idle.remove(child)
-        self._assign(child, key)
+        self._assign(child, owner)
         return child
 
-    async def _wait_for_child(self, key: str) -> SandboxProcess:
-        project = project_var.get()
-        self._check_queue(project)
-        waiter = _Waiter(key, project, asyncio.get_running_loop().create_future())
+    async def _wait_for_child(self, owner: _Owner) -> SandboxProcess:
+        self._check_queue(owner.project)
+        waiter = _Waiter(owner, asyncio.get_running_loop().create_future())
         self._waiting.append(waiter)
         try:
             while not waiter.child.done():
@@ -162,7 +166,7 @@ class SandboxPool:
         check_queue(
             "requests",
             self._settings.max_waiting,
-            (Waiting(waiter.project) for waiter in self._waiting),
+            (Waiting(waiter.owner.project) for waiter in self._waiting),
             Waiting(project),
             depth=len(self._waiting) + 1,
             retry_after=_RETRY_AFTER_S,
@@ -177,20 +181,23 @@ class SandboxPool:
             del self._busy[child]
             self._release(child)
 
-    def _may_run(self, key: str) -> bool:
-        if key in self._trusted:
+    def _may_run(self, owner: _Owner) -> bool:
+        num_children, busy = len(self._idle) + len(self._busy), self._busy.values()
+        of_project = sum(other.project == owner.project for other in busy)
+        if of_project >= max(1, num_children - 1):
+            return False
+        if owner.key in self._trusted:
             return True
-        untrusted = sum(other not in self._trusted for other in self._busy.values())
-        return untrusted < max(1, len(self._idle) + len(self._busy) - 1)
+        return sum(other.key not in self._trusted for other in busy) < max(1, num_children - 2)
 
     def _trust(self, key: str) -> None:
         if len(self._trusted) >= _MAX_TRUSTED_KEYS:
             self._trusted.clear()
         self._trusted.add(key)
 
-    def _assign(self, child: SandboxProcess, key: str) -> None:
-        child.keys.add(key)
-        self._busy[child] = key
+    def _assign(self, child: SandboxProcess, owner: _Owner) -> None:
+        child.keys.add(owner.key)
+        self._busy[child] = owner
 
     def _release(self, child: SandboxProcess) -> None:
         """Keep a child for waiting or later jobs, or replace it."""
@@ -212,16 +219,16 @@ class SandboxPool:
     def _assign_waiting(self) -> None:
         while self._idle:
             next_of = {
-                waiter.project: waiter
+                waiter.owner.project: waiter
                 for waiter in reversed(self._waiting)
-                if self._may_run(waiter.key)
+                if self._may_run(waiter.owner)
             }
             if not next_of:
                 return
             waiter = next_of[self._turns.next(next_of)]
             self._waiting.remove(waiter)
             child = self._idle.pop()
-            self._assign(child, waiter.key)
+            self._assign(child, waiter.owner)
             waiter.child.set_result(child)
 
     def _start_missing(self) -> None:

@@ -11,7 +11,7 @@ from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.allocator import Prefix, SlotAllocator
 from inference_svc.engine.kv_cache.capacity import CacheCapacity
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
-from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging
+from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging, ProjectSlots
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable
@@ -59,6 +59,7 @@ class Admission:
         self._prefix_waiters = prefix_waiters
         self._clock = clock
         self._aging = PriorityAging(len(table.slots))
+        self._projects = ProjectSlots(len(table.slots))
 
     def admit(self, prepare: Callable[[Sequence], bool]) -> None:
         """Start as many queued sequences as fit.
@@ -69,8 +70,13 @@ class Admission:
         self.lacks_cells = False
         self._prefix_waiters.begin_pass(self._running.values(), self._queue.ids, self._clock())
         self._aging.begin(self._running.values(), self._clock())
-        if self._table.has_idle or (self._has_victim and any(map(may_preempt, self._queue))):
+        self._projects.begin(self._running.values(), self._clock())
+        if (self._table.has_idle and any(map(self._projects.may_start, self._queue))) or (
+            self._has_victim and any(map(may_preempt, self._queue))
+        ):
             for sequence in self._queue.in_order(self._aging.priority_of):
+                if not self._projects.may_start(sequence):
+                    continue
                 if not self._table.has_idle:
                     if not self._has_victim:
                         break
@@ -112,6 +118,7 @@ class Admission:
         self._queue.shares.charge(request.project, len(sequence.tokens) - prefix.tokens)
         sequence.slot = slot
         self._aging.start(sequence)
+        self._projects.start(sequence)
         if sequence.has_started:
             self._sequences.events.append(Resumed(request.sequence_id, slot.index))
             return

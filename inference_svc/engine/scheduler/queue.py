@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from heapq import heapify, heappop, heapreplace
+from operator import itemgetter
 
 from inference_svc.engine.sequence import Sequence
 from svc_kit.fairness import FairShare
@@ -18,6 +19,10 @@ BATCH = 1
 AGING_S = 30.0
 """Waiting time that raises the priority by one class, in seconds."""
 _SLOTS_PER_PROMOTION = 8
+MIN_SHARED_SLOTS = 4
+"""With fewer slots, none is left free for other projects."""
+RECENT_S = 60.0
+_MAX_PROJECTS = 64
 
 
 class AdmissionQueue:
@@ -118,6 +123,48 @@ class PriorityAging:
         self._was_last_promoted = sequence.is_promoted
         if sequence.is_promoted:
             self._may_promote = False
+
+
+class ProjectSlots:
+    """Leaves one slot to other projects while several use the model: a project does not start in
+    the last slot if another one has started a sequence in the last `RECENT_S` seconds.
+
+    Batch work does not count for other work, since that preempts it.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._limit = slots - 1 if slots >= MIN_SHARED_SLOTS else slots
+        self._held: Counter[tuple[str, bool]] = Counter()
+        self._started: dict[str, float] = {}
+        """The time of the last start, by project."""
+        self._now = 0.0
+
+    def begin(self, running: Iterable[Sequence], now: float) -> None:
+        """Begin an admission pass."""
+        self._held = Counter(map(_project_and_kind, running))
+        self._now = now
+
+    def may_start(self, sequence: Sequence) -> bool:
+        """Whether the project of a sequence may have one more slot."""
+        project, is_batch = _project_and_kind(sequence)
+        held = self._held[project, False] + is_batch * self._held[project, True]
+        return held < self._limit or not any(
+            other != project and self._now - started < RECENT_S
+            for other, started in self._started.items()
+        )
+
+    def start(self, sequence: Sequence) -> None:
+        """Count a sequence that starts."""
+        key = _project_and_kind(sequence)
+        self._held[key] += 1
+        self._started[key[0]] = self._now
+        if len(self._started) > _MAX_PROJECTS:
+            recent = sorted(self._started.items(), key=itemgetter(1))[_MAX_PROJECTS // 2 :]
+            self._started = dict(recent)
+
+
+def _project_and_kind(sequence: Sequence) -> tuple[str, bool]:
+    return sequence.request.project, sequence.effective_priority <= BATCH
 
 
 def aged_priority(sequence: Sequence, now: float) -> int:

@@ -87,7 +87,7 @@ def with_checksums(data: bytearray) -> bytes:
 
 def open_pool() -> SandboxPool:
     """Children like those of the service."""
-    return SandboxPool(SandboxSettings(min_children=1, max_children=2, preload=PRELOADED))
+    return SandboxPool(SandboxSettings(min_children=1, max_children=3, preload=PRELOADED))
 
 
 async def decode(decoder: MediaDecoder, data: bytes, *, is_picture: bool) -> str | None:

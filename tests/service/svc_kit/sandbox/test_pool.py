@@ -22,7 +22,7 @@ from tests.support.sandbox_jobs import job
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ENDLESS = job("spin", deadline_s=25.0)
-SMALL = SandboxSettings(min_children=1, max_children=2, grow_after_s=0.02)
+SMALL = SandboxSettings(min_children=1, max_children=3, grow_after_s=0.02)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -185,6 +185,19 @@ async def test_slow_jobs_do_not_delay_others() -> None:
     await asyncio.gather(*slow, return_exceptions=True)
 
 
+async def test_a_project_leaves_a_child_free() -> None:
+    """Slow jobs of trusted kinds do not delay another project's."""
+    async with SandboxPool() as pool:
+        await pool.run(job("own_pid"), {}, key="good")
+        slow = [asyncio.create_task(run_for("a", pool, ENDLESS, key="good")) for _ in range(6)]
+        await wait_until(lambda: pool.num_busy == 4)
+        for _ in range(20):
+            await asyncio.create_task(run_for("b", pool, job("wait_for"), key="good"))
+
+        assert not any(task.done() for task in slow)
+    await asyncio.gather(*slow, return_exceptions=True)
+
+
 async def test_a_killed_child_is_replaced(pool: SandboxPool, tmp_path: Path) -> None:
     """The concurrency is the same afterwards."""
     await asyncio.gather(failure(pool, "spin"), failure(pool, "spin"))
@@ -212,11 +225,15 @@ async def test_additional_children_are_stopped_when_idle(tmp_path: Path) -> None
 
 
 async def run_for(
-    project: str, pool: SandboxPool, function: Job, order: list[str] | None = None
+    project: str,
+    pool: SandboxPool,
+    function: Job,
+    order: list[str] | None = None,
+    key: str = "",
 ) -> None:
     """Run a job for a project, and note the project when the job has ended."""
     project_var.set(project)
-    await pool.run(function, {"file": "/"})
+    await pool.run(function, {"file": "/"}, key=key)
     if order is not None:
         order.append(project)
 

@@ -5,7 +5,7 @@ import pytest
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import ModelLoad, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS
-from inference_svc.engine.scheduler.queue import AGING_S
+from inference_svc.engine.scheduler.queue import AGING_S, RECENT_S
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
@@ -232,3 +232,40 @@ def test_a_lack_of_cells_preempts_the_lowest_priority_with_most_cells(
     assert bench.engine._admission.free_cells() is bool(preempted)
     bench.step()
     assert _preempted(bench) == preempted
+
+
+def test_a_project_leaves_a_slot_to_another_that_used_the_model() -> None:
+    """Its next request starts at once. Nothing is left for it a minute later."""
+    bench = _bench(4)
+    bench.submit(make_request(0, project="b", max_tokens=2))
+    bench.submit(*(make_request(i, project="a", max_tokens=50) for i in range(1, 9)))
+    for _ in range(5):
+        bench.step()
+    with_one_left = len(bench.engine.running)
+    bench.submit(make_request(10, project="b", max_tokens=2))
+    bench.step()
+    started = [event.sequence_id for event in bench.events if isinstance(event, Started)]
+    for _ in range(5):
+        bench.step()
+    bench.clock.now += RECENT_S
+    bench.step()
+
+    assert with_one_left == 3
+    assert started[-1] == 10
+    assert len(bench.engine.running) == 4
+
+
+def test_batch_work_does_not_keep_its_project_from_the_last_slot() -> None:
+    """Others' interactive work preempts it."""
+    bench = _bench(4)
+    bench.submit(make_request(0, project="b", max_tokens=2))
+    bench.submit(
+        *(make_request(i, project="a", priority=1, max_tokens=50) for i in range(1, 9)),
+    )
+    for _ in range(5):
+        bench.step()
+    bench.submit(make_request(10, project="a", priority=3, max_tokens=50))
+    bench.step()
+
+    assert len(bench.engine.running) == 4
+    assert _preempted(bench) == []
