@@ -146,7 +146,7 @@ def corral(
     `folder` gets the logs."""
     ports = free_ports(4)
     settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
-    settings |= _shared_token(folder) | (extra_settings or {})
+    settings |= {**_shared_token(folder), **(extra_settings or {})}
     url = f"http://127.0.0.1:{ports[2]}"
     with ExitStack() as stack:
         started = {
