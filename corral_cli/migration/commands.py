@@ -107,19 +107,26 @@ def import_assistants(
     index = index_export(export)
     default, names = _parse_models(models)
 
-    async def work(server: Server) -> tuple[Mapping[str, int], Translator]:
+    async def work(server: Server) -> tuple[Importer, Translator]:
         map_path = id_map or _sibling(export, ".ids")
         with IdMap(map_path, control.target, is_stored=not dry_run) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
             importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
             await _show_progress(importer.steps(), sum(map(len, kinds)))
-        return importer.counts, translator
+        return importer, translator
 
-    counts, translator = call_control(control, work)
-    echo(f"{'would import' if dry_run else 'imported'} {_format_counts(counts)}")
+    importer, translator = call_control(control, work)
+    echo(f"{'would import' if dry_run else 'imported'} {_format_counts(importer.counts)}")
     _report_skipped(translator.skipped, index)
     _report_models(translator.models, connect)
+    for problem in importer.refused:
+        echo_line(f"not imported: {problem}", err=True)
+    if importer.refused:
+        raise click.ClickException(
+            f"{len(importer.refused)} objects are not valid. Correct them and import again:"
+            " what has been imported is skipped."
+        )
 
 
 @threads.command("migrate")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 import orjson
 
-from svc_kit.errors import DomainError, Unauthenticated, Unavailable
+from svc_kit.errors import DomainError, InvalidArgument, Unauthenticated, Unavailable
 from svc_kit.rpc.client import translate_errors
 from svc_kit.terminal import escape
 
@@ -110,19 +110,25 @@ def read(location: Location) -> Json:
     return obj
 
 
+class InvalidObject(click.ClickException):
+    """The server refuses an object of the export, or it cannot be read as one."""
+
+
 @contextmanager
 def explain_object_errors(obj: Json) -> Iterator[None]:
-    """Convert errors that an object causes to click.ClickException with the object's id."""
+    """Convert errors that an object causes to click.ClickException with the object's id, to
+    InvalidObject if others may be imported."""
     try:
         with translate_errors():
             yield
     except (Unauthenticated, Unavailable):  # not caused by the object
         raise
     except DomainError as error:
-        raise click.ClickException(escape(f"{obj['id']}: {error.message}")) from error
+        kind = InvalidObject if isinstance(error, InvalidArgument) else click.ClickException
+        raise kind(escape(f"{obj['id']}: {error.message}")) from error
     except (AttributeError, KeyError, TypeError) as error:
         text = escape(f"{obj['id']}: not a valid OpenAI object")
-        raise click.ClickException(text) from error
+        raise InvalidObject(text) from error
 
 
 def _add(export: Export, file: Path, offset: int, obj: Json) -> None:

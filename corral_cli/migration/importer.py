@@ -18,6 +18,7 @@ from corral.control.v1 import (
 from corral_cli.migration.export_file import (
     COUNTED_KINDS,
     Export,
+    InvalidObject,
     Json,
     explain_object_errors,
     read,
@@ -66,9 +67,12 @@ class Importer:
         self.is_dry_run = not ids.is_stored
         self.counts = dict.fromkeys(COUNTED_KINDS, 0)
         """Numbers of imported objects."""
+        self.refused: list[str] = []
+        """The problems of objects that are not valid, with their ids."""
 
     async def steps(self) -> AsyncIterator[str]:
-        """Import everything. Yields the old id of each file, store, assistant and thread.
+        """Import everything but invalid objects. Yields the old id of each file, store, assistant
+        and thread.
 
         Raises click.ClickException.
         """
@@ -81,8 +85,11 @@ class Importer:
         ):
             for location in locations.values():
                 exported = read(location)
-                with explain_object_errors(exported):
-                    await import_object(exported)
+                try:
+                    with explain_object_errors(exported):
+                        await import_object(exported)
+                except InvalidObject as error:
+                    self.refused.append(error.message)
                 yield exported["id"]
 
     async def _check_map(self) -> None:

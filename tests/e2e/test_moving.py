@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.support.moving import corral, read_id_map
-from tests.support.services import Corral
+from tests.support.services import MODEL, Corral
 
 pytestmark = [
     pytest.mark.e2e,
@@ -224,3 +224,25 @@ def test_an_invalid_object_is_reported_with_its_id(up: Corral, export: Path) -> 
     assert result.returncode == 1
     assert "asst_odd: not a valid OpenAI object" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_object_that_the_server_refuses_does_not_end_the_import(
+    up: Corral, tmp_path: Path
+) -> None:
+    """It is named, and imported by the next call once it is right."""
+    export = tmp_path / "refused.jsonl"
+    long, good = (
+        {"id": f"asst_{name}", "object": "assistant", "model": MODEL, "name": "x" * length}
+        for name, length in (("long", 257), ("good", 256))
+    )
+    export.write_text("".join(json.dumps(each) + "\n" for each in (long, good)))
+    first = corral(up, "import", "assistants", export)
+    export.write_text(export.read_text().replace("x" * 257, "short"))
+    second = corral(up, "import", "assistants", export)
+
+    assert first.returncode == 1
+    assert "1 assistants" in first.stdout
+    assert "not imported: asst_long: " in first.stderr
+    assert "name" in first.stderr
+    assert second.returncode == 0
+    assert "1 assistants" in second.stdout
