@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _MAX_HEAD_BYTES: Final = 16 * 1024
 _TIMEOUT_S: Final = 10.0
+_MAX_CONNECTIONS: Final = 64
+"""Further ones are closed at once."""
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -64,6 +66,7 @@ class ManagementServer:
         self._registry = registry
         self._is_ready = is_ready
         self._server: asyncio.Server | None = None
+        self._num_connections = 0
 
     async def start(self) -> None:
         """Start listening. Raises StartupError if the address cannot be bound."""
@@ -84,6 +87,10 @@ class ManagementServer:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._num_connections >= _MAX_CONNECTIONS:
+            writer.close()
+            return
+        self._num_connections += 1
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await _read_head(reader)
@@ -94,6 +101,7 @@ class ManagementServer:
             # The client is slow or disconnected.
             pass
         finally:
+            self._num_connections -= 1
             writer.close()
 
     async def _respond(self, head: str) -> _Response:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+import grpc
 import orjson
+from corral.inference.v1 import chat_pb2, inference_service_pb2
 
 from bench.attacks.attack import Attack, Target, post_forever
 from bench.servers import MODEL_NAME
@@ -21,6 +23,26 @@ Fields = Callable[[], dict[str, Any]]
 async def post(path: str, fields: Fields, target: Target) -> None:
     """Send a body with these members and the model again and again."""
     await post_forever(target, path, orjson.dumps({"model": MODEL_NAME, **fields()}))
+
+
+async def call_with_messages(number: int, target: Target) -> None:
+    """Send a gRPC chat of so many messages again and again."""
+    message = chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER)
+    message.parts.add().text = "x"
+    request = inference_service_pb2.ChatRequest()
+    request.conversation.messages.append(message)
+    one = request.SerializeToString()
+    body = one * number  # repeated messages of a serialized field are merged
+    async with grpc.aio.insecure_channel(target.grpc) as channel:
+        chat: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+            "/corral.inference.v1.InferenceService/Chat"
+        )
+        while True:
+            try:
+                async for _ in chat(body):
+                    pass
+            except grpc.aio.AioRpcError:
+                pass  # it is refused
 
 
 def _chat(**fields: Any) -> Fields:
@@ -59,7 +81,10 @@ def _prompt(text: str) -> Fields:
     return lambda: {"prompt": text, "max_tokens": 1}
 
 
-ATTACKS: Final = tuple(
-    Attack(f"{name}, {number} at once", partial(post, path, fields), number)
-    for name, path, fields, number in _rows()
+ATTACKS: Final = (
+    *(
+        Attack(f"{name}, {number} at once", partial(post, path, fields), number)
+        for name, path, fields, number in _rows()
+    ),
+    Attack("gRPC chat: 1,000,000 messages, 2 at once", partial(call_with_messages, 10**6), 2),
 )

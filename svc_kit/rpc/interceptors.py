@@ -229,7 +229,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         parse = requests.parser(method.name, deserialize, is_public=is_public)
 
         async def receive_one(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            request = parse(await requests.read_one(context))
+            request = await requests.read_one(context, parse)
             if method.scope is Scope.GENERATE and hasattr(request, "model"):
                 current_principal().check_model(request.model)
             elif method.scope is Scope.ADMIN:

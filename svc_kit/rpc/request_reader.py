@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from svc_kit.errors import DeadlineExpired, DomainError, InvalidField, QueueFull, RequestTooLarge
 from svc_kit.logs import project_var
+from svc_kit.off_loop import ConversionTurns
 from svc_kit.settings.groups import ServerSettings
 
 SMALL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -48,6 +49,8 @@ SLOW_AFTER_S: Final = 0.1
 _MAX_DISCARDED_BYTES: Final = 1024 * 1024
 _MAX_DISCARD_S: Final = 5.0
 _PAUSE_S: Final = 0.5
+_PARSED_AT_ONCE_BYTES: Final = 256 * 1024
+"""Of a smaller message, 10,000 objects are parsed in a few milliseconds."""
 _UNARY_UNITS: Final = 4
 _STREAM_UNITS: Final = 1
 """A message of a client stream counts less: its sender may have nothing to send."""
@@ -84,6 +87,7 @@ class RequestReader:
         self._slow: Counter[str] = Counter()
         """Units of slow messages by owner."""
         self._sweeper: asyncio.TimerHandle | None = None
+        self._turns = ConversionTurns()
 
     def parser(
         self, method: str, deserialize: Callable[[bytes], Any] | None, *, is_public: bool
@@ -109,16 +113,21 @@ class RequestReader:
 
         return parse
 
-    async def read_one(self, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-        """Read the message of a unary request.
+    async def read_one(
+        self, context: grpc.aio.ServicerContext[Any, Any], parse: Callable[[bytes], Any]
+    ) -> Any:
+        """Read and parse the message of a unary request. Large ones are parsed in threads, for
+        projects in turn.
 
         Raises DeadlineExpired, QueueFull if too many messages of the caller's project, or of all,
-        arrive slowly, and InvalidField if there is none.
+        arrive slowly, InvalidField if there is none, and the errors of `parse`.
         """
         raw = await self._read(context, _UNARY_UNITS, self._timeout_s)
         if raw is grpc.aio.EOF:
             raise InvalidField(field="request", problem="the call has no request message")
-        return raw  # type: ignore[no-any-return]
+        if len(raw) > _PARSED_AT_ONCE_BYTES:
+            return await self._turns.call(parse, raw)
+        return parse(raw)
 
     async def read_each(
         self, context: grpc.aio.ServicerContext[Any, Any], *, is_long_lived: bool

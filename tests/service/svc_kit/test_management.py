@@ -121,3 +121,18 @@ async def test_a_server_can_be_closed_twice() -> None:
     """As after a partial start."""
     async with run_management_server() as server:
         await server.close()
+
+
+async def test_the_number_of_connections_is_bounded() -> None:
+    """One more is closed; it is served when another one has ended."""
+    async with run_management_server() as server:
+        idle = [await asyncio.open_connection(*server.address) for _ in range(64)]
+        reader, writer = await asyncio.open_connection(*server.address)
+        refused = await reader.read()
+        for _, each in (*idle, (reader, writer)):
+            each.close()
+            await each.wait_closed()
+        status, _ = await get(server, "/healthz")
+
+    assert refused == b""
+    assert status == 200

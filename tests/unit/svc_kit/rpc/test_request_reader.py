@@ -1,0 +1,35 @@
+"""Where the messages of calls are parsed."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from svc_kit.rpc.request_reader import RequestReader
+from svc_kit.settings.groups import ServerSettings
+
+
+class Call:
+    """The context of a call with one message."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    async def read(self) -> bytes:
+        """Return the message."""
+        return self._message
+
+
+@pytest.mark.parametrize(("num_bytes", "in_a_thread"), [(1000, False), (10**6, True)])
+async def test_large_messages_are_parsed_in_threads(num_bytes: int, in_a_thread: bool) -> None:
+    """So that other calls go on meanwhile."""
+    reader, call = RequestReader(ServerSettings()), Call(b"x" * num_bytes)
+    context: Any = call
+
+    def parse(raw: bytes) -> tuple[int, int]:
+        return len(raw), threading.get_ident()
+
+    length, thread = await reader.read_one(context, parse)
+
+    assert length == num_bytes
+    assert (thread != threading.get_ident()) == in_a_thread
