@@ -38,7 +38,6 @@ from inference_svc.model_pool.engine_config import disk_cache_folder, snapshot_f
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.pool import ModelPool, read_memory
 from inference_svc.model_pool.settings_models import SettingsModels
-from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.embeddings import EmbeddingBounds, EmbeddingService
 from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
@@ -318,8 +317,7 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
 def _adapter_loading(
     settings: InferenceSettings, catalog: Catalog, sandbox: SandboxPool
 ) -> AdapterService:
-    own = settings.data_dir / "adapters"
-    folders = [*settings.adapter_folders, own, BUNDLED_FOLDER]
+    folders = settings.all_adapter_folders
     return AdapterService(catalog, sandbox, folders, copies=settings.data_dir)
 
 

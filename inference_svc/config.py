@@ -9,6 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
+from inference_svc.models.sources import BUNDLED_FOLDER
 from model_files.ggml_types import KvType
 from svc_kit.network import parse_address
 from svc_kit.settings.checks import Problem, find_access_problem
@@ -383,6 +384,11 @@ class InferenceSettings(ServiceSettings):
                 raise ValueError(f"prefix_groups.{name}: {min(repeated)} is in another group too")
             grouped |= set(group.projects)
         return self
+
+    @property
+    def all_adapter_folders(self) -> list[Path]:
+        """The folders in which relative paths of adapters are searched, in this order."""
+        return [*self.adapter_folders, self.data_dir / "adapters", BUNDLED_FOLDER]
 
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""

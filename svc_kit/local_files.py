@@ -96,6 +96,16 @@ class AllowedFolders:
             field=field, problem=f"no such file in the folders from which {self._purpose}"
         )
 
+    def find_configured(self, field: str, path: str) -> Path:
+        """Return the file at a path of the settings, which may be anywhere. Raises InvalidField."""
+        with suppress(OSError, ValueError):
+            if (file := Path(path).expanduser()).is_file():
+                return file
+        try:
+            return self.find(field, path)
+        except InvalidField as error:  # the allowed folders do not matter
+            raise InvalidField(field=field, problem="there is no such file") from error
+
 
 _BLOCK_BYTES = 1 << 20
 

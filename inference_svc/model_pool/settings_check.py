@@ -11,14 +11,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
+from inference_svc.config import (
+    AdapterSettings,
+    EngineSettings,
+    InferenceSettings,
+    ModelSettings,
+)
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.added_models_file import read_added_models
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
-from svc_kit.errors import ModelTooLarge
+from model_files.adapter_file import AdapterMismatch, describe_adapter
+from model_files.gguf import ModelFileInvalid
+from svc_kit.adapter_rules import check_adapter_name
+from svc_kit.errors import InvalidField, ModelTooLarge
 from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import AllowedFolders
 from svc_kit.settings.checks import Problem
 
 MEMORY_REMEDY: Final = "Ask for fewer slots or a shorter context, or let models load on demand"
@@ -49,7 +58,8 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
     except StartupError as error:
         return CheckedModels([], frozenset(), [settings.problem("models", str(error))])
     remote = frozenset(file.name for group in downloads for file in group)
-    checked = CheckedModels(files, remote, list(_find_name_problems(settings, files)))
+    names = [*_find_name_problems(settings, files), *_find_adapter_problems(settings, files)]
+    checked = CheckedModels(files, remote, names)
     if len(checked.unusable) == len(files):
         problems = [*checked.problems, settings.problem("models", files[0].problem)]
         return checked._replace(problems=problems)
@@ -97,6 +107,40 @@ def _find_name_problems(
             if (owner := owners.setdefault(alias, name)) != name:
                 text = f"the name {alias!r} is given to {owner!r} and to {name!r}"
                 yield settings.problem("per_model", text)
+
+
+def _find_adapter_problems(
+    settings: InferenceSettings, files: Sequence[ModelFile]
+) -> Iterator[Problem]:
+    for name, adapter in settings.adapters.items():
+        if (problem := _find_adapter_problem(name, adapter, settings, files)) is not None:
+            yield settings.problem("adapters", f"{name!r} ({adapter.path}): {problem}")
+
+
+def _find_adapter_problem(
+    name: str, adapter: AdapterSettings, settings: InferenceSettings, files: Sequence[ModelFile]
+) -> str | None:
+    """Why an adapter of the settings cannot be loaded, None if nothing speaks against it. One of a
+    model that is downloaded at the start is not compared with it."""
+    models = {file.name: file for file in files}
+    if name in models:
+        return "a model has this name"
+    for problem in find_unknown_names([adapter.model or files[0].name], files):
+        return problem
+    model = models[adapter.model or files[0].name]
+    try:
+        check_adapter_name(name)
+        folders = AllowedFolders(settings.all_adapter_folders)
+        path = folders.find_configured("path", adapter.path)
+        if not model.problem:
+            describe_adapter(path, model.paths)
+    except InvalidField as error:
+        return str(error.metadata["problem"])
+    except ModelFileInvalid as error:
+        return error.problem
+    except AdapterMismatch as error:
+        return str(error)
+    return None
 
 
 def _may_lack_memory(settings: InferenceSettings, files: Sequence[ModelFile]) -> bool:

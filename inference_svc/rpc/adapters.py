@@ -4,7 +4,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,15 +207,9 @@ class AdapterService:
             raise AdapterExists(adapter=key.name)
 
     def _find(self, order: AdapterOrder) -> Path:
-        with suppress(OSError, ValueError):  # not a valid file name
-            if order.from_anywhere and (path := Path(order.path).expanduser()).is_file():
-                return path
-        try:
-            return self._folders.find("path", order.path)
-        except InvalidField as error:
-            if order.from_anywhere:  # the allowed folders do not matter
-                raise InvalidField(field="path", problem="there is no such file") from error
-            raise
+        if order.from_anywhere:
+            return self._folders.find_configured("path", order.path)
+        return self._folders.find("path", order.path)
 
     async def _examine(
         self, order: AdapterOrder, file: PrivateFile, model: ModelEntry

@@ -12,6 +12,7 @@ from corral_cli.doctor.installation_checks import check_installation
 from corral_cli.serve import load_alone
 from corral_cli.up.command import run_services
 from corral_cli.up.plan import Plan, UpFlags
+from inference_svc.models.sources import BUNDLED_PATH
 from svc_kit.lifecycle import StartupError
 from tests.support.certificates import Authority
 
@@ -49,6 +50,23 @@ CASES = {
     "a model that does not exist": (
         "inference", '[inference]\nmodels = ["/nowhere/x.gguf"]\n',
         "models (CORRAL_INFERENCE_MODELS): model '/nowhere/x.gguf': there is no such file",
+    ),
+    "an adapter that does not exist": (
+        "inference", '[inference.adapters.a]\npath = "/nowhere/a.gguf"\n',
+        "adapters (CORRAL_INFERENCE_ADAPTERS): 'a' (/nowhere/a.gguf): there is no such file",
+    ),
+    "an adapter that is a model": (
+        "inference", f'[inference.adapters.a]\npath = "{BUNDLED_PATH}"\n',
+        "not a LoRA adapter (general.type is 'model')",
+    ),
+    "an adapter of an unknown model": (
+        "inference",
+        '[inference.adapters.a]\npath = "demo-lora-pirate-f16.gguf"\nmodel = "nope"\n',
+        "demo-lora-pirate-f16.gguf): no model is called 'nope'; there are demo-chat",
+    ),
+    "an adapter with the name of a model": (
+        "inference", '[inference.adapters.demo-chat]\npath = "demo-lora-pirate-f16.gguf"\n',
+        "'demo-chat' (demo-lora-pirate-f16.gguf): a model has this name",
     ),
     "a context that cannot fit": (
         "inference", "[inference]\npool.memory_mib = 900\nengine.context_tokens = 100000000\n",
