@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-START_TIMEOUT_S = 150
+START_TIMEOUT_S = 300
 
 
 @contextmanager
