@@ -60,6 +60,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     failing=st.sets(st.integers(0, 60), max_size=6),
     code=st.sampled_from([1, -1, -2]),
     can_trim=st.booleans(),
+    window=st.sampled_from([None, None, 8, 40]),
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 50.0, 1e9]),
     step_s=st.sampled_from([0.0, 0.1, 10.0]),
@@ -70,6 +71,7 @@ def test_sharing_never_mixes_sequences(
     failing: set[int],
     code: int,
     can_trim: bool,
+    window: int | None,
     saved_bytes: int,
     stream_s: float,
     step_s: float,
@@ -79,7 +81,7 @@ def test_sharing_never_mixes_sequences(
     fails = fail_joint_batches(failing if can_trim else (), code)
     limits = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE, cells=cells)
     bench = EngineBench(
-        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
+        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails, window=window),
         chunk_cap=32,
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
         saved_bytes=saved_bytes,

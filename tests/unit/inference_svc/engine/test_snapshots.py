@@ -52,6 +52,10 @@ def _whole(**changes: Any) -> list[int]:
     return bench.tokens(0)
 
 
+def _adapt(prefix: SavedPrefix, bench: EngineBench) -> SavedPrefix:
+    return replace(prefix, min_tokens=bench.engine.min_restored(len(prefix.tokens)))
+
+
 def _resume(bench: EngineBench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
     bench.submit(_ask(i, resumed=array("i", saved_output(prefix)), **changes))
     bench.run()
@@ -64,7 +68,7 @@ def test_another_engine_continues_a_snapshot(steps: int, can_trim: bool) -> None
     """It computes one token more than the snapshot has."""
     prefix = _snapshot(steps)
     other = _bench(5, can_trim=can_trim)
-    assert other.engine.restore(replace(prefix, whole=not can_trim))
+    assert other.engine.restore(_adapt(prefix, other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
@@ -171,7 +175,7 @@ def test_a_state_of_another_length_is_truncated_or_recomputed(cells: int, can_tr
     prefix = _snapshot()
     state = (prefix.state + bytes(4))[: len(prefix.state) + 4 * cells]
     other = _bench(can_trim=can_trim)
-    other.engine.restore(replace(prefix, state=state, whole=not can_trim))
+    other.engine.restore(_adapt(replace(prefix, state=state), other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens > 0) == (can_trim and cells > 0)
