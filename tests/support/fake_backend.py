@@ -175,8 +175,8 @@ class FakeBackend:
 
     With a `window`, each token depends on the last `window` ones, itself included, in a second
     cache. As in llama.cpp, a batch may overwrite what no token after those of earlier batches
-    depends on (here in every other 32 positions), and states have only what their last token
-    depends on. A decode that lacks cells fails the test.
+    depends on (here in every other slot), and states have only what their last token depends on. A
+    decode that lacks cells fails the test.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class FakeBackend:
             length = self._lengths[slot]
             if self._firsts[slot] > self._window_start(length):
                 raise AssertionError(f"slot {slot} lacks the window of its token {length}")
-            if length & 32:
+            if slot % 2:
                 self._firsts[slot] = self._window_start(length)
         for i in range(count):
             slot = int(batch.slots[i])
