@@ -138,11 +138,8 @@ class CacheCopier:
         if not self.is_readable(source):
             raise CopyOrderError(f"cannot copy from slot {source}: a copy to it is queued")
         length = self._backend.slot_length(source)
-        has_all = self._backend.min_restored(length) <= tokens
-        is_restored = (
-            self.prefers_state(tokens) and has_all and self.restore(target, self.save(source))
-        )
-        if not is_restored:
+        by_state = self.prefers_state(tokens) and self._backend.min_restored(length) <= tokens
+        if not (by_state and self.restore(target, self.save(source))):
             self._backend.copy(source, target, tokens)
             if self._backend.limits.cells is None:
                 self._queued.append((source, target))
