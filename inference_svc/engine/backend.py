@@ -152,14 +152,19 @@ class Backend(Protocol):
         """Create the guide of a constraint; its grammar is compiled on another thread."""
 
     def trim(self, slot: int, length: int) -> bool:
-        """Truncate a slot to `length` tokens. Returns False, and leaves the slot unchanged, if the
-        model cannot."""
+        """Truncate a slot to `length` tokens. Returns False, and leaves the slot unchanged, if
+        `can_trim_to` is false; 0 is always possible."""
+
+    def can_trim_to(self, slot: int, length: int) -> bool:
+        """Whether a slot has everything on which the token after its first `length` ones depends: a
+        sliding window may have moved past it, and a recurrent state is that of all tokens."""
+
+    def min_restored(self, tokens: int) -> int:
+        """The fewest tokens, besides 0, to which a slot can be truncated into which a state of this
+        many tokens was restored: 0 if to any number, `tokens` if to no other."""
 
     def slot_length(self, slot: int) -> int:
         """Number of tokens in a slot, read from the native cache."""
-
-    def reusable_from(self, slot: int) -> int:
-        """First position still in the cache; above 0 once a sliding window has moved."""
 
     def piece(self, token: int, *, special: bool) -> bytes:
         """Bytes of a token; empty for control tokens unless `special`."""

@@ -238,6 +238,10 @@ class Engine:
         """Maximum size of a state for `restore`, in bytes."""
         return self._prefix_cache.capacity
 
+    def min_restored(self, tokens: int) -> int:
+        """The fewest tokens, besides 0, that a restored state of this many tokens serves."""
+        return self._backend.min_restored(tokens)
+
     def restore(self, prefix: SavedPrefix) -> bool:
         """Restore a state for a later request; False if there is no room."""
         return self._prefix_cache.put(prefix)

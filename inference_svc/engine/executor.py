@@ -72,7 +72,7 @@ class Executor:
             self._isolate(work, rows, error)
             return False
         for slot in fillers:
-            self._backend.trim(slot.index, len(slot.tokens))
+            self._cut_to_tokens(slot)
         for sequence, row in work:
             if sequence.slot is not None:
                 sequence.slot.tokens.extend(row.certain)
@@ -82,7 +82,7 @@ class Executor:
         self._scorer.score(work, first_outputs)
         self._sample(work, first_outputs)
         for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
-            self._backend.trim(slot.index, len(slot.tokens))
+            self._cut_to_tokens(slot)
         return True
 
     @staticmethod
@@ -139,8 +139,15 @@ class Executor:
     def _roll_back(self, slot: Slot) -> None:
         """Remove the cells of a failed decode; a chunk may have lost the cells before them too."""
         if (length := self._backend.slot_length(slot.index)) < len(slot.tokens):
+            if not self._backend.can_trim_to(slot.index, length):
+                self._backend.trim(slot.index, length := 0)
             del slot.tokens[length:]
             return
+        self._cut_to_tokens(slot)
+
+    def _cut_to_tokens(self, slot: Slot) -> None:
+        """Remove the cells after the tokens of a slot. If the model cannot, empty the slot and fail
+        its sequence."""
         if self._backend.trim(slot.index, len(slot.tokens)):
             return
         self._backend.trim(slot.index, 0)

@@ -33,14 +33,14 @@ class Origin:
 class SavedPrefix:
     """Saved cells of a slot.
 
-    A `whole` state cannot be truncated: it serves only prompts that start with all its tokens.
+    It serves prompts that start with `min_tokens` or more of its tokens (`Backend.min_restored`).
     `snapshot_id` is the file it was restored from; `kept_for` is the stored object it belongs to.
     """
 
     key: bytes
     tokens: "array[int]"
     state: bytearray
-    whole: bool
+    min_tokens: int
     origin: Origin | None = None
     snapshot_id: str = ""
     kept_for: str = ""
@@ -58,4 +58,4 @@ class SavedPrefix:
         if key != self.key:
             return 0
         count = whole_prefix(media, common_prefix(self.tokens, prompt, limit=limit))
-        return 0 if self.whole and count < len(self.tokens) else count
+        return count if count >= self.min_tokens else 0

@@ -119,11 +119,14 @@ class PrefixOffloader:
 
     def _set_index(self, snapshots: list[Snapshot]) -> None:
         fitting = (each for each in snapshots if each.num_computed < self._served.slot_tokens)
-        self._index = {each.snapshot_id: _without_cells(each) for each in fitting}
+        self._index = {each.snapshot_id: self._without_cells(each) for each in fitting}
         deferred, self._deferred = self._deferred, {}
         for request in deferred.values():
             if not self._start_read(request, self._index):
                 self._engine.submit(request)
+
+    def _without_cells(self, snapshot: Snapshot) -> SavedPrefix:
+        return replace(self._served.saved_prefix(snapshot, bytearray()), origin=None)
 
     def _start_read(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
         """Read the file with the longest matching prefix; False if memory has about as much."""
@@ -193,7 +196,7 @@ class PrefixOffloader:
             self._num_written += 1
             self._num_evicted += result.num_evicted
             if self._index is not None:
-                self._index[snapshot.snapshot_id] = _without_cells(snapshot)
+                self._index[snapshot.snapshot_id] = self._without_cells(snapshot)
                 for name in self._index.keys() - result.snapshot_ids:  # evicted files
                     self._remove_from_index(name)
 
@@ -214,10 +217,6 @@ class PrefixOffloader:
         failed: Callable[[DomainError], None],
     ) -> None:
         self._thread.run("disk prefix cache", work, then, failed)
-
-
-def _without_cells(snapshot: Snapshot) -> SavedPrefix:
-    return replace(snapshot.saved_prefix(bytearray()), origin=None)
 
 
 def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:

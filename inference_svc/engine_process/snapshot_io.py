@@ -42,11 +42,15 @@ class ServedEngine(NamedTuple):
             fingerprint=self.fingerprint_of(digest),
             key=prefix.key,
             num_computed=len(prefix.tokens),
-            whole=prefix.whole,
+            whole=prefix.min_tokens > 0,
             origin=origin,
             state_bytes=len(prefix.state),
             kept_for=kept_for,
         )
+
+    def saved_prefix(self, snapshot: Snapshot, state: bytearray) -> SavedPrefix:
+        """Return the prefix of a snapshot with these KV cells."""
+        return snapshot.saved_prefix(state, self.engine.min_restored(snapshot.num_computed))
 
 
 class _LoadedSnapshot(NamedTuple):
@@ -117,7 +121,7 @@ class SnapshotIO:
         """Restore the cells in the engine, whose free memory may have shrunk since the read
         began."""
         engine, snapshot = self._served.engine, loaded.snapshot
-        if engine.restore(snapshot.saved_prefix(loaded.state)):
+        if engine.restore(self._served.saved_prefix(snapshot, loaded.state)):
             return snapshot
         return _too_large(snapshot, engine.restore_bytes)
 

@@ -41,15 +41,8 @@ from inference_svc.llama.sampling.candidate_selection import LARGE_VOCABULARY
 from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
-from inference_svc.llama.state_convert import (
-    HEAD_BYTES,
-    LENGTHS_BYTES,
-    StateMismatch,
-    cache_lengths,
-    convert_state,
-    window_length,
-    write_lengths,
-)
+from inference_svc.llama.sequence_memory import SequenceMemory
+from inference_svc.llama.state_convert import StateMismatch, convert_state
 from inference_svc.llama.token_vectors import TokenVectors
 from inference_svc.llama.vocabulary import Vocabulary, grammar_tokenizer
 from inference_svc.llama.weights import ModelLoadError, load_model
@@ -100,7 +93,8 @@ class LlamaBackend:
         self._model = load_model(settings.path, settings.placement, on_progress)
         self.cell_format = cell_format(settings.attention)
         self._context = self._create_context(settings)
-        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._memory = SequenceMemory(self._model, self._context, self.architecture)
+        self.can_trim = self._memory.can_trim
         self._logit_scale = settings.logit_scale
         self._adapters = LlamaAdapters(self._model, self._context)
         self._token_vectors: TokenVectors | None = None
@@ -115,11 +109,6 @@ class LlamaBackend:
         self._row_type = ctypes.c_float * self._n_vocab
         self._row_sampler = RowSampler(self._n_vocab, settings.sampling_threads)
         self._guides = GrammarGuides(lambda: grammar_tokenizer(self.vocabulary), self._n_vocab)
-        # If false, slots are not copied by llama.cpp: its copy of a recurrent state is shared.
-        self.can_trim = not (
-            llama_cpp.llama_model_is_recurrent(self._model)
-            or llama_cpp.llama_model_is_hybrid(self._model)
-        )
         self.limits = NativeLimits(
             batch_tokens=settings.batch_tokens,
             output_rows=settings.output_rows,
@@ -245,14 +234,15 @@ class LlamaBackend:
             self._grids.add(batch)
 
     def _drop_grids(self, batch: TokenBatch) -> None:
-        """After a failed decode, remove the cells of its pictures: since they all have one
-        position, those of this batch cannot be distinguished from earlier ones."""
+        """After a failed decode, remove the cells of its pictures, or all if the model cannot:
+        since they all have one position, those of this batch cannot be distinguished from earlier
+        ones."""
+        if self._grids is None:
+            return
         for row in batch.vector_rows:
-            if self._grids is not None and any(span.grid is not None for span in row.spans):
-                first = row.spans[0].start
-                position = self._grids.position(row.slot, first)
-                llama_cpp.llama_memory_seq_rm(self._memory, row.slot, position or -1, -1)
-                self._cut(row.slot, first)
+            has_grid = any(span.grid is not None for span in row.spans)
+            if has_grid and not self.trim(row.slot, row.spans[0].start):
+                self.trim(row.slot, 0)
 
     def encode(self, sources: Sequence[Source]) -> None:
         """Compute sources in one call. Raises `DecodeError`.
@@ -314,10 +304,9 @@ class LlamaBackend:
             chunks = self._chunks(source) if whole else self._grids.within(source, tokens)
             self._grids.put(target, chunks)
         if self.limits.cells is None:
-            llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, -1)
+            self._memory.copy(source, target, -1)
             return
-        end = self._position(source, tokens)
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, 0, end)
+        self._memory.copy(source, target, self._position(source, tokens))
         self._ref_counts.share(source, target, tokens)
 
     @property
@@ -335,36 +324,14 @@ class LlamaBackend:
 
     def state_bytes(self, slot: int) -> int:
         """Size of the state that `save` would return."""
-        size = self._native_bytes(slot) + LENGTHS_BYTES
+        size = self._memory.state_bytes(slot)
         return size + (tail_bytes(self._chunks(slot)) if self._grids is not None else 0)
-
-    def _native_bytes(self, slot: int, flags: int = 0) -> int:
-        return int(llama_cpp.llama_state_seq_get_size_ext(self._context, slot, flags))
 
     def save(self, slot: int) -> bytearray:
         """Serialize the cells of a slot, for a context with any number of slots."""
-        state = self._save_cells(slot)
+        state = self._memory.save(slot)
         if self._grids is not None:
             append_chunks(state, self._chunks(slot))
-        return state
-
-    def _save_cells(self, slot: int) -> bytearray:
-        size = self._native_bytes(slot)
-        state = bytearray(size + LENGTHS_BYTES)
-        view = (ctypes.c_uint8 * size).from_buffer(state)
-        llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
-        partial = self._native_bytes(slot, llama_cpp.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
-        is_hybrid = llama_cpp.llama_model_is_hybrid(self._model)
-        lengths = cache_lengths(
-            size,
-            partial,
-            recurrent=llama_cpp.llama_model_is_recurrent(self._model),
-            hybrid=is_hybrid,
-        )
-        if is_hybrid and llama_cpp.llama_model_n_swa(self._model):
-            second = window_length(state, HEAD_BYTES + lengths.first)
-            lengths = lengths._replace(second=second)
-        write_lengths(state, lengths)
         return state
 
     def _chunks(self, slot: int) -> Chunks:
@@ -382,8 +349,7 @@ class LlamaBackend:
             log.warning("cannot restore a saved state: %s", problem)
             return False
         self.trim(slot, 0)
-        view = (ctypes.c_uint8 * size).from_buffer(converted)
-        if size != int(llama_cpp.llama_state_seq_set_data(self._context, view, size, slot)):
+        if not self._memory.restore(slot, converted, size):
             return False
         if self._grids is not None:
             self._grids.put(slot, chunks)
@@ -398,14 +364,22 @@ class LlamaBackend:
         return self._guides.new(constraint)
 
     def trim(self, slot: int, length: int) -> bool:
-        """Remove all but the first `length` tokens of a slot; False if the model cannot."""
+        """Remove all but the first `length` tokens of a slot; False if what is left would lack
+        something that the next token depends on."""
         if self._grids is not None and self._grids.is_inside(slot, length):
             return False
-        first = self._position(slot, length) or -1
-        is_trimmed = bool(llama_cpp.llama_memory_seq_rm(self._memory, slot, first, -1))
+        is_trimmed = self._memory.cut(slot, self._position(slot, length))
         if is_trimmed:
             self._cut(slot, length)
         return is_trimmed
+
+    def can_trim_to(self, slot: int, length: int) -> bool:
+        """Whether `trim` would return True, for a length that is not inside a picture."""
+        return length == 0 or self._memory.can_cut(slot, self._position(slot, length))
+
+    def min_restored(self, tokens: int) -> int:
+        """The fewest tokens, besides none, to which a restored state of this many can be cut."""
+        return self._memory.min_restored(tokens)
 
     def _position(self, slot: int, cell: int) -> int:
         """The position of a cell, or of the one after the last one."""
@@ -420,12 +394,8 @@ class LlamaBackend:
 
     def slot_length(self, slot: int) -> int:
         """Number of tokens in a slot."""
-        length = int(llama_cpp.llama_memory_seq_pos_max(self._memory, slot)) + 1
+        length = self._memory.last(slot) + 1
         return length if self._grids is None else self._grids.num_cells(slot, length)
-
-    def reusable_from(self, slot: int) -> int:
-        """The first cached position; 0 in an empty slot."""
-        return max(int(llama_cpp.llama_memory_seq_pos_min(self._memory, slot)), 0)
 
     def piece(self, token: int, *, special: bool) -> bytes:
         """The bytes of a token; empty for a control token unless `special`."""

@@ -32,8 +32,10 @@ class RestoreTarget(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A saved sequence without its KV cells. The first `num_computed` tokens have cells, which take
-    `state_bytes`; `key` is the cache key (tenant), `created_at` is Unix time in seconds. `kept_for`
-    is the id of the stored object, for a prefix of the disk prefix cache."""
+    `state_bytes`. `whole`, whether there is a length to which they cannot be truncated, is written
+    but not used: earlier releases ignored sliding windows. `key` is the cache key (tenant),
+    `created_at` is Unix time in seconds. `kept_for` is the id of the stored object, for a prefix of
+    the disk prefix cache."""
 
     snapshot_id: str
     created_at: float
@@ -46,13 +48,13 @@ class Snapshot:
     state_bytes: int
     kept_for: str = ""
 
-    def saved_prefix(self, state: bytearray) -> SavedPrefix:
-        """Return the prefix with these KV cells."""
+    def saved_prefix(self, state: bytearray, min_tokens: int) -> SavedPrefix:
+        """Return the prefix with these KV cells, which serves `min_tokens` or more of them."""
         return SavedPrefix(
             self.key,
             self.origin.tokens[: self.num_computed],
             state,
-            self.whole,
+            min_tokens,
             self.origin,
             self.snapshot_id,
             self.kept_for,

@@ -172,6 +172,11 @@ class FakeBackend:
     `fails` returns the error code of a batch, 0 for success. `builds_after` is the number of waits
     until a guide is built. `end_after` and `repeats` are parameters of `next_token`. If
     `refuses_states` is set, `restore` fails.
+
+    With a `window`, each token depends on the last `window` ones, itself included, in a second
+    cache. As in llama.cpp, a batch may overwrite what no token after those of earlier batches
+    depends on (here in every other slot), and states have only what their last token depends on. A
+    decode that lacks cells fails the test.
     """
 
     def __init__(
@@ -183,6 +188,7 @@ class FakeBackend:
         fails: Callable[[TokenBatch], int] = lambda _: 0,
         builds_after: int = 0,
         repeats: bool = False,
+        window: int | None = None,
     ) -> None:
         self.limits = limits or NativeLimits(64, 4, 4, 128, VOCABULARY_SIZE)
         self.can_trim = can_trim
@@ -190,6 +196,8 @@ class FakeBackend:
         self.refuses_states = False
         self._cells = [array("i", bytes(4 * self.limits.slot_tokens)) for _ in self._all_slots]
         self._lengths = [0 for _ in self._all_slots]
+        self._window = window
+        self._firsts = [0 for _ in self._all_slots]  # of the cells in the window's cache
         self._queued: list[tuple[int, int]] = []
         self._ref_counts = CellRefCounts(self.limits.slots)
         self.batches: list[TokenBatch] = []
@@ -214,6 +222,7 @@ class FakeBackend:
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the length now and the cells with the next decode; both now if slots share cells."""
         self.num_copies += 1
+        self._firsts[target] = self._firsts[source]
         if self.limits.cells is None:
             self._lengths[target] = self._lengths[source]
             self._queued.append((source, target))
@@ -237,21 +246,25 @@ class FakeBackend:
         return self.limits.cells is not None and self.used_cells + tokens > self.limits.cells
 
     def state_bytes(self, slot: int) -> int:
-        """Four bytes per cell."""
-        return 4 * self._lengths[slot]
+        """Four bytes per cell, and four for the start of a window."""
+        return 4 * (self._lengths[slot] + (self._window is not None))
 
     def save(self, slot: int) -> bytearray:
-        """Return the current cells, without queued copies."""
-        return bytearray(self._cells[slot][: self._lengths[slot]].tobytes())
+        """Return the current cells, without queued copies, after the start of a window."""
+        state = self._cells[slot][: self._lengths[slot]]
+        if self._window is not None:
+            state.insert(0, max(self._firsts[slot], self._window_start(len(state) - 1)))
+        return bytearray(state.tobytes())
 
     def restore(self, slot: int, state: bytearray) -> bool:
         """Restore the cells now; queued copies overwrite them. False if refused or out of cells."""
         tokens = array("i", bytes(state))
+        first = 0 if self._window is None else tokens.pop(0)
         self.trim(slot, 0)
         if self.refuses_states or self._lacks_cells(len(tokens)):
             return False
         self._cells[slot][: len(tokens)] = tokens
-        self._lengths[slot] = len(tokens)
+        self._lengths[slot], self._firsts[slot] = len(tokens), first
         return True
 
     def load_adapter(self, digest: str, path: Path) -> None:
@@ -313,6 +326,12 @@ class FakeBackend:
 
     def _apply(self, batch: TokenBatch, count: int) -> "list[array[int]]":
         rows = []
+        for slot in set(batch.slots[:count].tolist()):
+            length = self._lengths[slot]
+            if self._firsts[slot] > self._window_start(length):
+                raise AssertionError(f"slot {slot} lacks the window of its token {length}")
+            if slot % 2:
+                self._firsts[slot] = self._window_start(length)
         for i in range(count):
             slot = int(batch.slots[i])
             length = self._lengths[slot]
@@ -370,20 +389,34 @@ class FakeBackend:
         return guide
 
     def trim(self, slot: int, length: int) -> bool:
-        """Truncate a slot to `length`. False if the backend can only clear slots."""
-        if length and length < self._lengths[slot] and not self.can_trim:
+        """Truncate a slot to `length`. False if the backend can only clear slots, or if its window
+        has moved past the length."""
+        if not self.can_trim_to(slot, length):
             return False
         self._lengths[slot] = min(self._lengths[slot], length)
+        if not self._lengths[slot]:
+            self._firsts[slot] = 0
         self._ref_counts.cut(slot, length)
         return True
+
+    def can_trim_to(self, slot: int, length: int) -> bool:
+        """Whether the next token has its window, and the backend can drop the others."""
+        if not length or length >= self._lengths[slot]:
+            return True
+        return self.can_trim and self._firsts[slot] <= self._window_start(length)
+
+    def min_restored(self, tokens: int) -> int:
+        """As many tokens as have the first cell of the window in their own."""
+        if not self.can_trim:
+            return tokens
+        return tokens - 1 if self._window_start(tokens - 1) else 0
+
+    def _window_start(self, position: int) -> int:
+        return 0 if self._window is None else max(position - self._window + 1, 0)
 
     def slot_length(self, slot: int) -> int:
         """The number of cells in a slot."""
         return self._lengths[slot]
-
-    def reusable_from(self, slot: int) -> int:
-        """The first reusable position: 0, since there is no sliding window."""
-        return 0
 
     def piece(self, token: int, *, special: bool) -> bytes:
         """The byte, or the text of the end token."""

@@ -71,13 +71,12 @@ def write_and_read(prefix: SavedPrefix, snapshot_id: str = SNAPSHOT_ID) -> Saved
         FINGERPRINT,
         prefix.key,
         len(prefix.tokens),
-        prefix.whole,
+        prefix.min_tokens > 0,
         prefix.origin,
         len(prefix.state),
     )
     copy, state = read(make_snapshot_file(snapshot, bytes(prefix.state)), snapshot_id)
-    tokens = copy.origin.tokens[: copy.num_computed]
-    return SavedPrefix(copy.key, tokens, bytearray(state), copy.whole, copy.origin, snapshot_id)
+    return copy.saved_prefix(bytearray(state), prefix.min_tokens)
 
 
 def saved_output(prefix: SavedPrefix) -> Sequence[int]:

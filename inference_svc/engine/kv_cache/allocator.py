@@ -139,10 +139,13 @@ class SlotAllocator:
     def swap_out(self, sequence: Sequence) -> bool:
         """Copy the cells of a running sequence to memory.
 
-        Returns False, without any effect, if there is no space or a pending copy needs the slot.
+        Returns False, without any effect, if there is no space, a pending copy needs the slot or
+        its cells are not those of its tokens.
         """
         slot = sequence.slot
         if slot is None or not self._is_settled(slot):
+            return False
+        if not self._cut_to_tokens(slot):
             return False
         if not self._prefix_cache.reserve(self._backend.state_bytes(slot.index)):
             return False
@@ -157,7 +160,7 @@ class SlotAllocator:
             return None
         slot, prefix = sequence.slot, sequence.saved_prefix
         if slot is not None and slot.tokens and self._is_readable(slot):
-            prefix = self._save(slot)
+            prefix = self._save(slot) if self._cut_to_tokens(slot) else None
         if prefix is None:
             return None
         return replace(
@@ -227,7 +230,7 @@ class SlotAllocator:
     def _shared(self, slot: Slot, sequence: Sequence) -> int:
         limit = len(sequence.tokens) - 1
         count = sequence.whole_prefix(common_prefix(slot.tokens, sequence.tokens, limit=limit))
-        return 0 if count < len(slot.tokens) and not self._can_truncate(slot) else count
+        return count if self._backend.can_trim_to(slot.index, count) else 0
 
     def _num_in_memory(self, slot: Slot) -> int:
         """How many tokens of a slot are in memory already; 0 if a stored object needs all of them.
@@ -237,9 +240,6 @@ class SlotAllocator:
         limit = len(slot.tokens)
         count = self._prefix_cache.find(slot.tokens, slot.key, limit=limit)[1]
         return 0 if slot.kept_for and count < limit else count
-
-    def _can_truncate(self, slot: Slot) -> bool:
-        return self._backend.can_trim and self._backend.reusable_from(slot.index) == 0
 
     def _reuse_value(self, prefix: Prefix) -> _ReuseValue:
         """The value by which prefixes are compared: tokens, then whether the slot is idle.
@@ -285,13 +285,16 @@ class SlotAllocator:
         if entry is not None and shared >= MIN_SAVED_TOKENS:
             self._prefix_cache.touch(entry)
 
+    def _cut_to_tokens(self, slot: Slot) -> bool:
+        """Remove the cells of rejected draft tokens, if the sequence ended within a step."""
+        length = len(slot.tokens)
+        is_longer = self._backend.slot_length(slot.index) > length
+        return not is_longer or self._backend.trim(slot.index, length)
+
     def _save(self, slot: Slot) -> SavedPrefix:
-        if self._backend.slot_length(slot.index) > len(slot.tokens):
-            # The sequence ended within a step, with cells of rejected draft tokens.
-            self._backend.trim(slot.index, len(slot.tokens))
-        whole = not self._can_truncate(slot)
-        state = self._copier.save(slot.index)
-        return SavedPrefix(slot.key, slot.tokens[:], state, whole, kept_for=slot.kept_for)
+        state, tokens = self._copier.save(slot.index), slot.tokens[:]
+        min_tokens = self._backend.min_restored(len(tokens))
+        return SavedPrefix(slot.key, tokens, state, min_tokens, kept_for=slot.kept_for)
 
     def _fill(self, slot: Slot, prefix: Prefix) -> Prefix:
         """Copy or restore a prefix into a slot. Returns NO_PREFIX if that is impossible."""

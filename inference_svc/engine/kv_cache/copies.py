@@ -129,19 +129,22 @@ class CacheCopier:
         return False
 
     def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first `tokens` cells of `source` to `target`, by the cheaper method. Raises
-        `CopyOrderError`."""
+        """Copy the first `tokens` cells of `source` to `target`, by the cheaper method that keeps
+        all of them. Raises `CopyOrderError`."""
         if source == target or not self.is_settled(target):
             raise CopyOrderError(
                 f"cannot copy to slot {target}: it is the source, or a copy from or to it is queued"
             )
         if not self.is_readable(source):
             raise CopyOrderError(f"cannot copy from slot {source}: a copy to it is queued")
-        if not (self.prefers_state(tokens) and self.restore(target, self.save(source))):
+        length = self._backend.slot_length(source)
+        by_state = self.prefers_state(tokens) and self._backend.min_restored(length) <= tokens
+        if not (by_state and self.restore(target, self.save(source))):
             self._backend.copy(source, target, tokens)
             if self._backend.limits.cells is None:
                 self._queued.append((source, target))
-        self._backend.trim(target, tokens)
+        if not self._backend.trim(target, tokens):
+            raise CopyOrderError(f"slot {source} cannot be copied as {tokens} of {length} tokens")
 
     def decode(self, batch: TokenBatch) -> None:
         """Run the queued copies and compute a batch. Raises `DecodeError`."""

@@ -32,6 +32,8 @@ def check_integrity(
             raise IntegrityError(
                 f"slot {slot.index} has {native} cells for {len(slot.tokens)} tokens"
             )
+        if not backend.can_trim_to(slot.index, native):
+            raise IntegrityError(f"slot {slot.index} lacks cells that its next token depends on")
     if backend.limits.cells is not None and backend.used_cells > backend.limits.cells:
         raise IntegrityError(f"{backend.used_cells} of {backend.limits.cells} cells are in use")
     for sequence in running.values():

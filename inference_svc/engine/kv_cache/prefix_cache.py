@@ -168,7 +168,7 @@ def _replaces(entry: SavedPrefix, old: SavedPrefix) -> bool:
         return True
     length = len(old.tokens)
     continues = old.shared(entry.tokens, entry.key, limit=length) == length
-    return continues and not entry.whole and old.origin is None
+    return continues and entry.min_tokens <= length and old.origin is None
 
 
 def _name(entry: SavedPrefix) -> tuple[object, ...] | None:

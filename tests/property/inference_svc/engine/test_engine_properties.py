@@ -68,6 +68,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     failing=st.sets(st.integers(0, 60), max_size=6),
     code=st.sampled_from([1, -1, -2]),
     can_trim=st.booleans(),
+    window=st.sampled_from([None, None, 8, 40]),
     filling=st.booleans(),
     saved_bytes=st.sampled_from([0, 400, 10**6]),
     stream_s=st.sampled_from([0.0, 20.0, 1e9]),
@@ -78,6 +79,7 @@ def test_sequences_do_not_affect_each_other(
     failing: set[int],
     code: int,
     can_trim: bool,
+    window: int | None,
     filling: bool,
     saved_bytes: int,
     stream_s: float,
@@ -87,7 +89,7 @@ def test_sequences_do_not_affect_each_other(
     are the log probabilities of prompt tokens."""
     fails = fail_joint_batches(failing if can_trim else (), code)
     limits = NativeLimits(24, 3, 3, 80, VOCABULARY_SIZE, cells=cells)
-    backend = FakeBackend(limits, end_after=20, can_trim=can_trim, fails=fails)
+    backend = FakeBackend(limits, end_after=20, can_trim=can_trim, fails=fails, window=window)
     times = {1: 10.0, 2: 10.5, 3: 11.0} if filling and can_trim else {}
     bench = EngineBench(
         backend,

@@ -75,6 +75,7 @@ def _parts(plan: dict[str, Any], chunks: dict[str, Chunk]) -> list[Part]:
     failing=st.sets(st.integers(0, 60), max_size=6),
     code=st.sampled_from([1, -1, -2]),
     can_trim=st.booleans(),
+    window=st.sampled_from([None, None, 8, 40]),
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 50.0, 1e9]),
     cells=st.sampled_from([None, None, 300, 480]),
@@ -87,6 +88,7 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
     failing: set[int],
     code: int,
     can_trim: bool,
+    window: int | None,
     saved_bytes: int,
     stream_s: float,
     cells: int | None,
@@ -99,7 +101,7 @@ def test_sequences_with_chunks_emit_the_same_tokens_as_alone(
         48, SLOTS, SLOTS, 300, VOCABULARY_SIZE, cells=cells, vector_width=1, mixes_vectors=mixes
     )
     bench = EngineBench(
-        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
+        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails, window=window),
         chunk_cap=chunk_cap,
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
         saved_bytes=saved_bytes,

@@ -60,6 +60,7 @@ def _submit(bench: EngineBench, i: int, plan: dict[str, Any]) -> None:
     failing=st.sets(st.integers(0, 60), max_size=6),
     code=st.sampled_from([1, -1, -2]),
     can_trim=st.booleans(),
+    window=st.sampled_from([None, None, 8, 40]),
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 50.0, 1e9]),
     step_s=st.sampled_from([0.0, 0.1, 10.0]),
@@ -70,6 +71,7 @@ def test_sharing_never_mixes_sequences(
     failing: set[int],
     code: int,
     can_trim: bool,
+    window: int | None,
     saved_bytes: int,
     stream_s: float,
     step_s: float,
@@ -79,7 +81,7 @@ def test_sharing_never_mixes_sequences(
     fails = fail_joint_batches(failing if can_trim else (), code)
     limits = NativeLimits(48, SLOTS, SLOTS, 160, VOCABULARY_SIZE, cells=cells)
     bench = EngineBench(
-        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails),
+        FakeBackend(limits, end_after=NEVER, can_trim=can_trim, fails=fails, window=window),
         chunk_cap=32,
         copy_costs=CopyCosts(stream_s, 0.0, 1.0),
         saved_bytes=saved_bytes,
@@ -92,6 +94,50 @@ def test_sharing_never_mixes_sequences(
         lambda _, plan: expected_tokens(_prompt(plan), plan["max_tokens"], end_after=NEVER),
     )
     _check_keys(bench, plans)
+
+
+_conversations = st.fixed_dictionaries(
+    {
+        "base": st.just(0),
+        "cut": st.sampled_from([20, 50, 70, 90, 110, 120]),
+        "own": st.lists(st.integers(97, 99), min_size=1, max_size=4),
+        "max_tokens": st.integers(1, 30),
+        "priority": st.sampled_from([1, 1, 3]),
+        "key": st.just(b"a"),
+        "reuse": st.just(True),
+        "at": st.integers(0, 12),
+        "cancel_after": st.none(),
+        "pause_after": st.none(),
+    }
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    plans=st.lists(_conversations, min_size=4, max_size=10),
+    window=st.sampled_from([8, 40]),
+    saved_bytes=st.sampled_from([0, 1200, 10**6]),
+    stream_s=st.sampled_from([0.0, 1e9]),
+    cells=st.sampled_from([None, None, 480]),
+)
+def test_no_prefix_is_reused_without_its_window(
+    plans: list[dict[str, Any]], window: int, saved_bytes: int, stream_s: float, cells: int | None
+) -> None:
+    """From no slot and no state, whole or in part: a decode that lacks cells fails here."""
+    limits = NativeLimits(128, SLOTS, SLOTS, 160, VOCABULARY_SIZE, cells=cells)
+    bench = EngineBench(
+        FakeBackend(limits, end_after=NEVER, window=window),
+        chunk_cap=128,
+        copy_costs=CopyCosts(stream_s, 0.0, 1.0),
+        saved_bytes=saved_bytes,
+        measured={1: 0.1, SLOTS: 0.3},
+    )
+    run_plans(bench, plans, _submit)
+    check_tokens(
+        bench,
+        plans,
+        lambda _, plan: expected_tokens(_prompt(plan), plan["max_tokens"], end_after=NEVER),
+    )
 
 
 def _check_keys(bench: EngineBench, plans: list[dict[str, Any]]) -> None:

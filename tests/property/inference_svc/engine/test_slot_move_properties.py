@@ -37,10 +37,12 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _bench(*, can_trim: bool = True, **options: Any) -> EngineBench:
+def _bench(*, can_trim: bool = True, window: int | None = None, **options: Any) -> EngineBench:
     limits = NativeLimits(48, SLOTS + 10, SLOTS, 160, VOCABULARY_SIZE)
     fails = options.pop("fails", lambda _: 0)
-    backend = FakeBackend(limits, end_after=100, can_trim=can_trim, repeats=True, fails=fails)
+    backend = FakeBackend(
+        limits, end_after=100, can_trim=can_trim, repeats=True, fails=fails, window=window
+    )
     bench = EngineBench(backend, chunk_cap=32, **options)
     bench.engine.adapters.load("a", Path("a.gguf"))
     return bench
@@ -76,6 +78,7 @@ def _tokens_alone(i: int, plan: dict[str, Any]) -> list[int]:
     code=st.sampled_from([1, -1, -2]),
     refused=st.sets(st.integers(0, 40), max_size=8),
     can_trim=st.booleans(),
+    window=st.sampled_from([None, None, 8, 40]),
     saved_bytes=st.sampled_from([0, 1200, 10**6]),
     stream_s=st.sampled_from([0.0, 20.0, 1e9]),
 )
@@ -85,12 +88,14 @@ def test_moves_change_no_tokens(
     code: int,
     refused: set[int],
     can_trim: bool,
+    window: int | None,
     saved_bytes: int,
     stream_s: float,
 ) -> None:
     """Every sequence emits the tokens that it emits alone."""
     bench = _bench(
         can_trim=can_trim,
+        window=window,
         fails=fail_joint_batches(failing if can_trim else (), code),
         step_times=TIMES,
         saved_bytes=saved_bytes,

@@ -47,7 +47,8 @@ _arrivals = st.fixed_dictionaries(
 def _bench(*, spare: int, repeats: bool, **options: Any) -> EngineBench:
     limits = NativeLimits(40, SLOTS + spare, SLOTS, 90, VOCABULARY_SIZE)
     fails = options.pop("fails", lambda _: 0)
-    backend = FakeBackend(limits, end_after=60, repeats=repeats, fails=fails)
+    window = options.pop("window", None)
+    backend = FakeBackend(limits, end_after=60, repeats=repeats, fails=fails, window=window)
     return EngineBench(backend, chunk_cap=8, **options)
 
 
@@ -77,6 +78,7 @@ def _run_alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
     repeats=st.booleans(),
     spare=st.sampled_from([1, 8, 32]),
     saved_bytes=st.sampled_from([0, 10**6]),
+    window=st.sampled_from([None, None, 8]),
     token_times=st.sampled_from([{}, {1: 1.0, 4: 1.0, 32: 3.0}]),
 )
 def test_drafts_change_no_output(
@@ -86,6 +88,7 @@ def test_drafts_change_no_output(
     repeats: bool,
     spare: int,
     saved_bytes: int,
+    window: int | None,
     token_times: dict[int, float],
 ) -> None:
     """Every sequence has the output and the end that it has alone without drafts, or a prefix of
@@ -95,6 +98,7 @@ def test_drafts_change_no_output(
         repeats=repeats,
         fails=fail_joint_batches(failing, code),
         saved_bytes=saved_bytes,
+        window=window,
         measured={1: 1.0},
         token_times=token_times,
     )

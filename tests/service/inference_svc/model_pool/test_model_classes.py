@@ -132,6 +132,23 @@ def test_a_prefix_is_restored_from_memory(backend: LlamaBackend) -> None:
     assert output_tokens(events, 9) == _tokens_alone(backend, prompt)
 
 
+def test_a_part_of_a_restored_prefix_is_not_reused(backend: LlamaBackend) -> None:
+    """A restored window has only the cells of its last token. Neither the state in memory nor the
+    slot that it was restored into serves an earlier one."""
+    prompts = [[*SYSTEM[:60], 7, 8, i] for i in (9, 10)]
+    expected = [_tokens_alone(backend, prompt) for prompt in prompts]
+    engine = _engine(backend)
+    output = output_tokens(run_engine(engine, _request(0, SYSTEM)))
+    run_engine(engine, *(_request(i, [9 + i, *SYSTEM]) for i in range(1, SLOTS + 1)))
+    first = run_engine(engine, _request(8, prompts[0]))
+    restored = run_engine(engine, _request(9, [*SYSTEM, *output, 7]))
+    second = run_engine(engine, _request(10, prompts[1]))
+
+    assert _started_event(first, 8).cached_tokens == _started_event(second, 10).cached_tokens == 0
+    assert _started_event(restored, 9).source is CacheSource.MEMORY
+    assert [output_tokens(first, 8), output_tokens(second, 10)] == expected
+
+
 def test_a_preempted_sequence_resumes_with_the_same_output(backend: LlamaBackend) -> None:
     """One of three batch sequences is preempted; each has the tokens that it has alone."""
     prompts = {i: [9 + i, *SYSTEM] for i in range(SLOTS)}

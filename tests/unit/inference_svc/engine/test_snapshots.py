@@ -14,7 +14,7 @@ from inference_svc.engine.sampling_params import Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from svc_kit.errors import InvalidField, SnapshotNotFound
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend, FakeSampler
-from tests.support.sequences import EngineBench, make_request
+from tests.support.sequences import EngineBench, expected_tokens, make_request
 from tests.support.snapshots import SNAPSHOT_ID, save_prefix, saved_output, write_and_read
 
 PROMPT = array("i", [65 + i % 26 for i in range(40)])
@@ -22,9 +22,9 @@ ROOM = 10**6
 NEVER = 10**6
 
 
-def _bench(slots: int = 2, *, saved_bytes: int = ROOM, can_trim: bool = True) -> EngineBench:
+def _bench(slots: int = 2, *, saved_bytes: int = ROOM, **options: Any) -> EngineBench:
     limits = NativeLimits(16, slots, slots, 256, VOCABULARY_SIZE)
-    backend = FakeBackend(limits, end_after=NEVER, can_trim=can_trim)
+    backend = FakeBackend(limits, end_after=NEVER, **options)
     return EngineBench(backend, saved_bytes=saved_bytes)
 
 
@@ -52,6 +52,10 @@ def _whole(**changes: Any) -> list[int]:
     return bench.tokens(0)
 
 
+def _adapt(prefix: SavedPrefix, bench: EngineBench) -> SavedPrefix:
+    return replace(prefix, min_tokens=bench.engine.min_restored(len(prefix.tokens)))
+
+
 def _resume(bench: EngineBench, prefix: SavedPrefix, i: int = 7, **changes: Any) -> list[Started]:
     bench.submit(_ask(i, resumed=array("i", saved_output(prefix)), **changes))
     bench.run()
@@ -64,7 +68,7 @@ def test_another_engine_continues_a_snapshot(steps: int, can_trim: bool) -> None
     """It computes one token more than the snapshot has."""
     prefix = _snapshot(steps)
     other = _bench(5, can_trim=can_trim)
-    assert other.engine.restore(replace(prefix, whole=not can_trim))
+    assert other.engine.restore(_adapt(prefix, other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
@@ -171,11 +175,27 @@ def test_a_state_of_another_length_is_truncated_or_recomputed(cells: int, can_tr
     prefix = _snapshot()
     state = (prefix.state + bytes(4))[: len(prefix.state) + 4 * cells]
     other = _bench(can_trim=can_trim)
-    other.engine.restore(replace(prefix, state=state, whole=not can_trim))
+    other.engine.restore(_adapt(replace(prefix, state=state), other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens > 0) == (can_trim and cells > 0)
     assert [*saved_output(prefix), *other.tokens(7)] == _whole()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_snapshot_without_the_window_of_a_prompt_is_not_used(knows: bool) -> None:
+    """Even if the engine learns of it only when it has restored it."""
+    bench, other = _bench(window=8), _bench(window=8)
+    bench.submit(_ask())
+    prefix = write_and_read(save_prefix(_stepped(bench, 8).engine, "r0"))
+    assert prefix.min_tokens == len(prefix.tokens) - 1
+    assert other.engine.restore(prefix if knows else replace(prefix, min_tokens=0))
+    prompt = [*PROMPT[:-4], 1, 2]
+    other.submit(make_request(7, prompt))
+    other.run()
+
+    assert other.started(7).cached_tokens == 0
+    assert other.tokens(7) == expected_tokens(prompt, 8)
 
 
 @pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])

@@ -366,6 +366,55 @@ def test_a_running_recurrent_state_is_copied_whole_or_not_at_all() -> None:
     assert bench.tokens(2) == expected_tokens([*SYSTEM, *generated, 2, 3], 4)
 
 
+@pytest.mark.parametrize("costs", [CopyCosts(), CopyCosts(stream_s=1e9)], ids=["stream", "state"])
+@pytest.mark.parametrize("kept", [30, 75, 80])
+def test_a_part_of_a_running_sequence_is_copied_with_its_window(
+    costs: CopyCosts, kept: int
+) -> None:
+    """As a stream where the state has only a later window; both outputs are correct."""
+    backend = FakeBackend(NativeLimits(256, 4, 4, 256, VOCABULARY_SIZE), window=16)
+    bench = EngineBench(backend, chunk_cap=256, copy_costs=costs)
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=12))
+    bench.step()
+    bench.submit(make_request(1, prompt=[*SYSTEM[:kept], 1, 2], max_tokens=12))
+    bench.run()
+
+    assert bench.started(1) == Started(1, 1, kept, CacheSource.LIVE)
+    assert bench.tokens(0) == expected_tokens(SYSTEM, 12)
+    assert bench.tokens(1) == expected_tokens([*SYSTEM[:kept], 1, 2], 12)
+
+
+@pytest.mark.parametrize(("kept", "cached"), [(30, 0), (79, 0), (80, 80), (81, 81)])
+def test_a_saved_state_is_cut_no_further_than_its_window(kept: int, cached: int) -> None:
+    """It has the window of its last token, which the token before it needs as well."""
+    backend = FakeBackend(NativeLimits(256, 1, 1, 256, VOCABULARY_SIZE), window=16)
+    bench = EngineBench(backend, chunk_cap=256, saved_bytes=10**6)
+    bench.submit(make_request(0, prompt=SYSTEM, max_tokens=2))
+    bench.run()
+    bench.submit(make_request(1, prompt=[97] * 80, max_tokens=2))
+    bench.run()
+    prompt = [*[*SYSTEM, *bench.tokens(0)][:kept], 1, 2]
+    bench.submit(make_request(2, prompt=prompt, max_tokens=4))
+    bench.run()
+
+    assert bench.started(2).cached_tokens == cached
+    assert bench.tokens(2) == expected_tokens(prompt, 4)
+
+
+def test_a_slot_is_cut_no_further_than_a_window_that_has_moved() -> None:
+    """Nothing else remembers the tokens, which are computed again."""
+    backend = FakeBackend(NativeLimits(256, 2, 2, 256, VOCABULARY_SIZE), window=16)
+    bench = EngineBench(backend, chunk_cap=256)
+    bench.submit(*(make_request(i, prompt=[97 + i, *SYSTEM], max_tokens=4) for i in range(2)))
+    bench.run()
+    bench.submit(*(make_request(2 + i, prompt=[97 + i, *SYSTEM[:60], 1]) for i in range(2)))
+    bench.run()
+
+    assert [bench.started(i).cached_tokens for i in (2, 3)] == [61, 0]  # windows of slot 1 move
+    for i in range(2):
+        assert bench.tokens(2 + i) == expected_tokens([97 + i, *SYSTEM[:60], 1], 8)
+
+
 def test_the_source_of_a_planned_copy_is_not_allocated() -> None:
     """The next sequence has the slot after the copy; both outputs are correct."""
     bench = _bench(2)

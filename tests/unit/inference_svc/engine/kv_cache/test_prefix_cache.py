@@ -2,14 +2,16 @@
 
 from array import array
 
+import pytest
+
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.saved_state import SavedPrefix
 
 
 def _entry(
-    tokens: list[int], size: int = 10, *, key: bytes = b"k", whole: bool = False
+    tokens: list[int], size: int = 10, *, key: bytes = b"k", min_tokens: int = 0
 ) -> SavedPrefix:
-    return SavedPrefix(key, array("i", tokens), bytearray(size), whole)
+    return SavedPrefix(key, array("i", tokens), bytearray(size), min_tokens)
 
 
 def test_the_longest_prefix_of_the_key_is_found() -> None:
@@ -23,13 +25,27 @@ def test_the_longest_prefix_of_the_key_is_found() -> None:
     assert saved.find(array("i", [1, 2, 3, 4, 5]), b"nobody", limit=4) == (None, 0)
 
 
-def test_a_whole_state_serves_only_prompts_that_continue_it() -> None:
-    """Recurrent states cannot be truncated."""
+@pytest.mark.parametrize("min_tokens", [2, 3])
+def test_a_state_serves_only_prompts_with_enough_of_its_tokens(min_tokens: int) -> None:
+    """Recurrent states cannot be truncated, those of sliding windows by one token."""
     saved = PrefixCache(100)
-    saved.put(_entry([1, 2, 3], whole=True))
+    saved.put(_entry([1, 2, 3], min_tokens=min_tokens))
 
-    assert saved.find(array("i", [1, 2, 9, 9]), b"k", limit=3)[1] == 0
+    assert saved.find(array("i", [1, 9, 9, 9]), b"k", limit=3)[1] == 0
+    assert saved.find(array("i", [1, 2, 9, 9]), b"k", limit=3)[1] == (2 if min_tokens == 2 else 0)
     assert saved.find(array("i", [1, 2, 3, 9]), b"k", limit=3)[1] == 3
+
+
+def test_a_longer_state_does_not_replace_what_it_cannot_serve() -> None:
+    """Both the start of a conversation and the rest of it stay reusable."""
+    saved = PrefixCache(100)
+    saved.put(_entry([1, 2], min_tokens=2))
+    saved.put(_entry([1, 2, 3, 4], min_tokens=3))
+    saved.put(_entry([1, 2, 3, 4], min_tokens=3))
+
+    assert len(saved) == 2
+    assert _gives(saved, [1, 2])
+    assert _gives(saved, [1, 2, 3, 4])
 
 
 def _gives(saved: PrefixCache, tokens: list[int]) -> bool:
