@@ -74,8 +74,12 @@ class ArgumentSyntax:
     brackets: bool = False
     """Objects and lists are written in this syntax, in brackets. Without it, and without `item`,
     they are JSON."""
+    key: str = r'[^<>"\n]+'
+    """What a key without quotes matches."""
     quotes_keys: bool = False
     """The keys of members of an argument are JSON strings, followed by a colon."""
+    quotes_other_keys: bool = False
+    """A key that does not match `key` is a JSON string."""
     sorts_keys: bool = False
     """Arguments are in alphabetical order."""
 

@@ -29,6 +29,7 @@ _ARGUMENTS = ArgumentSyntax(
     quotes=None,
     words={"true": "True", "false": "False", "null": "None"},
     brackets=True,
+    key=r"[\w.-]+",
 )
 SYNTAXES = tuple(
     ToolCallSyntax(

@@ -286,7 +286,10 @@ async def test_a_format_that_fails_its_job_is_invalid(kind: FailureKind) -> None
     ("schema", "keyword"),
     [
         ('{"patternProperties": {"^a": {"type": "integer"}}}', "patternProperties"),
-        ('{"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"type": "object"}]}}}', "anyOf"),
+        (
+            '{"$ref": "#/$defs/x", "$defs": {"x": {"dependentRequired": {"a": ["b"]}}}}',
+            "dependentRequired",
+        ),
     ],
 )
 async def test_a_keyword_that_tags_cannot_enforce_is_ignored_unless_its_tool_is_strict(
