@@ -29,7 +29,6 @@ from inference_svc.structured_output.texts import (
 _NO_JSON = r"~/\s*[\[{](?s:.*)/"
 _SINGLE_QUOTED = r"/'(\\['\\nrt]|[^'\\\x00-\x1f])*'/"
 _JSON_STRING = r'/"(\\["\\bfnrt]|[^"\\\x00-\x1f])*"/'
-_EXTRA_KEY = r"/[^<>\"\n:=,{}\[\]() $]+/"
 _JSON = ArgumentSyntax(begin="", key_end=": ", between=", ", quotes=None, quotes_keys=True)
 _MAX_DEPTH = 6
 _ANY_KIND = ("string", "number", "boolean", "null", "object", "array")
@@ -125,7 +124,7 @@ class ArgumentRules:
         is_plain = options[0].values is None and not options[0].combining
         return top if is_plain and not has_others else None
 
-    def _members(self, schema: dict[str, Any], at: _Place) -> str:
+    def _members(self, schema: dict[str, Any], at: _Place, *, needs_one: bool = False) -> str:
         """Add the members of an object in the order of the schema."""
         syntax = at.syntax
         known, needed = members(schema), required(schema)
@@ -141,8 +140,8 @@ class ArgumentRules:
         if extra is not False and (not known or "additionalProperties" in schema):
             inner = extra if isinstance(extra, dict) else {}
             items.append((partial(self._extra, keys, inner, at), "*"))
-        if syntax.between:
-            return self._separated(items, syntax.between)
+        if syntax.between or needs_one:
+            return self._separated(items, syntax.between, needs_one=needs_one)
         return self._rules.rule(" ".join(write("") + times for write, times in items))
 
     def _key(self, key: str, syntax: ArgumentSyntax) -> str | None:
@@ -156,11 +155,13 @@ class ArgumentRules:
         self._report(f"the member name {write_text(key)}")
         return None
 
-    def _separated(self, items: "list[tuple[_Write, str]]", between: str) -> str:
+    def _separated(
+        self, items: "list[tuple[_Write, str]]", between: str, *, needs_one: bool
+    ) -> str:
         """Add a sequence with separators. Each item has "", "?" or "*", as in a grammar."""
         later = [write(between) + times for write, times in items]
         num_optional = next((i for i, (_, times) in enumerate(items) if not times), len(items))
-        begins, more = ['""'], ""
+        begins, more = ([] if needs_one else ['""']), ""
         if num_optional < len(items):
             more = " ".join(later[num_optional:])
             begins = [" ".join([items[num_optional][0](""), *later[num_optional + 1 :]])]
@@ -170,7 +171,7 @@ class ArgumentRules:
             following = self._rules.rule(f"{later[number] if times == '*' else ''} {more}")
             begins.append(f"{write('')} {following}")
             more = f"{later[number]} {following}"
-        return self._rules.rule(" | ".join(begins))
+        return self._rules.rule(" | ".join(begins or ['"{}"']))
 
     def _member(self, written: str, key: str, schema: Any, at: _Place, before: str) -> str:
         return self._keyed(before + at.syntax.begin + written, key, schema, at)
@@ -182,7 +183,7 @@ class ArgumentRules:
         is_quoted = at.syntax.quotes_keys
         taken = "|".join(escape(write_text(key) if is_quoted else key) for key in keys)
         others = f" & ~/{taken}/" if keys else ""
-        body = f"{_JSON_STRING if is_quoted else _EXTRA_KEY}{others}"
+        body = f"{_JSON_STRING if is_quoted else f'/{at.syntax.extra_key}/'}{others}"
         name = self._rules.terminal(body)
         begin = self._marker(before + at.syntax.begin)
         return f"({begin} {name} {self._keyed('', '', schema, at)})"
@@ -330,10 +331,10 @@ class ArgumentRules:
         return f"({' | '.join([text, *map(write_text, words)])})" if words else text
 
     def _object(self, schema: dict[str, Any], at: _Place) -> str:
-        inside = self._members(schema, at)
         if at.syntax.item:
+            inside = self._members(schema, at, needs_one=True)
             return inside if required(schema) else f'({inside} | "{{}}")'
-        return f'"{{" {inside} "}}"'
+        return f'"{{" {self._members(schema, at)} "}}"'
 
     def _list(self, schema: dict[str, Any], at: _Place) -> str:
         least, most = schema.get("minItems", 0), schema.get("maxItems")

@@ -16,7 +16,8 @@ ANY_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 WHOLE_NUMBER = "-?(0|[1-9][0-9]*)"
 _PLAIN_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_NOT_READ = frozenset(("default", "examples", "description", "title", "$comment"))
+_NOT_READ = frozenset(("const", "enum", "default", "examples"))
+_DEFINITIONS = ("$defs", "definitions")
 _MAX_DIGITS = 15  # of a fraction that every double keeps
 _MAX_EXPONENT = 15
 _MAX_MULTIPLE = 65_535  # llguidance multiplies two of them in 32 bits
@@ -65,25 +66,37 @@ def is_number(value: Any) -> bool:
 
 
 def is_rounded(schema: Any) -> bool:
-    """Whether llguidance would write or compare a number of a schema inexactly."""
+    """Whether llguidance would write or compare a number of a schema inexactly. Definitions count if
+    there is a reference."""
     found: set[str] = set()
-    pending = [schema]
+    pending, definitions = [schema], list[Any]()
     while pending:
         value = pending.pop()
         if isinstance(value, list):
             pending += value
         elif isinstance(value, dict):
             for keyword, each in value.items():
-                if keyword in ("const", "enum"):
-                    found |= {_kind(number) for number in _numbers(each)}
-                elif keyword in _BOUNDS and isinstance(each, int | float | Decimal):
-                    found |= {_kind(each), "exclusive" if keyword.startswith("e") else ""}
-                elif keyword == "multipleOf" and is_number(each):
-                    found.add("" if _keeps_multiple(each) else "rounded")
-                elif keyword not in _NOT_READ and isinstance(each, dict | list):
-                    pending.append(each)
+                if keyword in _DEFINITIONS:
+                    definitions.append(each)
+                else:
+                    found.update(_traits(keyword, each))
+                    if isinstance(each, dict | list) and keyword not in _NOT_READ:
+                        pending.append(each)
+        if not pending and "reference" in found:
+            pending, definitions = definitions, []
     # It writes 0 for exclusiveMinimum 0 with a maximum of 0.5.
     return "rounded" in found or {"exclusive", "fraction"} <= found
+
+
+def _traits(keyword: str, value: Any) -> Iterable[str]:
+    if keyword in ("const", "enum"):
+        yield from map(_kind, _numbers(value))
+    elif keyword in _BOUNDS and isinstance(value, int | float | Decimal):
+        yield from (_kind(value), "exclusive" if keyword.startswith("e") else "")
+    elif keyword == "multipleOf" and is_number(value):
+        yield "" if _keeps_multiple(value) else "rounded"
+    elif keyword == "$ref":
+        yield "reference"
 
 
 def _numbers(value: Any) -> Iterable[Number]:

@@ -76,6 +76,8 @@ class ArgumentSyntax:
     they are JSON."""
     key: str = r'[^<>"\n]+'
     """What a key without quotes matches."""
+    extra_key: str = r'[^<>"\n:=,{}\[\]() ]+'
+    """What such a key matches that the schema does not name, as a regular expression of Lark."""
     quotes_keys: bool = False
     """The keys of members of an argument are JSON strings, followed by a colon."""
     quotes_other_keys: bool = False

@@ -30,6 +30,7 @@ _ARGUMENTS = ArgumentSyntax(
     words={"true": "True", "false": "False", "null": "None"},
     brackets=True,
     key=r"[\w.-]+",
+    extra_key=r"[\p{L}\p{N}_.-]+",
 )
 SYNTAXES = tuple(
     ToolCallSyntax(
