@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, Markers, escape
 from inference_svc.structured_output.numbers import is_rounded, write_json
+from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.rule_set import RuleSet, write_text
 from inference_svc.structured_output.schemas import (
     Alternative,
@@ -74,7 +75,7 @@ class ArgumentRules:
 
     def arguments(
         self,
-        schema: dict[str, Any],
+        plain: PlainSchema,
         syntax: ArgumentSyntax | None,
         report: Report,
         *,
@@ -83,7 +84,8 @@ class ArgumentRules:
         """Add the arguments of a tool; returns their reference. Without a syntax, they are JSON:
         if the schema only describes members, each in a rule, since equal ones are then shared.
         `report` receives what the rules do not enforce."""
-        self._begin(schema, report, strict=strict)
+        self._begin(plain, report, strict=strict)
+        schema = plain.schema
         if syntax is None:
             top = self._described(schema)
             if top is None:
@@ -98,12 +100,12 @@ class ArgumentRules:
                 texts.append(self._members(plain_object(option.schema), at))
         return self._rules.rule(" | ".join(dict.fromkeys(texts)))
 
-    def value(self, schema: dict[str, Any], report: Report) -> str:
+    def value(self, plain: PlainSchema, report: Report, *, strict: bool = True) -> str:
         """Add a JSON value; returns its reference."""
-        self._begin(schema, report, strict=True)
-        return self._json(schema, schema)
+        self._begin(plain, report, strict=strict)
+        return self._json(plain.schema, plain.schema)
 
-    def _begin(self, schema: dict[str, Any], report: Report, *, strict: bool) -> None:
+    def _begin(self, plain: PlainSchema, report: Report, *, strict: bool) -> None:
         def note(subject: str) -> None:
             self._reported.append(subject)
             report(subject)
@@ -111,7 +113,7 @@ class ArgumentRules:
         self._report = note
         self._strict = strict
         self._num_documents += 1
-        self._is_rounded = is_rounded(schema)
+        self._is_rounded = plain.is_rounded
 
     def _described(self, schema: dict[str, Any]) -> dict[str, Any] | None:
         """The schema of an object that only describes its members, and allows no others."""
@@ -356,8 +358,7 @@ class ArgumentRules:
 
     def _json(self, schema: dict[str, Any], root: dict[str, Any]) -> str:
         """Add a JSON value; returns the name of its rule."""
-        has_reference = "$ref" in write_text(schema)
-        if self._is_rounded and (has_reference or is_rounded(schema)):
+        if self._is_rounded and (is_rounded(schema) or "$ref" in write_text(schema)):
             return self._exact(schema, root)
         return self._rules.json(schema, root, strict=self._strict)
 

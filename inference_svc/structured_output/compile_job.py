@@ -21,6 +21,8 @@ from inference_svc.structured_output.grammar import (
     whole_grammar,
 )
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
+from inference_svc.structured_output.numbers import is_rounded
+from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.spec import (
     ArgumentSyntax,
     CallableTool,
@@ -133,7 +135,8 @@ def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[
 
     def find_problem(schema: dict[str, Any]) -> str | None:
         try:
-            build_matcher(tokenizer, document(value_grammars(schema, invalid.field)))
+            plain = PlainSchema(schema, is_rounded(schema))
+            build_matcher(tokenizer, document(value_grammars(plain, invalid.field)))
         except GrammarUnusable as problem:
             return str(problem)
         except OutputFormatInvalid as problem:

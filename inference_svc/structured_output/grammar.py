@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 from llguidance import LLMatcher, grammar_from
@@ -21,7 +21,7 @@ from inference_svc.structured_output.free_text import (
     Markers,
     free_rules,
 )
-from inference_svc.structured_output.numbers import is_rounded, parse_json
+from inference_svc.structured_output.numbers import parse_json
 from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
 from inference_svc.structured_output.spec import (
     SPACE,
@@ -151,7 +151,7 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
     """The grammar of an output format and those that it refers to. Raises `OutputFormatInvalid`."""
     match form.kind:
         case OutputFormatKind.JSON_SCHEMA:
-            return value_grammars(_form_schema(form.text, form.field).schema, form.field)
+            return value_grammars(_form_schema(form.text, form.field), form.field)
         case OutputFormatKind.REGEX:
             grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
             return [{"lark_grammar": grammar["lark_grammar"]}]
@@ -167,13 +167,18 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
             return [{"lark_grammar": f"start: {texts}"}]
 
 
-def value_grammars(schema: dict[str, Any], field: str, *, strict: bool = True) -> list[Grammar]:
+def value_grammars(plain: PlainSchema, field: str, *, strict: bool = True) -> list[Grammar]:
     """The grammars of JSON text that matches a schema. Raises `OutputFormatInvalid`."""
-    if not is_rounded(schema):
-        return [schema_grammar(schema, strict=strict)]
+    if not plain.is_rounded:
+        return [schema_grammar(plain.schema, strict=strict)]
     rules = ArgumentRules({})
-    with _named_errors(field, schema):
-        start = rules.value(schema, partial(_refuse, field, schema))
+
+    def refuse(subject: str) -> None:
+        if strict:
+            raise OutputFormatInvalid(field, f"{subject} cannot be enforced", plain.schema)
+
+    with _named_errors(field, plain.schema):
+        start = rules.value(plain, refuse, strict=strict)
     return [{"lark_grammar": "\n".join([f"start: {start}", *rules.lines])}, *_json_grammars(rules)]
 
 
@@ -188,7 +193,7 @@ def form_schema(form: OutputFormat) -> PlainSchema | None:
 def _form_schema(text: str, field: str) -> PlainSchema:
     schema = parse_schema(text, field)
     with _named_errors(field, {}):
-        return plain_schema(schema)
+        return plain_schema(schema, text)
 
 
 def _json_grammars(rules: ArgumentRules) -> list[Grammar]:
@@ -196,10 +201,6 @@ def _json_grammars(rules: ArgumentRules) -> list[Grammar]:
         {**schema_grammar(schema, strict=strict), "name": name}
         for name, (schema, strict) in rules.schemas.items()
     ]
-
-
-def _refuse(field: str, schema: dict[str, Any], subject: str) -> None:
-    raise OutputFormatInvalid(field, f"{subject} cannot be enforced", schema)
 
 
 @contextmanager
@@ -216,7 +217,7 @@ def _named_errors(field: str, schema: dict[str, Any]) -> Iterator[None]:
 
 def tool_grammars(tool: CallableTool) -> list[Grammar]:
     """The grammars of a tool's arguments as JSON. Raises `OutputFormatInvalid`."""
-    return value_grammars(tool_schema(tool).schema, tool.field, strict=tool.strict)
+    return value_grammars(tool_schema(tool), tool.field, strict=tool.strict)
 
 
 @lru_cache(maxsize=128)
@@ -225,7 +226,7 @@ def tool_schema(tool: CallableTool) -> PlainSchema:
     if not tool.schema:
         return PlainSchema({"type": "object", "additionalProperties": False})
     with _named_errors(tool.field, {}):
-        plain = plain_schema(parse_schema(tool.schema, tool.field), annotations=False)
+        plain = plain_schema(parse_schema(tool.schema, tool.field), tool.schema, annotations=False)
     kind = plain.schema.get("type", "object")
     if kind != "object" and (not isinstance(kind, list) or "object" not in kind):
         raise OutputFormatInvalid(tool.field, "arguments are an object: type must be object", {})
@@ -344,7 +345,7 @@ def _arguments(
     has_json = any(each.arguments is None for each in calls.ways)
     found = {}
     for tool in calls.tools:
-        schema, problems = tool_schema(tool).schema, list[str]()
+        schema, problems = tool_schema(tool), list[str]()
         with _named_errors(tool.field, {}):
             rule = arguments.arguments(schema, way.arguments, problems.append, strict=tool.strict)
         if not problems:

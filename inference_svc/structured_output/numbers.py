@@ -22,6 +22,7 @@ _MAX_DIGITS = 15  # of a fraction that every double keeps
 _MAX_EXPONENT = 15
 _MAX_MULTIPLE = 65_535  # llguidance multiplies two of them in 32 bits
 _MAX_WRITTEN_DIGITS = 400  # of a double: 309 before the point
+_DOUBTFUL = re.compile(r'"multipleOf"|[0-9](?:[.eE]|[0-9]{14})')
 _RUN = re.compile(r"([0-9])\1{7,}")
 
 
@@ -66,8 +67,8 @@ def is_number(value: Any) -> bool:
 
 
 def is_rounded(schema: Any) -> bool:
-    """Whether llguidance would write or compare a number of a schema inexactly. Definitions count if
-    there is a reference."""
+    """Whether llguidance would write or compare a number of a schema inexactly. Definitions count
+    if there is a reference."""
     found: set[str] = set()
     pending, definitions = [schema], list[Any]()
     while pending:
@@ -86,6 +87,11 @@ def is_rounded(schema: Any) -> bool:
             pending, definitions = definitions, []
     # It writes 0 for exclusiveMinimum 0 with a maximum of 0.5.
     return "rounded" in found or {"exclusive", "fraction"} <= found
+
+
+def may_be_rounded(text: str) -> bool:
+    """Whether the text of a schema has a number that `is_rounded` need look at; it is fast."""
+    return _DOUBTFUL.search(text) is not None
 
 
 def _traits(keyword: str, value: Any) -> Iterable[str]:

@@ -3,6 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
+from inference_svc.structured_output.numbers import is_rounded, may_be_rounded
 from inference_svc.structured_output.texts import FORMATS
 
 _ANNOTATIONS = frozenset(
@@ -17,6 +18,7 @@ _ANNOTATIONS = frozenset(
         "writeOnly",
     )
 )
+_CHECKED = ("format", "$id", "uniqueItems")
 _BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
@@ -30,16 +32,19 @@ class PlainSchema(NamedTuple):
     """A schema without the keywords that limit no value."""
 
     schema: dict[str, Any]
+    is_rounded: bool = False
+    """Whether llguidance would round numbers of it."""
     has_other_formats: bool = False
     """Whether `format` had other values than those that are enforced: they only describe."""
 
 
-def plain_schema(schema: dict[str, Any], *, annotations: bool = True) -> PlainSchema:
+def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
     """Remove `uniqueItems` that is false, unknown formats, each `$id` that is no URI, and, unless
-    `annotations`, the keywords that only describe values, so that more schemas are equal."""
+    `annotations`, the keywords that only describe values, so that more schemas are equal. `text` is
+    that of the schema."""
     formats: list[str] = []
     plain = _Cleaner(formats, annotations=annotations).clean(schema)
-    return PlainSchema(plain, bool(formats))
+    return PlainSchema(plain, may_be_rounded(text) and is_rounded(plain), bool(formats))
 
 
 class _Cleaner:
@@ -51,9 +56,9 @@ class _Cleaner:
         if not isinstance(schema, dict):
             return schema
         return {
-            key: self._inner(key, value)
+            key: self._inner(key, value) if isinstance(value, dict | list) else value
             for key, value in schema.items()
-            if key not in self._removed and not self._is_void(key, value)
+            if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
         }
 
     def _is_void(self, keyword: str, value: Any) -> bool:

@@ -34,6 +34,8 @@ class Walk:
         while not (matcher.is_accepting() and (matcher.is_stopped() or self._ends(tokens))):
             assert len(tokens) < MAX_TOKENS, "".join(self._decode(tokens))
             chosen = self._next(matcher, len(tokens))
+            if not chosen and matcher.is_accepting():
+                break
             assert matcher.consume_tokens(chosen)
             tokens += chosen
         return "".join(self._decode(tokens))
@@ -53,7 +55,7 @@ class Walk:
                     return self._random.choice(ends)
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")[:END])
-        return [int(self._random.choice(allowed))]
+        return [int(self._random.choice(allowed))] if allowed.size else []
 
     def _encode(self, text: str) -> Iterator[int]:
         while text:
