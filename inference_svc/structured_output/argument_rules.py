@@ -27,6 +27,8 @@ from inference_svc.structured_output.texts import (
     string_terms,
 )
 
+MEMBER_NAME = "the member name"
+"""What begins the report of a member that has no place in a syntax."""
 _NO_JSON = r"~/\s*[\[{](?s:.*)/"
 _SINGLE_QUOTED = r"/'(\\['\\nrt]|[^'\\\x00-\x1f])*'/"
 _JSON_STRING = r'/"(\\["\\bfnrt]|[^"\\\x00-\x1f])*"/'
@@ -154,7 +156,7 @@ class ArgumentRules:
             return key
         if key and syntax.quotes_other_keys:
             return write_text(key)
-        self._report(f"the member name {write_text(key)}")
+        self._report(f"{MEMBER_NAME} {write_text(key)}")
         return None
 
     def _separated(

@@ -13,7 +13,7 @@ from typing import Any
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from inference_svc.structured_output.argument_rules import ArgumentRules
+from inference_svc.structured_output.argument_rules import MEMBER_NAME, ArgumentRules
 from inference_svc.structured_output.free_text import (
     ANYTHING,
     PLACEHOLDER_RULES,
@@ -340,23 +340,22 @@ def _ways_from(calls: ToolCallSpec, trigger: str) -> list[int]:
 def _arguments(
     calls: ToolCallSpec, way: ToolCallSyntax, arguments: ArgumentRules, ignored: set[str]
 ) -> dict[CallableTool, str]:
-    """The rules of the arguments of the tools that a syntax can express. A tool that it cannot is
-    left to a syntax with JSON; without one it is refused if it is strict, and else named."""
+    """The rules of the arguments of the tools that a syntax can express. A strict tool that it
+    cannot, or one with names that it cannot, is left to a syntax with JSON. Without one, a strict
+    tool is refused, another one named."""
     has_json = any(each.arguments is None for each in calls.ways)
     found = {}
     for tool in calls.tools:
         schema, problems = tool_schema(tool), list[str]()
         with _named_errors(tool.field, {}):
             rule = arguments.arguments(schema, way.arguments, problems.append, strict=tool.strict)
-        if not problems:
-            found[tool] = rule
-        elif way.arguments is not None and has_json:
+        weighty = [each for each in problems if tool.strict or each.startswith(MEMBER_NAME)]
+        if weighty and way.arguments is not None and has_json:
             continue
-        elif tool.strict:
+        if problems and tool.strict:
             raise OutputFormatInvalid(
                 tool.field, f"{problems[0]} cannot be enforced in calls of this model", {}
             )
-        else:
-            ignored.add(tool.field)
-            found[tool] = rule
+        ignored.update({tool.field} if problems else ())
+        found[tool] = rule
     return found

@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 from inference_svc.structured_output.numbers import exact, is_number, satisfies
@@ -51,6 +51,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 _DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _MAX_REFERENCES = 16
 _MAX_OPTIONS = 256
+_MAX_PAIRS = _MAX_READ = 1024
 
 
 class Alternative(NamedTuple):
@@ -84,11 +85,9 @@ def kind_of(value: Any) -> str:
     return _KINDS.get(type(value), "number")
 
 
-def alternatives(
-    schema: Any, root: Any, report: Report = lambda keyword: None
-) -> list[Alternative]:
+def alternatives(schema: Any, root: Any, report: Report | None = None) -> list[Alternative]:
     """The types that a schema allows; none if no value matches it."""
-    return _Reader(root, report).read(schema, 0)
+    return _Reader(root, report).read(schema)
 
 
 def options(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
@@ -97,25 +96,43 @@ def options(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
 
 
 class _Reader:
-    def __init__(self, root: Any, report: Report) -> None:
-        self._root = root
-        self._report: Report = lambda keyword: report(f"'{keyword}'")
+    """Reads one schema, with a limit on the schemas that it combines."""
 
-    def read(self, schema: Any, depth: int) -> list[Alternative]:
+    def __init__(self, root: Any, report: Report | None) -> None:
+        self._root = root
+        self._reports = report
+        self._open: set[int] = set()
+        self._num_read = 0
+        self._known: dict[int, tuple[Any, list[Alternative]]] = {}
+
+    def _report(self, keyword: str) -> None:
+        if self._reports is not None:
+            self._reports(f"'{keyword}'")
+
+    def read(self, schema: Any) -> list[Alternative]:
         if schema is False:
             return []
         if not isinstance(schema, dict):
             return [_ANY]
-        if depth > _MAX_REFERENCES:
-            self._report("$ref")
+        self._num_read += 1
+        if self._num_read > _MAX_READ:
+            self._report("anyOf")
             return [_ANY]
+        if id(schema) in self._open:  # it adds no alternative to itself
+            return []
+        self._open.add(id(schema))
+        found = self._read(schema)
+        self._open.discard(id(schema))
+        return found
+
+    def _read(self, schema: dict[str, Any]) -> list[Alternative]:
         for keyword in _UNSUPPORTED:
             if keyword in schema:
                 self._report(keyword)
         found = self._own(schema)
         for keyword in schema:
             if keyword in _APPLICATORS:
-                for factor in self._factors(keyword, schema[keyword], depth + 1):
+                for factor in self._factors(keyword, schema[keyword]):
                     found = self._product(found, factor)
         return found
 
@@ -150,14 +167,13 @@ class _Reader:
             else:
                 self._report(word)
 
-    def _factors(self, keyword: str, value: Any, depth: int) -> Iterator[list[Alternative]]:
+    def _factors(self, keyword: str, value: Any) -> Iterator[list[Alternative]]:
         """Lists of alternatives: a value matches one of each list."""
-        read = partial(self.read, depth=depth)
         if keyword == "$ref":
             target = _find(value, self._root) if isinstance(value, str) else None
             if target is None:
                 self._report(keyword)
-            yield read(target)
+            yield self.read(target)
         elif keyword == "const":
             yield list(_listed([value]))
         elif not isinstance(value, list):
@@ -165,19 +181,31 @@ class _Reader:
         elif keyword == "enum":
             yield list(_listed(value))
         elif keyword == "allOf":
-            yield from map(read, value)
+            yield from map(self.read, value)
         else:
-            branches = list(map(read, value))
-            if keyword == "oneOf" and not self._are_disjoint(branches):
+            branches = list(map(self.read, value))
+            if keyword == "oneOf" and self._reports and not self._are_disjoint(branches):
                 self._report(keyword)
-            yield [each for branch in branches for each in branch][:_MAX_OPTIONS]
+            yield self._limited([each for branch in branches for each in branch], keyword)
 
     def _product(self, left: list[Alternative], right: list[Alternative]) -> list[Alternative]:
-        if len(left) * len(right) > _MAX_OPTIONS:
+        if len(left) * len(right) > _MAX_PAIRS:
             self._report("anyOf")
-            return left
+            return [_ANY]
         pairs = (self._both(one, other) for one in left for other in right)
-        return [each for each in pairs if each is not None]
+        return self._limited([each for each in pairs if each is not None], "anyOf")
+
+    def _limited(self, found: list[Alternative], keyword: str) -> list[Alternative]:
+        """The alternatives, with the values of each type as one; any value if they are too many."""
+        listed: dict[str, list[Any]] = {}
+        for each in found:
+            if each.values is not None and not each.schema:
+                listed.setdefault(each.kind, []).extend(each.values)
+        others = [each for each in found if each.values is None or each.schema]
+        if len(others) > _MAX_OPTIONS:
+            self._report(keyword)
+            return [_ANY]
+        return [*others, *(Alternative(kind, {}, tuple(each)) for kind, each in listed.items())]
 
     def _both(self, one: Alternative, other: Alternative) -> Alternative | None:
         """What matches both alternatives."""
@@ -197,6 +225,13 @@ class _Reader:
             self._report("enum")
             schema = {}
         return Alternative(kind, schema, values) if values else None
+
+    def _read_once(self, schema: Any) -> list[Alternative]:
+        known = self._known.get(id(schema))
+        if known is None:
+            alone = _Reader(self._root, None)  # the schema may be one that is being read
+            known = self._known[id(schema)] = (schema, alone.read(schema))
+        return known[1]
 
     def _are_disjoint(self, branches: list[list[Alternative]]) -> bool:
         pairs = (
@@ -222,8 +257,8 @@ class _Reader:
         return depth > 0 and any(
             all(
                 self._exclude(mine, yours, depth - 1)
-                for mine in self.read(both[0][key], 0)
-                for yours in self.read(both[1][key], 0)
+                for mine in self._read_once(both[0][key])
+                for yours in self._read_once(both[1][key])
             )
             for key in needed
         )

