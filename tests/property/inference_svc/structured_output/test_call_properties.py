@@ -36,6 +36,12 @@ _leaves = st.sampled_from(
         {"anyOf": [{"type": "integer"}, {"type": "null"}]},
         {"enum": ["red", "dark red", "é<"]},
         {"const": 7},
+        {"enum": ["1", 1, 9007199254740993, None, "\nx", ""]},
+        {"anyOf": [{"type": "string", "pattern": "^[a-f0-9]{1,2}$"}, {"type": "integer"}]},
+        {"allOf": [{"type": ["string", "null"], "minLength": 2}, {"maxLength": 3}]},
+        {"type": ["boolean", "string"], "anyOf": [{"enum": ["no", True]}, {"format": "date"}]},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+        {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "array", "items": COLOR}]},
         COLOR,
     ]
 )
