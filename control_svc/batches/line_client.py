@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
-import orjson
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
@@ -49,7 +48,7 @@ from dialects.openai.envelope import Envelope
 from dialects.openai.errors import EMBEDDING_PARAMS, ParamNames, openai_names, prompt_names
 from dialects.shared.errors import renamed
 from dialects.shared.ids import random_suffix
-from dialects.shared.json_body import check_depth
+from dialects.shared.json_body import check_depth, load_exact
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import (
@@ -136,7 +135,7 @@ class LineClient:
         metadata = call_metadata(self._token, project, Priority.BATCH)
         call = _Call(project, metadata, self._timeout_s, len(line.request), [])
         # Validated as an object.
-        fields = await off_loop(len(line.request) // _ITEM_BYTES, orjson.loads, line.request)
+        fields = await off_loop(len(line.request) // _ITEM_BYTES, load_exact, line.request)
         try:
             check_depth(line.request)
             body = await self._endpoints[batch.endpoint](fields["body"], call)

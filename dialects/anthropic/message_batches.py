@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-import orjson
 from corral.control.v1 import batch_pb2, batch_service_pb2, file_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
@@ -11,6 +10,7 @@ from pydantic import Field
 from dialects.anthropic.blocks import Part
 from dialects.anthropic.objects import Json, page_object, parse_page_query, rfc3339
 from dialects.shared.fields import WireModel, validate
+from dialects.shared.json_body import json_bytes
 from svc_kit.errors import InvalidField, MissingField
 
 ENDPOINT: Final = "/v1/messages"
@@ -66,7 +66,7 @@ def input_chunks(body: MessageBatchBody) -> Iterator[bytes]:
     buffer = bytearray()
     for request in body.requests:
         line = {"method": "POST", "url": ENDPOINT, "custom_id": request.custom_id}
-        buffer += orjson.dumps(line | {"body": request.params}) + b"\n"
+        buffer += json_bytes(line | {"body": request.params}) + b"\n"
         while len(buffer) >= CHUNK_BYTES:
             yield bytes(buffer[:CHUNK_BYTES])
             del buffer[:CHUNK_BYTES]

@@ -17,6 +17,7 @@ from dialects.llama_server.tokens import (
 )
 from dialects.shared.fields import (
     INT32_MAX,
+    Gbnf,
     TokenId,
     WireModel,
     json_array_kind,
@@ -40,6 +41,7 @@ COMPLETION_PARAMS: Final = {
     "max_tokens": "n_predict",
     "top_logprobs": "n_probs",
     "constraint": "json_schema",
+    "constraint.gbnf": "grammar",
     "penalty_last_n": "repeat_last_n",
     "reuse": "cache_prompt",
 }
@@ -90,7 +92,7 @@ class ContinuationBody(SamplingFields):
     stop: Annotated[list[str], Field(max_length=16)] | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = Field(None, description="Reuse computed prefixes. Default: true.")
-    grammar: str | None = Field(None, description="A GBNF grammar for the answer.")
+    grammar: Gbnf = Field(None, description="A GBNF grammar for the answer.")
     json_schema: dict[str, Any] | None = Field(None, description="A JSON Schema for the answer.")
     return_tokens: bool | None = Field(None, description="Return the tokens' ids.")
 

@@ -152,7 +152,7 @@ def openai_name(field: str, params: ParamNames) -> str:
     if len(steps) > 1 and steps[0] in _PREFIXED:
         return f"{steps[0]}_{steps[1]}"
     if steps[0] == "constraint":
-        return params["constraint"]
+        return params.get(field, params["constraint"])
     head, bracket, rest = steps[0].partition("[")
     if params is TRANSCRIPTION_PARAMS and head == "messages":
         return params[head]

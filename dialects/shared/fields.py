@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
@@ -41,6 +42,8 @@ INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Gbnf = Annotated[str | None, AfterValidator(lambda text: text or None)]
+"""A grammar; an empty text is none, as for llama-server."""
 
 
 def _stop_at_first_item(schema: object) -> None:

@@ -4,6 +4,8 @@ The whole text has general limits, which are checked before it is parsed; the li
 have their own, the `max_length` of its model, or MAX_ITEMS (`parameters.py`).
 """
 
+import json
+from decimal import Decimal
 from typing import Any, Final
 
 import orjson
@@ -30,6 +32,9 @@ _AS_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _OTHER_BYTES: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SMALL_BYTES: Final = 64 * 1024
 _SMALL_CONTAINERS: Final = 500
+_DIGITS: Final = bytes.maketrans(b"0123456789.", b"0" * 11)
+_LONG: Final = b"0" * 16  # a double has 15 digits for certain, and a point takes one more place
+_MAX_INTEGER: Final = 2**63
 
 
 class StructureCount:
@@ -100,6 +105,49 @@ def is_small(raw: bytes) -> bool:
     return len(raw) <= _SMALL_BYTES and raw.count(b"[") + raw.count(b"{") <= _SMALL_CONTAINERS
 
 
+class LongNumber(float):
+    """A number that a float or 64 bits do not hold, with its text, which `json_text` writes."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+
+def _exact_float(text: str) -> float:
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else LongNumber(text)
+
+
+def _exact_integer(text: str) -> float:
+    value = int(text)
+    return value if -_MAX_INTEGER <= value < 2 * _MAX_INTEGER else LongNumber(text)
+
+
+def _has_long_number(raw: bytes) -> bool:
+    return _LONG in raw.translate(_DIGITS)
+
+
+def load_exact(raw: bytes) -> Any:
+    """Parse JSON text. Numbers with more digits than a float has are `LongNumber`, unless the text
+    is nested far deeper than MAX_DEPTH. Raises `orjson.JSONDecodeError`."""
+    value = orjson.loads(raw)
+    if not _has_long_number(raw):
+        return value
+    try:
+        return json.loads(raw, parse_float=_exact_float, parse_int=_exact_integer)
+    except RecursionError:
+        return value
+
+
+def answer_value(text: str) -> Any:
+    """The value of JSON text in an answer: the text itself if parsing it would change a number.
+    Raises `orjson.JSONDecodeError`."""
+    value = orjson.loads(text)
+    return orjson.Fragment(text) if _has_long_number(text.encode()) else value
+
+
 def parse_object(raw: bytes) -> dict[str, Any]:
     """Parse a JSON object. An empty body is an empty object, since SDKs send one if they have no
     arguments.
@@ -134,7 +182,7 @@ def _parse(raw: bytes) -> Any:
     if len(raw) > _COUNTED_BYTES:
         StructureCount().add(raw)
     try:
-        value = orjson.loads(raw)
+        value = load_exact(raw)
     except orjson.JSONDecodeError as error:
         raise InvalidJson(field=None, problem=str(error)) from None
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH:
@@ -142,15 +190,27 @@ def _parse(raw: bytes) -> Any:
     return value
 
 
-def tool_input(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object; those that are none are the value of INVALID_INPUT."""
+def tool_input(text: str) -> Any:
+    """The arguments of a call as an object in an answer; those that are none are the value of
+    INVALID_INPUT."""
     try:
-        value = orjson.loads(text or b"{}")
+        is_object = isinstance(orjson.loads(text or b"{}"), dict)
     except orjson.JSONDecodeError:
-        value = None
-    return value if isinstance(value, dict) else {INVALID_INPUT: text}
+        is_object = False
+    return answer_value(text or "{}") if is_object else {INVALID_INPUT: text}
 
 
 def json_text(value: object) -> str:
     """Encode a value as JSON text; None becomes ""."""
-    return "" if value is None else orjson.dumps(value).decode()
+    return "" if value is None else json_bytes(value).decode()
+
+
+def json_bytes(value: object) -> bytes:
+    """Encode a value that `load_exact` may have parsed as JSON, with all digits."""
+    return orjson.dumps(value, default=_number_text)
+
+
+def _number_text(value: object) -> orjson.Fragment:
+    if isinstance(value, LongNumber):
+        return orjson.Fragment(value.text)
+    raise TypeError(f"{type(value)} is not JSON")

@@ -12,14 +12,17 @@ from inference_svc.structured_output.grammar import (
     OutputFormatInvalid,
     document,
     faulty_pointer,
-    is_whole,
+    form_schema,
     only_tool,
-    output_format_grammar,
-    schema_grammar,
-    tool_grammar,
+    output_format_grammars,
+    tool_grammars,
+    tool_schema,
+    value_grammars,
     whole_grammar,
 )
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
+from inference_svc.structured_output.numbers import is_rounded
+from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.spec import (
     ArgumentSyntax,
     CallableTool,
@@ -53,34 +56,36 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) -> dict[str, Any]:
-    relaxed: set[str] = set()
+    ignored: set[str] = set()
     try:
-        grammar = whole_grammar(spec, control)
+        grammar = whole_grammar(spec, control, ignored)
         matcher = _check(grammar, tokenizer, _field(spec))
     except OutputFormatInvalid:
         spec, relaxed = _check_parts(spec, tokenizer)
-        grammar = whole_grammar(spec, control)
+        ignored |= relaxed
+        grammar = whole_grammar(spec, control, ignored)
         matcher = _check(grammar, tokenizer, _field(spec))
+    schema = None if spec.form is None else form_schema(spec.form)
+    if spec.form is not None and schema is not None and schema.has_other_formats:
+        ignored.add(spec.form.field)
     if spec.calls is not None:
         has_warnings = bool(matcher.get_grammar_warnings())
-        relaxed |= {
+        ignored |= {
             tool.field
             for tool in spec.calls.tools
-            if not tool.strict
-            and (
-                (has_warnings and not _is_enforced(tool, tokenizer))
-                or (spec.calls.has_own_arguments and not is_whole(tool))
-            )
+            if tool_schema(tool).has_other_formats
+            or (has_warnings and not tool.strict and not _is_enforced(tool, tokenizer))
         }
-    return {"grammar": grammar, "ignored": sorted(relaxed)}
+    return {"grammar": grammar, "ignored": sorted(ignored)}
 
 
 def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> tuple[OutputSpec, set[str]]:
     """Compile each part alone, so that an error names the invalid part. Returns the spec without
     the invalid schemas of tools that are not strict, and the fields of these."""
     if spec.form is not None:
-        grammar = output_format_grammar(spec.form)
-        _check(document([grammar]), tokenizer, spec.form.field, grammar.get("json_schema"))
+        grammars, schema = output_format_grammars(spec.form), form_schema(spec.form)
+        located = None if schema is None else schema.schema
+        _check(document(grammars), tokenizer, spec.form.field, located)
     if spec.calls is None:
         return spec, set()
     relaxed = set()
@@ -96,8 +101,7 @@ def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> tuple[OutputSpec, 
 
 
 def _check_tool(tool: CallableTool, tokenizer: LLTokenizer) -> LLMatcher:
-    grammar = tool_grammar(tool)
-    return _check(document([grammar]), tokenizer, tool.field, grammar["json_schema"])
+    return _check(document(tool_grammars(tool)), tokenizer, tool.field, tool_schema(tool).schema)
 
 
 def _is_enforced(tool: CallableTool, tokenizer: LLTokenizer) -> bool:
@@ -130,11 +134,13 @@ def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[
         return {"field": invalid.field, "problem": problem}
 
     def find_problem(schema: dict[str, Any]) -> str | None:
-        strict = not invalid.schema or not invalid.schema["x-guidance"]["lenient"]
         try:
-            build_matcher(tokenizer, document([schema_grammar(schema, strict=strict)]))
+            plain = PlainSchema(schema, is_rounded(schema))
+            build_matcher(tokenizer, document(value_grammars(plain, invalid.field)))
         except GrammarUnusable as problem:
             return str(problem)
+        except OutputFormatInvalid as problem:
+            return problem.problem
         return None
 
     pointer = faulty_pointer(invalid.schema, find_problem)

@@ -5,6 +5,7 @@ errors in schemas.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import is_lark_syntax
 
-from inference_svc.structured_output.argument_rules import ArgumentRules
+from inference_svc.structured_output.argument_rules import MEMBER_NAME, ArgumentRules
 from inference_svc.structured_output.free_text import (
     ANYTHING,
     PLACEHOLDER_RULES,
@@ -20,7 +21,8 @@ from inference_svc.structured_output.free_text import (
     Markers,
     free_rules,
 )
-from inference_svc.structured_output.schemas import combined_by, without_annotations
+from inference_svc.structured_output.numbers import parse_json
+from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
 from inference_svc.structured_output.spec import (
     SPACE,
     CallableTool,
@@ -135,7 +137,7 @@ def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar
 def parse_schema(text: str, field: str) -> dict[str, Any]:
     """Parse the text of a schema. Raises `OutputFormatInvalid`."""
     try:
-        schema = json.loads(text)
+        schema = parse_json(text)
     except RecursionError:
         raise OutputFormatInvalid(field, "it is nested too deeply", {}) from None
     except ValueError as problem:
@@ -145,43 +147,90 @@ def parse_schema(text: str, field: str) -> dict[str, Any]:
     return schema
 
 
-def output_format_grammar(form: OutputFormat) -> Grammar:
-    """The grammar of an output format. Raises `OutputFormatInvalid`."""
+def output_format_grammars(form: OutputFormat) -> list[Grammar]:
+    """The grammar of an output format and those that it refers to. Raises `OutputFormatInvalid`."""
     match form.kind:
         case OutputFormatKind.JSON_SCHEMA:
-            return schema_grammar(parse_schema(form.text, form.field))
+            return value_grammars(_form_schema(form.text, form.field), form.field)
         case OutputFormatKind.REGEX:
             grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
-            return {"lark_grammar": grammar["lark_grammar"]}
+            return [{"lark_grammar": grammar["lark_grammar"]}]
         case OutputFormatKind.LARK:
-            return {"lark_grammar": form.text}
+            return [{"lark_grammar": form.text}]
         case OutputFormatKind.GBNF:
             try:
-                return {"lark_grammar": gbnf_to_lark(form.text)}
+                return [{"lark_grammar": gbnf_to_lark(form.text)}]
             except (ValueError, RecursionError) as problem:
                 raise OutputFormatInvalid(form.field, str(problem)) from None
         case OutputFormatKind.CHOICES:
             texts = " | ".join(json.dumps(choice) for choice in json.loads(form.text))
-            return {"lark_grammar": f"start: {texts}"}
+            return [{"lark_grammar": f"start: {texts}"}]
 
 
-def tool_grammar(tool: CallableTool) -> Grammar:
-    """The grammar of a tool's arguments. Raises `OutputFormatInvalid`."""
-    return schema_grammar(_tool_schema(tool), strict=tool.strict)
+def value_grammars(plain: PlainSchema, field: str, *, strict: bool = True) -> list[Grammar]:
+    """The grammars of JSON text that matches a schema. Raises `OutputFormatInvalid`."""
+    if not plain.is_rounded:
+        return [schema_grammar(plain.schema, strict=strict)]
+    rules = ArgumentRules({})
+
+    def refuse(subject: str) -> None:
+        if strict:
+            raise OutputFormatInvalid(field, f"{subject} cannot be enforced", plain.schema)
+
+    with _named_errors(field, plain.schema):
+        start = rules.value(plain, refuse, strict=strict)
+    return [{"lark_grammar": "\n".join([f"start: {start}", *rules.lines])}, *_json_grammars(rules)]
+
+
+def form_schema(form: OutputFormat) -> PlainSchema | None:
+    """The schema of an output format, if it has one. Raises `OutputFormatInvalid`."""
+    if form.kind is not OutputFormatKind.JSON_SCHEMA:
+        return None
+    return _form_schema(form.text, form.field)
+
+
+@lru_cache(maxsize=8)
+def _form_schema(text: str, field: str) -> PlainSchema:
+    schema = parse_schema(text, field)
+    with _named_errors(field, {}):
+        return plain_schema(schema, text)
+
+
+def _json_grammars(rules: ArgumentRules) -> list[Grammar]:
+    return [
+        {**schema_grammar(schema, strict=strict), "name": name}
+        for name, (schema, strict) in rules.schemas.items()
+    ]
+
+
+@contextmanager
+def _named_errors(field: str, schema: dict[str, Any]) -> Iterator[None]:
+    """Convert the errors of malformed schemas."""
+    try:
+        yield
+    except RecursionError:
+        raise OutputFormatInvalid(field, "it is nested too deeply", {}) from None
+    except (TypeError, ValueError, ArithmeticError) as problem:
+        text = f"a keyword has no valid value: {problem}"
+        raise OutputFormatInvalid(field, text, schema) from None
+
+
+def tool_grammars(tool: CallableTool) -> list[Grammar]:
+    """The grammars of a tool's arguments as JSON. Raises `OutputFormatInvalid`."""
+    return value_grammars(tool_schema(tool), tool.field, strict=tool.strict)
 
 
 @lru_cache(maxsize=128)
-def _tool_schema(tool: CallableTool) -> dict[str, Any]:
+def tool_schema(tool: CallableTool) -> PlainSchema:
+    """The schema of a tool's arguments. Raises `OutputFormatInvalid`."""
     if not tool.schema:
-        return {"type": "object", "additionalProperties": False}
-    try:
-        schema = without_annotations(parse_schema(tool.schema, tool.field))
-    except RecursionError:
-        raise OutputFormatInvalid(tool.field, "it is nested too deeply", {}) from None
-    kind = schema.get("type", "object")
+        return PlainSchema({"type": "object", "additionalProperties": False})
+    with _named_errors(tool.field, {}):
+        plain = plain_schema(parse_schema(tool.schema, tool.field), tool.schema, annotations=False)
+    kind = plain.schema.get("type", "object")
     if kind != "object" and (not isinstance(kind, list) or "object" not in kind):
         raise OutputFormatInvalid(tool.field, "arguments are an object: type must be object", {})
-    return {**schema, "type": "object"}
+    return plain._replace(schema={**plain.schema, "type": "object"})
 
 
 def only_tool(calls: ToolCallSpec, tool: CallableTool) -> str:
@@ -193,30 +242,31 @@ def only_tool(calls: ToolCallSpec, tool: CallableTool) -> str:
 def document(grammars: Sequence[Grammar]) -> str:
     """Join grammars, the first of which is the start, into the text that a matcher is built
     from."""
-    return json.dumps({"grammars": grammars})
+    return json.dumps({"grammars": grammars}, default=float)
 
 
-def whole_grammar(spec: OutputSpec, control: ControlTokens) -> str:
-    """The grammar of an output: reasoning, then calls or the output format."""
-    form = [] if spec.form is None else [{**output_format_grammar(spec.form), "name": "form"}]
+def whole_grammar(spec: OutputSpec, control: ControlTokens, ignored: set[str] | None = None) -> str:
+    """The grammar of an output: reasoning, then calls or the output format. The fields of schemas
+    that it does not wholly enforce are added to `ignored`."""
+    form = [] if spec.form is None else output_format_grammars(spec.form)
     if spec.calls is None and spec.thought is None and not spec.opening:
         return document(form)
+    form = [{**each, "name": "form"} if each is form[0] else each for each in form]
+    arguments, calls = ArgumentRules(control), spec.calls
+    call_lines: list[str] = []
+    if calls is not None:
+        calls, call_lines = _call_rules(
+            calls, arguments, control, set() if ignored is None else ignored
+        )
     lines = [*PLACEHOLDER_RULES, f"form_opening: {Markers(control).write(spec.opening)}"]
-    arguments: list[Grammar] = []
-    if spec.calls is not None and spec.calls.is_in_free_text:
-        lines += free_rules(spec.calls, spec.thought, control)
+    if calls is not None and calls.is_in_free_text:
+        lines += free_rules(calls, spec.thought, control)
     else:
         lines.append(f"start: {_reasoning_reference(spec.thought)}{_answer(spec)}")
         if spec.thought is not None:
             lines += _reasoning_rules(spec.thought, control)
-    if spec.calls is not None:
-        rules = ArgumentRules(control)
-        lines += _call_rules(spec.calls, rules, control)
-        arguments = [
-            {**schema_grammar(schema, strict=strict), "name": name}
-            for name, (schema, strict) in rules.schemas.items()
-        ]
-    return document([{"lark_grammar": "\n".join(lines)}, *form, *arguments])
+    lines += call_lines
+    return document([{"lark_grammar": "\n".join(lines)}, *form, *_json_grammars(arguments)])
 
 
 def _answer(spec: OutputSpec) -> str:
@@ -244,21 +294,21 @@ def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str
 
 
 def _call_rules(
-    calls: ToolCallSpec, arguments: ArgumentRules, control: ControlTokens
-) -> Iterator[str]:
-    """Yield the rules of calls, in every syntax, and those after each trigger."""
+    calls: ToolCallSpec, arguments: ArgumentRules, control: ControlTokens, ignored: set[str]
+) -> tuple[ToolCallSpec, list[str]]:
+    """The rules of calls, in every syntax, and those after each trigger. A syntax in which a tool
+    cannot be written has calls of the other tools only; one without tools is left out, and must not
+    begin."""
     marker = Markers(control).write
-    yield "calls: " + " | ".join(f"calls_{way}" for way in range(len(calls.ways)))
-    for trigger in range(len(calls.triggers)):
-        ways = _ways_from(calls, trigger)
-        yield f"calls_from_{trigger}: " + " | ".join(f"calls_{way}" for way in ways)
-    written: dict[str, list[str]] = {}
+    lines, used = [], []
+    written: dict[str, dict[CallableTool, str]] = {}
     for number, way in enumerate(calls.ways):
         own = written.get(repr(way.arguments))
         if own is None:
-            own = written[repr(way.arguments)] = [
-                _arguments(tool, way, arguments) for tool in calls.tools
-            ]
+            own = written[repr(way.arguments)] = _arguments(calls, way, arguments, ignored)
+        if not own:
+            continue
+        used.append(number)
         begin = next((each for each in calls.triggers if way.begin.startswith(each)), "")
         # The trigger is already written; calls without a `before` text are triggered one by one.
         repeats = calls.several and (bool(way.before) or not begin) and not way.ends_turn
@@ -266,35 +316,46 @@ def _call_rules(
         before = marker(way.before.removeprefix(begin))
         between = marker(way.between)
         more = f"({between} call_{number})*" if repeats else ""
-        yield f"calls_{number}: {before} call_{number} {more} {marker(way.after)}"
+        lines.append(f"calls_{number}: {before} call_{number} {more} {marker(way.after)}")
         tail = marker(way.tail)
-        texts = (
-            f"{marker(head + tool.name + way.middle)} {text} {tail}"
-            for tool, text in zip(calls.tools, own, strict=True)
-        )
-        yield f"call_{number}: " + " | ".join(texts)
-    yield from arguments.lines
+        texts = (f"{marker(head + tool.name + way.middle)} {own[tool]} {tail}" for tool in own)
+        lines.append(f"call_{number}: " + " | ".join(texts))
+    lines.append("calls: " + " | ".join(f"calls_{way}" for way in used))
+    following = {
+        each: [way for way in _ways_from(calls, each) if way in used] for each in calls.triggers
+    }
+    triggers = [each for each in calls.triggers if following[each]]
+    for number, trigger in enumerate(triggers):
+        ways = " | ".join(f"calls_{way}" for way in following[trigger])
+        lines.append(f"calls_from_{number}: {ways}")
+    unused = [each for each in calls.triggers if each not in triggers]
+    calls = replace(calls, triggers=tuple(triggers), barred=(*calls.barred, *unused))
+    return calls, [*lines, *arguments.lines]
 
 
-def _ways_from(calls: ToolCallSpec, trigger: int) -> list[int]:
-    text = calls.triggers[trigger]
-    return [number for number, way in enumerate(calls.ways) if way.begin.startswith(text)]
+def _ways_from(calls: ToolCallSpec, trigger: str) -> list[int]:
+    return [number for number, way in enumerate(calls.ways) if way.begin.startswith(trigger)]
 
 
-def _arguments(tool: CallableTool, way: ToolCallSyntax, arguments: ArgumentRules) -> str:
-    schema = _tool_schema(tool)
-    keyword = "" if way.arguments is None else combined_by(schema)
-    if keyword and tool.strict:
-        problem = f"'{keyword}' of an object cannot be enforced in calls of this model"
-        raise OutputFormatInvalid(tool.field, problem, {})
-    try:
-        return arguments.arguments(schema, way.arguments, strict=tool.strict)
-    except (RecursionError, TypeError) as problem:
-        raise OutputFormatInvalid(
-            tool.field, f"a keyword has no valid value: {problem}", {}
-        ) from None
-
-
-def is_whole(tool: CallableTool) -> bool:
-    """Whether the schema of a tool is one that calls without JSON enforce."""
-    return not combined_by(_tool_schema(tool))
+def _arguments(
+    calls: ToolCallSpec, way: ToolCallSyntax, arguments: ArgumentRules, ignored: set[str]
+) -> dict[CallableTool, str]:
+    """The rules of the arguments of the tools that a syntax can express. A strict tool that it
+    cannot, or one with names that it cannot, is left to a syntax with JSON. Without one, a strict
+    tool is refused, another one named."""
+    has_json = any(each.arguments is None for each in calls.ways)
+    found = {}
+    for tool in calls.tools:
+        schema, problems = tool_schema(tool), list[str]()
+        with _named_errors(tool.field, {}):
+            rule = arguments.arguments(schema, way.arguments, problems.append, strict=tool.strict)
+        weighty = [each for each in problems if tool.strict or each.startswith(MEMBER_NAME)]
+        if weighty and way.arguments is not None and has_json:
+            continue
+        if problems and tool.strict:
+            raise OutputFormatInvalid(
+                tool.field, f"{problems[0]} cannot be enforced in calls of this model", {}
+            )
+        ignored.update({tool.field} if problems else ())
+        found[tool] = rule
+    return found

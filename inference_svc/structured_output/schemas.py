@@ -1,164 +1,399 @@
-"""Reads the parts of JSON schemas that calls without JSON need: types, members, alternatives."""
+"""The types that a JSON schema allows, each with all its limits: `$ref`, `allOf`, `anyOf`, `oneOf`,
+`enum` and `const` are resolved, so that calls without JSON can be written from the result."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import reduce
 from typing import Any, NamedTuple
 
+from inference_svc.structured_output.numbers import exact, is_number, satisfies
+
+LIMITS = {
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "integer": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    "boolean": (),
+    "null": (),
+    "object": (
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies",
+        "unevaluatedProperties",
+    ),
+    "array": (
+        "items", "minItems", "maxItems", "prefixItems", "additionalItems", "uniqueItems",
+        "contains", "minContains", "maxContains", "unevaluatedItems",
+    ),
+}  # fmt: skip
+"""The keywords that limit the values of each type."""
+_PLAIN = {"object": LIMITS["object"][:3], "array": LIMITS["array"][:3]}
+_IMPLYING = {"object": ("properties", "additionalProperties"), "array": ("items", "prefixItems")}
+_APPLICATORS = ("$ref", "allOf", "anyOf", "oneOf", "const", "enum")
+_UNSUPPORTED = ("not", "if", "$dynamicRef", "$recursiveRef")
+_ANY_KIND = ("string", "number", "boolean", "null", "object", "array")
 _KINDS = {
     str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null",
     list: "array", dict: "object",
 }  # fmt: skip
-_KEYWORDS = {"object": ("properties", "additionalProperties"), "array": ("items", "prefixItems")}
-_NAMES = frozenset(_KINDS.values())
-_ANNOTATIONS = frozenset(
-    (
-        "title",
-        "description",
-        "default",
-        "examples",
-        "$comment",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-    )
-)
-_BY_NAME = ("properties", "$defs", "definitions", "patternProperties")
-_SINGLE = ("items", "additionalProperties")
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
-_COMBINING = (
-    "anyOf", "oneOf", "allOf", "not", "if", "patternProperties", "propertyNames", "minProperties",
-    "maxProperties", "dependentRequired", "dependentSchemas",
-)  # fmt: skip
+_TIGHTEST: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("minLength", "minItems", "minimum", "exclusiveMinimum"), max),
+    **dict.fromkeys(("maxLength", "maxItems", "maximum", "exclusiveMaximum"), min),
+}
+_NUMBER = (int, float, Decimal)
+_VALUES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(LIMITS["number"], _NUMBER),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
+    **dict.fromkeys(("pattern", "format"), (str,)),
+    **dict.fromkeys(("properties",), (dict,)),
+    **dict.fromkeys(("required",), (list,)),
+    "items": (dict, bool, list),
+    "additionalProperties": (dict, bool),
+}
+_DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _MAX_REFERENCES = 16
 _MAX_OPTIONS = 256
+_MAX_PAIRS = _MAX_READ = 1024
 
 
 class Alternative(NamedTuple):
-    """One type that a value may have; empty: any. `values` are the only ones that it may be."""
+    """One type that a value may have; empty: any. `schema` has only limits of this type, and, where
+    one keyword holds twice, `allOf`. `values` are the only ones that it may be."""
 
     kind: str
     schema: dict[str, Any]
     values: tuple[Any, ...] | None = None
 
+    @property
+    def combining(self) -> str:
+        """The keyword, if any, for which members or items cannot be written one by one; or ""."""
+        return _combining(self.schema, self.kind)
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The schema with its type and values."""
+        kind = {"type": self.kind} if self.kind else {}
+        values = {} if self.values is None else {"enum": list(self.values)}
+        return {**kind, **self.schema, **values}
+
+
+_ANY = Alternative("", {})
+Report = Callable[[str], None]
+"""Receives what is not enforced, as the subject of a sentence."""
+
 
 def kind_of(value: Any) -> str:
     """The JSON type of a value; that of whole numbers is "integer"."""
-    return _KINDS[type(value)]
+    return _KINDS.get(type(value), "number")
 
 
-def resolve(schema: Any, root: Any) -> Any:
-    """Follow references inside a document, and `allOf` with one schema."""
-    for _ in range(_MAX_REFERENCES):
+def alternatives(schema: Any, root: Any, report: Report | None = None) -> list[Alternative]:
+    """The types that a schema allows; none if no value matches it."""
+    return _Reader(root, report).read(schema)
+
+
+def options(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
+    """The limits of each type that a schema allows."""
+    return (option.schema for option in alternatives(schema, root))
+
+
+class _Reader:
+    """Reads one schema, with a limit on the schemas that it combines."""
+
+    def __init__(self, root: Any, report: Report | None) -> None:
+        self._root = root
+        self._reports = report
+        self._open: set[int] = set()
+        self._num_read = 0
+        self._known: dict[int, tuple[Any, list[Alternative]]] = {}
+
+    def _report(self, keyword: str) -> None:
+        if self._reports is not None:
+            self._reports(f"'{keyword}'")
+
+    def read(self, schema: Any) -> list[Alternative]:
+        if schema is False:
+            return []
         if not isinstance(schema, dict):
-            break
-        every = schema.get("allOf")
-        if isinstance(schema.get("$ref"), str):
-            target = _find(schema["$ref"], root)
-        elif isinstance(every, list) and len(every) == 1:
-            target = every[0]
+            return [_ANY]
+        self._num_read += 1
+        if self._num_read > _MAX_READ:
+            self._report("anyOf")
+            return [_ANY]
+        if id(schema) in self._open:  # it adds no alternative to itself
+            return []
+        self._open.add(id(schema))
+        found = self._read(schema)
+        self._open.discard(id(schema))
+        return found
+
+    def _read(self, schema: dict[str, Any]) -> list[Alternative]:
+        for keyword in _UNSUPPORTED:
+            if keyword in schema:
+                self._report(keyword)
+        found = self._own(schema)
+        for keyword in schema:
+            if keyword in _APPLICATORS:
+                for factor in self._factors(keyword, schema[keyword]):
+                    found = self._product(found, factor)
+        return found
+
+    def _own(self, schema: dict[str, Any]) -> list[Alternative]:
+        """The alternatives without the keywords that apply other schemas."""
+        given = schema.get("type")
+        kinds: list[Any] = given if isinstance(given, list) else [given]
+        if given is None:
+            limited = [kind for kind, words in LIMITS.items() if any(w in schema for w in words)]
+            implied = [kind for kind, words in _IMPLYING.items() if {*words} & {*schema}]
+            kinds = implied[:1] or ([*_ANY_KIND] if limited else [""])
+        known = [kind if isinstance(kind, str) and kind in LIMITS else "" for kind in kinds]
+        if "" in known and given is not None:
+            self._report("type")  # some write "float" or "text"
+            return [_ANY]
+        limits = dict(self._limits(schema))
+        return [
+            Alternative(
+                kind, {word: limits[word] for word in LIMITS.get(kind, ()) if word in limits}
+            )
+            for kind in known
+        ]
+
+    def _limits(self, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for word, value in schema.items():
+            expected = _VALUES.get(word, ())
+            if word in _DRAFT_4 and isinstance(value, bool):
+                if value and is_number(schema.get(_DRAFT_4[word])):
+                    yield word, schema[_DRAFT_4[word]]
+            elif not expected or _is_value(value, expected):
+                yield word, value
+            else:
+                self._report(word)
+
+    def _factors(self, keyword: str, value: Any) -> Iterator[list[Alternative]]:
+        """Lists of alternatives: a value matches one of each list."""
+        if keyword == "$ref":
+            target = _find(value, self._root) if isinstance(value, str) else None
+            if target is None:
+                self._report(keyword)
+            yield self.read(target)
+        elif keyword == "const":
+            yield list(_listed([value]))
+        elif not isinstance(value, list):
+            self._report(keyword)
+        elif keyword == "enum":
+            yield list(_listed(value))
+        elif keyword == "allOf":
+            yield from map(self.read, value)
         else:
-            break
-        rest = {key: value for key, value in schema.items() if key not in ("$ref", "allOf")}
-        schema = {**target, **rest} if isinstance(target, dict) else rest
-    return schema
+            branches = list(map(self.read, value))
+            if keyword == "oneOf" and self._reports and not self._are_disjoint(branches):
+                self._report(keyword)
+            yield self._limited([each for branch in branches for each in branch], keyword)
+
+    def _product(self, left: list[Alternative], right: list[Alternative]) -> list[Alternative]:
+        if len(left) * len(right) > _MAX_PAIRS:
+            self._report("anyOf")
+            return [_ANY]
+        pairs = (self._both(one, other) for one in left for other in right)
+        return self._limited([each for each in pairs if each is not None], "anyOf")
+
+    def _limited(self, found: list[Alternative], keyword: str) -> list[Alternative]:
+        """The alternatives, with the values of each type as one; any value if they are too many."""
+        listed: dict[str, list[Any]] = {}
+        for each in found:
+            if each.values is not None and not each.schema:
+                listed.setdefault(each.kind, []).extend(each.values)
+        others = [each for each in found if each.values is None or each.schema]
+        if len(others) > _MAX_OPTIONS:
+            self._report(keyword)
+            return [_ANY]
+        return [*others, *(Alternative(kind, {}, tuple(each)) for kind, each in listed.items())]
+
+    def _both(self, one: Alternative, other: Alternative) -> Alternative | None:
+        """What matches both alternatives."""
+        kind = _common_kind(one.kind, other.kind)
+        if kind is None or other == _ANY:
+            return None if kind is None else one
+        schema = _merge(one.schema, other.schema, kind)
+        values = one.values if other.values is None else other.values
+        if values is None:
+            return Alternative(kind, schema)
+        if one.values is not None:
+            values = tuple(each for each in values if _is_among(each, one.values))
+        if kind in ("number", "integer"):
+            values = tuple(each for each in values if _keeps(each, kind, schema))
+            schema = {}
+        elif schema and kind in _PLAIN:
+            self._report("enum")
+            schema = {}
+        return Alternative(kind, schema, values) if values else None
+
+    def _read_once(self, schema: Any) -> list[Alternative]:
+        known = self._known.get(id(schema))
+        if known is None:
+            alone = _Reader(self._root, None)  # the schema may be one that is being read
+            known = self._known[id(schema)] = (schema, alone.read(schema))
+        return known[1]
+
+    def _are_disjoint(self, branches: list[list[Alternative]]) -> bool:
+        pairs = (
+            (one, other)
+            for number, branch in enumerate(branches)
+            for later in branches[number + 1 :]
+            for one in branch
+            for other in later
+        )
+        return all(self._exclude(one, other, _MAX_REFERENCES) for one, other in pairs)
+
+    def _exclude(self, one: Alternative, other: Alternative, depth: int) -> bool:
+        """Whether no value certainly matches both: their types differ, or values, or members that
+        one of them requires."""
+        if _common_kind(one.kind, other.kind) is None:
+            return True
+        if one.values is not None and other.values is not None:
+            return not any(_is_among(each, other.values) for each in one.values)
+        if one.kind != "object" or other.kind != "object" or one.combining or other.combining:
+            return False
+        both = [properties(each.schema) for each in (one, other)]
+        needed = (required(one.schema) | required(other.schema)) & both[0].keys() & both[1].keys()
+        return depth > 0 and any(
+            all(
+                self._exclude(mine, yours, depth - 1)
+                for mine in self._read_once(both[0][key])
+                for yours in self._read_once(both[1][key])
+            )
+            for key in needed
+        )
+
+
+def _combining(schema: dict[str, Any], kind: str) -> str:
+    plain = _PLAIN.get(kind, LIMITS.get(kind, ()))
+    is_tuple = isinstance(schema.get("items"), list)
+    return "items" if is_tuple else next((word for word in schema if word not in plain), "")
+
+
+def _is_value(value: Any, expected: tuple[type, ...]) -> bool:
+    return isinstance(value, expected) and (bool in expected or not isinstance(value, bool))
 
 
 def _find(reference: str, root: Any) -> Any:
     found = root if reference.startswith("#") else None
     for step in reference.removeprefix("#").split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        found = found.get(step) if isinstance(found, dict) else None
+        if isinstance(found, list) and step.isdecimal():
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            found = found.get(step) if isinstance(found, dict) else None
     return found
-
-
-def alternatives(schema: Any, root: Any) -> list[Alternative]:
-    """The types that a schema allows."""
-    plain = (option for option in options(schema, root) if not _choices(option))
-    return [each for option in plain for each in _alternatives(option)] or [Alternative("", {})]
-
-
-def options(schema: Any, root: Any) -> Iterator[Any]:
-    """A schema and all that it combines by `anyOf` and `oneOf`, resolved. Each is yielded once,
-    since they may refer to each other; after the first 256, `None` stands for all others."""
-    pending, found = [schema], {id(schema)}
-    while pending:
-        if len(found) > _MAX_OPTIONS:
-            yield None
-            return
-        schema = resolve(pending.pop(), root)
-        yield schema
-        new = {id(each): each for each in _choices(schema) if id(each) not in found}
-        found |= set(new)
-        pending += reversed(new.values())
-
-
-def _choices(schema: Any) -> list[Any]:
-    if not isinstance(schema, dict) or "const" in schema or isinstance(schema.get("enum"), list):
-        return []
-    listed = schema.get("anyOf") or schema.get("oneOf")
-    return listed if isinstance(listed, list) else []
-
-
-def _alternatives(schema: Any) -> Iterator[Alternative]:
-    if not isinstance(schema, dict):
-        yield Alternative("", {})
-    elif "const" in schema or isinstance(schema.get("enum"), list):
-        yield from _listed([schema["const"]] if "const" in schema else schema["enum"])
-    else:
-        kinds = schema.get("type") or _implied(schema)
-        for kind in kinds if isinstance(kinds, list) else [kinds]:
-            # Some write "float" or "text".
-            known = kind if isinstance(kind, str) and kind in _NAMES else ""
-            yield Alternative(known, {**schema, "type": kind} if known else {})
 
 
 def _listed(values: list[Any]) -> Iterator[Alternative]:
     for kind in dict.fromkeys(map(kind_of, values)):
-        same = tuple(value for value in values if kind_of(value) == kind)
-        yield Alternative(kind, {"enum": list(same)}, same)
+        yield Alternative(kind, {}, tuple(value for value in values if kind_of(value) == kind))
 
 
-def _implied(schema: dict[str, Any]) -> str:
-    kinds = (kind for kind, words in _KEYWORDS.items() if any(word in schema for word in words))
-    return next(kinds, "")
+def _common_kind(one: str, other: str) -> str | None:
+    if one == other or not other:
+        return one
+    if {one, other} == {"integer", "number"}:
+        return "integer"
+    return None if one else other
 
 
-def without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without the keywords that only describe values, so that more are equal."""
-    return {
-        key: _map_schemas(key, value) for key, value in schema.items() if key not in _ANNOTATIONS
-    }
+def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
+    return any(_are_equal(value, each) for each in values)
 
 
-def _map_schemas(keyword: str, value: Any) -> Any:
-    if keyword in _BY_NAME and isinstance(value, dict):
-        return {
-            name: without_annotations(inner) if isinstance(inner, dict) else inner
-            for name, inner in value.items()
-        }
-    if keyword in _SINGLE and isinstance(value, dict):
-        return without_annotations(value)
-    if keyword in _LISTED and isinstance(value, list):
-        return [without_annotations(each) if isinstance(each, dict) else each for each in value]
-    return value
+def _are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON: 1 and 1.0 are, 1 and true are not."""
+    if is_number(one) and is_number(other):
+        return exact(one) == exact(other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    return bool(one == other)
 
 
-def combined_by(schema: dict[str, Any]) -> str:
-    """The keyword of an object's schema, if any, that more than single members decide; or ""."""
-    return next((word for word in _COMBINING if word in resolve(schema, schema)), "")
+def _keeps(value: Any, kind: str, schema: dict[str, Any]) -> bool:
+    return satisfies(value, schema | ({"multipleOf": 1} if kind == "integer" else {}))
 
 
-def members(schema: dict[str, Any], root: Any) -> dict[str, Any]:
-    """The schemas of the members of an object."""
-    properties = resolve(schema, root).get("properties")
-    known = properties if isinstance(properties, dict) else {}
-    return known | {key: {} for key in sorted(required(schema, root) - set(known))}
-
-
-def required(schema: dict[str, Any], root: Any) -> frozenset[str]:
-    """The keys that an object must have."""
-    keys = resolve(schema, root).get("required")
-    return (
-        frozenset(key for key in keys if isinstance(key, str))
-        if isinstance(keys, list)
-        else frozenset()
+def _merge(one: dict[str, Any], other: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The limits of both for a type."""
+    one, other = (
+        {word: each[word] for word in (*LIMITS[kind], "allOf") if word in each}
+        for each in (one, other)
     )
+    if not one or not other or one == other:
+        return one or other
+    if kind in _PLAIN:
+        if _combining(one, kind) or _combining(other, kind):
+            return {"allOf": [one, other]}
+        return _merge_objects(one, other) if kind == "object" else _merge_lists(one, other)
+    merged, again = {**one}, [*one.get("allOf", ()), *other.get("allOf", ())]
+    for word, value in other.items():
+        if word in _TIGHTEST:
+            merged[word] = _TIGHTEST[word](merged.get(word, value), value, key=exact)
+        elif word != "allOf" and merged.setdefault(word, value) != value:
+            again.append({word: value})
+    return {**merged, "allOf": again} if again else merged
+
+
+def _merge_objects(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    def member(each: dict[str, Any], key: str) -> Any:
+        return properties(each).get(key, each.get("additionalProperties", True))
+
+    keys = {**properties(one), **properties(other)}
+    merged: dict[str, Any] = {
+        "properties": {key: _all_of(member(one, key), member(other, key)) for key in keys},
+        "required": sorted(required(one) | required(other)),
+    }
+    extra = [
+        each[word] for word in ("additionalProperties",) for each in (one, other) if word in each
+    ]
+    return {**merged, **({"additionalProperties": _all_of(*extra)} if extra else {})}
+
+
+def _merge_lists(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    merged = {**one, **other}
+    for word in merged.keys() & one.keys() & other.keys():
+        merge: Callable[..., Any] = _TIGHTEST.get(word, _all_of)
+        merged[word] = merge(one[word], other[word])
+    return merged
+
+
+def _all_of(*schemas: Any) -> Any:
+    if any(each is False for each in schemas):
+        return False
+    different = [each for each in schemas if each is not True and each != {}]
+    different = [each for number, each in enumerate(different) if each not in different[:number]]
+    return different[0] if len(different) == 1 else {"allOf": different} if different else True
+
+
+def properties(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schemas of the members of an object's schema without references."""
+    given = schema.get("properties")
+    return given if isinstance(given, dict) else {}
+
+
+def required(schema: dict[str, Any]) -> frozenset[str]:
+    """The keys that an object must have."""
+    keys = schema.get("required")
+    return (
+        frozenset(k for k in keys if isinstance(k, str)) if isinstance(keys, list) else frozenset()
+    )
+
+
+def plain_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """The limits of an object that hold for its members one by one."""
+    parts = [plain_object(each) for each in schema.get("allOf", ())]
+    own = {word: schema[word] for word in _PLAIN["object"] if word in schema}
+    return reduce(_merge_objects, parts, own) if parts else own
+
+
+def members(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schemas of the members that an object has or must have."""
+    known = properties(schema)
+    extra = schema.get("additionalProperties", {})
+    return known | {key: extra for key in sorted(required(schema) - set(known))}

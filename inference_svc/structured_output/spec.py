@@ -74,8 +74,14 @@ class ArgumentSyntax:
     brackets: bool = False
     """Objects and lists are written in this syntax, in brackets. Without it, and without `item`,
     they are JSON."""
+    key: str = r'[^<>"\n]+'
+    """What a key without quotes matches."""
+    extra_key: str = r'[^<>"\n:=,{}\[\]() ]+'
+    """What such a key matches that the schema does not name, as a regular expression of Lark."""
     quotes_keys: bool = False
     """The keys of members of an argument are JSON strings, followed by a colon."""
+    quotes_other_keys: bool = False
+    """A key that does not match `key` is a JSON string."""
     sorts_keys: bool = False
     """Arguments are in alphabetical order."""
 

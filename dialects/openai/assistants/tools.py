@@ -18,6 +18,7 @@ from dialects.openai.shared.tools import (
     search_to_proto,
 )
 from dialects.shared.fields import BY_KIND, WireModel
+from dialects.shared.json_body import answer_value
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
 
 MAX_TOOLS: Final = 128
@@ -127,7 +128,7 @@ def format_object(owner: assistant_pb2.Assistant | run_pb2.Run) -> str | Json:
     kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
     if answer.kind != tool_pb2.AnswerFormat.KIND_JSON_SCHEMA:
         return {"type": kind}
-    schema: Json = {"name": answer.name, "schema": orjson.loads(answer.schema_json or "{}")}
+    schema: Json = {"name": answer.name, "schema": answer_value(answer.schema_json or "{}")}
     if answer.description:
         schema["description"] = answer.description
     if answer.HasField("strict"):
@@ -154,7 +155,7 @@ def _tool_object(tool: tool_pb2.Tool) -> Json:
     if function.description:
         written["description"] = function.description
     if function.parameters_json:
-        written["parameters"] = orjson.loads(function.parameters_json)
+        written["parameters"] = answer_value(function.parameters_json)
     if function.HasField("strict"):
         written["strict"] = function.strict
     return {"type": "function", "function": written}

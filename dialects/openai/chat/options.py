@@ -16,7 +16,7 @@ from dialects.openai.chat.output_format import (
     resolve_constraint,
 )
 from dialects.openai.chat.policy import GENERATION
-from dialects.shared.fields import BY_KIND, Count, TokenId, WireModel, resolve_alias
+from dialects.shared.fields import BY_KIND, Count, Gbnf, TokenId, WireModel, resolve_alias
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from dialects.shared.sampling import SamplingFields, sampling_params
 from svc_kit.errors import TooLong
@@ -108,7 +108,7 @@ class GenerationBody(SamplingFields, GuidedFields):
         None, description="False includes control tokens in the answer. Default: true."
     )
     response_format: ResponseFormat | None = None
-    grammar: str | None = Field(None, description="A GBNF grammar for the answer.")
+    grammar: Gbnf = Field(None, description="A GBNF grammar for the answer.")
     json_schema: dict[str, Any] | None = Field(None, description="A JSON Schema for the answer.")
     structured_outputs: StructuredOutputs | None = Field(
         None, description="A constraint in vLLM's format."

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from corral.inference.v1 import generation_pb2
 from pydantic import Field, Tag
 
-from dialects.shared.fields import BY_KIND, WireModel
+from dialects.shared.fields import BY_KIND, Gbnf, WireModel
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField
@@ -24,7 +24,7 @@ class GuidedFields(WireModel):
     guided_choice: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="As structured_outputs.choice."
     )
-    guided_grammar: str | None = Field(None, description="As structured_outputs.grammar.")
+    guided_grammar: Gbnf = Field(None, description="As structured_outputs.grammar.")
 
     @property
     def guided_constraints(self) -> dict[str, generation_pb2.Constraint]:
@@ -66,7 +66,7 @@ class StructuredOutputs(WireModel):
     )
     regex: str | None = Field(None, description="A regular expression for the whole answer.")
     choice: list[str] | None = Field(None, min_length=1, description="The allowed answers.")
-    grammar: str | None = Field(None, description="A GBNF grammar.")
+    grammar: Gbnf = Field(None, description="A GBNF grammar.")
     json_object: bool | None = Field(None, description="Any JSON object.")
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
-import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
@@ -11,6 +10,7 @@ from dialects.openai.responses.namespaces import flat_name, split_name
 from dialects.openai.shared.objects import Json, enum_name
 from dialects.openai.shared.tools import schema_to_proto
 from dialects.shared.fields import BY_KIND, WireModel
+from dialects.shared.json_body import answer_value
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 _NAMED_TYPES: Final = ("function", "custom")
@@ -136,7 +136,7 @@ def format_object(answer: tool_pb2.AnswerFormat) -> Json:
         "type": kind,
         "name": answer.name,
         "description": answer.description or None,
-        "schema": orjson.loads(answer.schema_json or "{}"),
+        "schema": answer_value(answer.schema_json or "{}"),
         "strict": answer.strict,
     }
 

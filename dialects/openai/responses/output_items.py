@@ -8,6 +8,7 @@ from corral.control.v1 import item_pb2
 
 from dialects.openai.responses.namespaces import split_name
 from dialects.openai.shared.objects import Json, enum_name
+from dialects.shared.json_body import answer_value
 from dialects.shared.media import is_address
 
 _JSON_NAMES: Final = {
@@ -173,7 +174,7 @@ def _mcp_call(item: item_pb2.Item) -> Json:
 def _parse_json(text: str, default: object) -> object:
     """Parse JSON of third parties. Returns `default` if it is invalid."""
     try:
-        return orjson.loads(text)
+        return answer_value(text)
     except orjson.JSONDecodeError:
         return default
 

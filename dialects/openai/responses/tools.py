@@ -12,6 +12,7 @@ from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
 from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
+from dialects.shared.json_body import answer_value
 from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
@@ -145,7 +146,7 @@ def tool_object(tool: tool_pb2.Tool) -> Json:
                 "type": "function",
                 "name": function.name,
                 "description": function.description or None,
-                "parameters": orjson.loads(function.parameters_json or "null"),
+                "parameters": answer_value(function.parameters_json or "null"),
                 "strict": function.strict if function.HasField("strict") else None,
             }
 

@@ -22,6 +22,8 @@ _ARGUMENTS = ArgumentSyntax(
     between=",",
     quotes=tuple((quote, quote) for quote in QUOTES),
     brackets=True,
+    key=r'[^:{}\[\],<"\s]+',
+    quotes_other_keys=True,
     sorts_keys=True,
 )
 SYNTAXES = tuple(

@@ -29,6 +29,8 @@ _ARGUMENTS = ArgumentSyntax(
     quotes=None,
     words={"true": "True", "false": "False", "null": "None"},
     brackets=True,
+    key=r"[\w.-]+",
+    extra_key=r"[\p{L}\p{N}_.-]+",
 )
 SYNTAXES = tuple(
     ToolCallSyntax(

@@ -321,7 +321,7 @@ class _Call:
 
     def _as_json(self, key: str, written: str) -> str:
         nesting = self._tags.nesting
-        if nesting and f"{nesting}<" in written:
+        if nesting and written.lstrip().startswith(f"{nesting}<"):
             pieces = re.split(f"{re.escape(nesting)}<(/?)([^<>]*)>", written)
             return _Nested(self._tools, self._name, pieces).read(key)
         return self._tools.as_json(self._name, (key,), written)

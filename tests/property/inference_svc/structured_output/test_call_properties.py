@@ -2,28 +2,22 @@
 arguments match the schemas of their tools."""
 
 import json
-import random
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llguidance import LLMatcher
 
 from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.offered_tools import OfferedTools
-from inference_svc.structured_output.compile_job import byte_tokenizer, compile_grammar
-from inference_svc.structured_output.matcher import build_matcher
-from inference_svc.structured_output.spec import SPACE, CallableTool, OutputSpec, ToolCallSpec
+from inference_svc.structured_output.compile_job import compile_grammar
+from inference_svc.structured_output.spec import CallableTool, OutputSpec, ToolCallSpec
 from tests.support.examples import examples
+from tests.support.grammar_walk import END, FIRST_CONTROL, SIZE, Walk, endings
 from tests.support.turns import Golden, Parsed
 
-MAX_TOKENS = 20_000
-SIZE, END, FIRST_CONTROL = 512, 511, 300
 ENFORCED = [name for name, family in FAMILIES.items() if family.syntaxes]
 KEYS = ("city", "a", "b_1", "when", "Z", "k", "key_2", "zz")
 COLOR = {"$ref": "#/$defs/color"}
@@ -42,6 +36,12 @@ _leaves = st.sampled_from(
         {"anyOf": [{"type": "integer"}, {"type": "null"}]},
         {"enum": ["red", "dark red", "é<"]},
         {"const": 7},
+        {"enum": ["1", 1, 9007199254740993, None, "\nx", ""]},
+        {"anyOf": [{"type": "string", "pattern": "^[a-f0-9]{1,2}$"}, {"type": "integer"}]},
+        {"allOf": [{"type": ["string", "null"], "minLength": 2}, {"maxLength": 3}]},
+        {"type": ["boolean", "string"], "anyOf": [{"enum": ["no", True]}, {"format": "date"}]},
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5},
+        {"oneOf": [{"type": "string", "maxLength": 2}, {"type": "array", "items": COLOR}]},
         COLOR,
     ]
 )
@@ -73,76 +73,6 @@ _schemas = st.dictionaries(st.sampled_from(KEYS[:5]), _values, max_size=4).flatm
 )
 
 
-class Walk:
-    """Random text of a grammar. It often tries the texts that end something, so that it ends."""
-
-    def __init__(self, call_format: ToolCallFormat, control: dict[str, int], seed: int) -> None:
-        self._family = FAMILIES[call_format]
-        self._control = control
-        self._texts = {token: text for text, token in control.items()}
-        self._random = random.Random(seed)
-
-    def text(self, grammar: str) -> str:
-        """A complete output."""
-        matcher = build_matcher(byte_tokenizer(SIZE, self._control, [END]), grammar)
-        tokens: list[int] = []
-        while not (matcher.is_accepting() and (matcher.is_stopped() or self._ends(tokens))):
-            assert len(tokens) < MAX_TOKENS, "".join(self._decode(tokens))
-            chosen = self._next(matcher, len(tokens))
-            assert matcher.consume_tokens(chosen)
-            tokens += chosen
-        return "".join(self._decode(tokens))
-
-    def _ends(self, tokens: list[int]) -> bool:
-        return self._random.random() < 0.5 + len(tokens) / 1000
-
-    def _next(self, matcher: LLMatcher, num_tokens: int) -> list[int]:
-        forced = matcher.compute_ff_tokens()
-        if forced:
-            return list(forced)
-        if self._random.random() < 0.2 + num_tokens / 500:
-            for texts in self._endings():
-                ends = [tokens for text in texts if (tokens := list(self._encode(text)))]
-                ends = [each for each in ends if matcher.validate_tokens(each) == len(each)]
-                if ends and self._random.random() < 0.5:
-                    return self._random.choice(ends)
-        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")[:END])
-        return [int(self._random.choice(allowed))]
-
-    def _endings(self) -> Iterator[set[str]]:
-        """Texts that end all calls, then those that end a call or a value."""
-        ways = self._family.syntaxes
-        yield {way.after.replace(SPACE, "") for way in ways}
-        arguments = [way.arguments for way in ways if way.arguments]
-        texts = {each.end.replace("{key}", key) for each in arguments for key in KEYS}
-        texts |= {text for each in arguments for text in each.barred}
-        texts |= {quotes[1] for each in arguments for quotes in each.quotes or ()}
-        texts |= {each.item[1] for each in arguments if each.item}
-        texts |= {way.tail.replace(SPACE, "") for way in ways}
-        texts = {text.replace(SPACE, "") for text in texts}
-        yield texts | {f"\n{text}" for text in texts} | set('"}])\n<>') | {'"}', "'"}
-
-    def _encode(self, text: str) -> Iterator[int]:
-        while text:
-            marker = next((each for each in self._control if text.startswith(each)), "")
-            if marker:
-                yield self._control[marker]
-            else:
-                yield from text[0].encode()
-            text = text[len(marker) or 1 :]
-
-    def _decode(self, tokens: list[int]) -> Iterator[str]:
-        written = bytearray()
-        for token in tokens:
-            if token < 256:
-                written.append(token)
-            else:
-                yield written.decode() + self._texts.get(token, "")
-                written.clear()
-        yield written.decode()
-
-
 @pytest.mark.parametrize("has_control", [False, True], ids=["markers as text", "control tokens"])
 @pytest.mark.parametrize("call_format", ENFORCED, ids=lambda each: each.value)
 @settings(max_examples=examples(20), deadline=None)
@@ -159,7 +89,7 @@ def test_required_calls_are_read_with_arguments_of_their_schemas(
     asked = json.loads(json.dumps(asdict(OutputSpec(None, calls, None))))  # as in the sandbox
     vocabulary = {"size": SIZE, "control": control, "ends": [END]}
     compiled = compile_grammar({"asked": asked, "vocabulary": vocabulary})
-    text = Walk(call_format, control, seed).text(compiled["grammar"])
+    text = Walk(endings(family, KEYS), control, seed).text(compiled["grammar"])
     offered = OfferedTools({tool.name: tool.schema for tool in tools})
     parsed = Golden("", TurnFormat(tool_calls=call_format), text, Parsed(), offered).parse([text])
 

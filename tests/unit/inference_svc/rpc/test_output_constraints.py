@@ -1,6 +1,7 @@
 """Enforced calls in each tool-call format: the parser reads all calls that the grammar accepts."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -110,6 +111,25 @@ def test_calls_are_enforced_in_hermes_format_if_the_model_format_is_unsuitable()
     )
     for notation in (ToolCallFormat.OFF, ToolCallFormat.MUSE):
         assert enforced_tool_call_format(notation, beside_form=False) is ToolCallFormat.HERMES
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_names_that_are_no_keywords_of_python_are_called_in_json(is_strict: bool) -> None:
+    """Calls of the other tools may be in Python; where all names are such, none may begin so."""
+    schema = '{"properties": {"$filter": {"const": "x"}}, "required": ["$filter"]}'
+    odd = CallableTool("find", schema, is_strict, "tools[0]")
+    family = FAMILIES[ToolCallFormat.PYTHONIC]
+    begin, end = family.triggers[0], "<|tool_call_end|>"
+    in_json = '<tool_call>\n{"name": "find", "arguments": {"$filter": "x"}}\n</tool_call>'
+    for tools, may_begin in (((odd, TIME), True), ((odd,), False)):
+        required = ToolCallSpec(family.syntaxes, tools, True, several=False)
+        free = replace(required, required=False, triggers=family.triggers)
+
+        for calls in (required, free):
+            spec = OutputSpec(None, calls, None)
+            assert is_accepted(spec, in_json, {})
+            assert is_accepted(spec, f"{begin}[get_time()]{end}", {}) is may_begin
+            assert not is_accepted(spec, f'{begin}[find($filter="x")]{end}', {})
 
 
 def test_the_model_chooses_the_numbers_of_calls() -> None:

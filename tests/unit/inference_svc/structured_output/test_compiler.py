@@ -103,6 +103,17 @@ INVALID_SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/anyOf/0",
         "",
     ),
+    "a long number below a keyword": (
+        {"properties": {"a": {"patternProperties": {"^a": {"const": 9007199254740993}}}}},
+        "#/properties/a",
+        "patternProperties",
+    ),
+    "a multiple that is no decimal": (
+        {"properties": {"a": {"type": "number", "multipleOf": 0.0700000000000000001}}},
+        "#/properties/a",
+        "multipleOf",
+    ),
+    "a number of 500 digits": ('{"maximum": 1e500}', "#", "400 digits"),
     "not an object": ("[1]", "#", "object"),
     "not JSON": ('{"a": ', "#", "JSON"),
     "a lone surrogate": ('{"const": "\\ud800"}', "#", ""),
@@ -270,6 +281,20 @@ async def test_compiled_grammars_are_cached() -> None:
     assert jobs.count == 2
 
 
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_an_unknown_format_only_describes_and_is_named(is_strict: bool) -> None:
+    """As in JSON Schema, also of a strict tool."""
+    schema = '{"properties": {"a": {"type": "string", "format": "phone"}}, "required": ["a"]}'
+    tools = (replace(TOOL, schema=schema, strict=is_strict),)
+    calls = ToolCallSpec((SYNTAX,), tools, required=True, several=False)
+    compiler = GrammarCompiler(InlineJobs())
+    called = await compiler.compile(OutputSpec(None, calls, None), VOCABULARY)
+    formatted = await compiler.compile(make_spec(OutputFormatKind.JSON_SCHEMA, schema), VOCABULARY)
+
+    assert called.ignored == ("tools[0]",)
+    assert formatted.ignored == ("constraint.json_schema",)
+
+
 @pytest.mark.parametrize("kind", [FailureKind.DEADLINE, FailureKind.CRASHED, FailureKind.MEMORY])
 async def test_a_format_that_fails_its_job_is_invalid(kind: FailureKind) -> None:
     """It is the caller's error, since each attempt ends a child process."""
@@ -286,7 +311,10 @@ async def test_a_format_that_fails_its_job_is_invalid(kind: FailureKind) -> None
     ("schema", "keyword"),
     [
         ('{"patternProperties": {"^a": {"type": "integer"}}}', "patternProperties"),
-        ('{"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"type": "object"}]}}}', "anyOf"),
+        (
+            '{"$ref": "#/$defs/x", "$defs": {"x": {"dependentRequired": {"a": ["b"]}}}}',
+            "dependentRequired",
+        ),
     ],
 )
 async def test_a_keyword_that_tags_cannot_enforce_is_ignored_unless_its_tool_is_strict(

@@ -412,9 +412,20 @@ def test_constraints_are_converted(fields: dict[str, Any], form: str, text: obje
     assert getattr(constraint, form) == text
 
 
-def test_the_format_text_is_not_a_constraint() -> None:
-    """The constraint is unset."""
-    assert not make_request(response_format={"type": "text"}).options.HasField("constraint")
+@pytest.mark.parametrize(
+    "fields", [{"response_format": {"type": "text"}}, {"grammar": ""}, {"guided_grammar": ""}]
+)
+def test_text_and_an_empty_grammar_are_no_constraint(fields: dict[str, Any]) -> None:
+    """The constraint is unset, and another one may be given."""
+    schema = {"type": "json_schema", "json_schema": {"schema": {"const": 2**63}}}
+    both = {"response_format": schema, **fields}
+
+    assert not make_request(**fields).options.HasField("constraint")
+    if "response_format" not in fields:
+        constraint = make_request(**both).options.constraint
+        assert constraint.json_schema == '{"const":9223372036854775808}'
+        body = parse_chat({"model": "m", "messages": [USER]} | both)
+        assert body.constraint_field == "response_format"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,245 @@
+"""Exact numbers of JSON schemas, where llguidance computes with doubles.
+
+`parse_json` keeps every digit; `is_rounded` says which schemas llguidance would change;
+`number_terms` writes their numbers as regular expressions.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+Number = int | float | Decimal
+ANY_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+WHOLE_NUMBER = "-?(0|[1-9][0-9]*)"
+_PLAIN_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?"
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_NOT_READ = frozenset(("const", "enum", "default", "examples"))
+_DEFINITIONS = ("$defs", "definitions")
+_MAX_DIGITS = 15  # of a fraction that every double keeps
+_MAX_EXPONENT = 15
+_MAX_MULTIPLE = 65_535  # llguidance multiplies two of them in 32 bits
+_MAX_WRITTEN_DIGITS = 400  # of a double: 309 before the point
+_DOUBTFUL = re.compile(r'"multipleOf"|[0-9](?:[.eE]|[0-9]{14})')
+_RUN = re.compile(r"([0-9])\1{7,}")
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. A number that a float would change is a `Decimal`. Raises `ValueError` and
+    `RecursionError`."""
+    return json.loads(text, parse_float=_exact_float, parse_constant=_refuse_constant)
+
+
+def _exact_float(text: str) -> float | Decimal:
+    number = Decimal(text)
+    if len(number.as_tuple().digits) + abs(number.adjusted()) > _MAX_WRITTEN_DIGITS:
+        raise ValueError(f"a number has more than {_MAX_WRITTEN_DIGITS} digits")
+    as_float = float(number)
+    return as_float if Decimal(repr(as_float)) == number else number
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def write_json(value: Any) -> str:
+    """Write a value as the grammars of JSON do, with all digits of its numbers."""
+    if isinstance(value, Decimal | float):
+        return _plain(exact(value))
+    if isinstance(value, dict):
+        members = (f"{write_json(key)}: {write_json(each)}" for key, each in value.items())
+        return f"{{{', '.join(members)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(write_json, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def exact(number: Number) -> Decimal:
+    """A number as a decimal: a float has the digits that JSON text had."""
+    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of JSON."""
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def is_rounded(schema: Any) -> bool:
+    """Whether llguidance would write or compare a number of a schema inexactly. Definitions count
+    if there is a reference."""
+    found: set[str] = set()
+    pending, definitions = [schema], list[Any]()
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            for keyword, each in value.items():
+                if keyword in _DEFINITIONS:
+                    definitions.append(each)
+                else:
+                    found.update(_traits(keyword, each))
+                    if isinstance(each, dict | list) and keyword not in _NOT_READ:
+                        pending.append(each)
+        if not pending and "reference" in found:
+            pending, definitions = definitions, []
+    # It writes 0 for exclusiveMinimum 0 with a maximum of 0.5.
+    return "rounded" in found or {"exclusive", "fraction"} <= found
+
+
+def may_be_rounded(text: str) -> bool:
+    """Whether the text of a schema has a number that `is_rounded` need look at; it is fast."""
+    return _DOUBTFUL.search(text) is not None
+
+
+def _traits(keyword: str, value: Any) -> Iterable[str]:
+    if keyword in ("const", "enum"):
+        yield from map(_kind, _numbers(value))
+    elif keyword in _BOUNDS and isinstance(value, int | float | Decimal):
+        yield from (_kind(value), "exclusive" if keyword.startswith("e") else "")
+    elif keyword == "multipleOf" and is_number(value):
+        yield "" if _keeps_multiple(value) else "rounded"
+    elif keyword == "$ref":
+        yield "reference"
+
+
+def _numbers(value: Any) -> Iterable[Number]:
+    pending = [value]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, dict):
+            pending += each.values()
+        elif isinstance(each, list):
+            pending += each
+        elif is_number(each):
+            yield each
+
+
+def _kind(number: Number) -> str:
+    if isinstance(number, int):
+        return "" if abs(number) < 2**53 else "rounded"
+    before, after = _parts(exact(number).copy_abs())
+    if len(before + after) > _MAX_DIGITS:
+        return "rounded"
+    return "fraction" if after else ""
+
+
+def _keeps_multiple(number: Number) -> bool:
+    """Whether llguidance finds the digits of a divisor, which it multiplies by 10 as a double."""
+    if isinstance(number, int):
+        return 0 < abs(number) <= _MAX_MULTIPLE
+    value, exponent = abs(float(number)), 0
+    while value % 1 and exponent <= _MAX_EXPONENT:
+        value, exponent = value * 10, exponent + 1
+    is_kept = Fraction(exact(number)) == Fraction(int(value), 10**exponent)
+    return 0 < value <= _MAX_MULTIPLE and is_kept
+
+
+def satisfies(value: Number, schema: dict[str, Any]) -> bool:
+    """Whether a number keeps the limits of a schema."""
+    number = exact(value)
+    low, high, low_open, high_open = _range(schema)
+    above = low is None or number > low or (number == low and not low_open)
+    below = high is None or number < high or (number == high and not high_open)
+    divisors = [exact(each["multipleOf"]) for each in _all(schema) if "multipleOf" in each]
+    return (
+        above and below and all(each and not Fraction(number) % Fraction(each) for each in divisors)
+    )
+
+
+def _all(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    return [schema, *schema.get("allOf", ())]
+
+
+def _range(schema: dict[str, Any]) -> tuple[Decimal | None, Decimal | None, bool, bool]:
+    """The bounds, and whether they are excluded."""
+    low, high, above, below = (exact(schema[word]) if word in schema else None for word in _BOUNDS)
+    low_open = above is not None and (low is None or above >= low)
+    high_open = below is not None and (high is None or below <= high)
+    return above if low_open else low, below if high_open else high, low_open, high_open
+
+
+def number_terms(schema: dict[str, Any], *, whole: bool) -> list[str] | None:
+    """Regular expressions that a number of a schema matches all of. None: the schema has a
+    `multipleOf` that is no power of ten, or a bound with too many digits."""
+    low, high, low_open, high_open = _range(schema)
+    if any(bound is not None and len(_plain(bound)) > _MAX_WRITTEN_DIGITS for bound in (low, high)):
+        return None
+    terms = []
+    if low is not None:
+        least, most = _at_least(low.copy_abs(), low_open), _at_most(low.copy_abs(), low_open)
+        terms.append(least if low >= 0 else f"[0-9.]+|-({most})")
+    if high is not None:
+        least, most = _at_least(high.copy_abs(), high_open), _at_most(high.copy_abs(), high_open)
+        terms.append(f"-[0-9.]+|{most}" if high > 0 or (high == 0 and most) else f"-({least})")
+    for each in _all(schema):
+        if "multipleOf" in each:
+            before, after = _parts(exact(each["multipleOf"]).copy_abs())
+            if (before + after).strip("0") != "1":
+                return None
+            terms.append(_multiple(-len(after) if after else len(before) - 1))
+    if whole:
+        return [WHOLE_NUMBER, *terms]
+    return [_PLAIN_NUMBER, *terms] if terms else [ANY_NUMBER]
+
+
+def _multiple(exponent: int) -> str:
+    if exponent > 0:
+        return rf"-?(0|[1-9][0-9]*0{{{exponent}}})(\.0+)?"
+    return rf"-?[0-9]+(\.{f'[0-9]{{1,{-exponent}}}' if exponent else ''}0*)?"
+
+
+def _plain(number: Decimal) -> str:
+    return format(number, "f")
+
+
+def _parts(number: Decimal) -> tuple[str, str]:
+    before, _, after = _plain(number).partition(".")
+    return before.lstrip("0") or "0", after.rstrip("0")
+
+
+def _at_least(number: Decimal, is_open: bool) -> str:
+    """The numbers without sign that are at least a number, or more if it is excluded."""
+    before, after = _parts(number)
+    larger = [f"[1-9][0-9]{{{len(before)},}}", *_differ(before, "9", "{n}")]
+    fractions = list(_differ(after, "9", "*"))
+    fractions.append(_run(after) + ("[0-9]*[1-9][0-9]*" if is_open else "[0-9]*"))
+    same = f"{_run(before)}\\.({'|'.join(fractions)})"
+    if not after and not is_open:
+        same = rf"{_run(before)}(\.[0-9]+)?"
+    return rf"({'|'.join(larger)})(\.[0-9]+)?|{same}"
+
+
+def _at_most(number: Decimal, is_open: bool) -> str:
+    """The numbers without sign that are at most a number, or less if it is excluded; empty if there
+    are none."""
+    before, after = _parts(number)
+    smaller = list(_differ(before, "0", "{n}"))
+    if len(before) > 1:
+        smaller = [f"0|[1-9][0-9]{{0,{len(before) - 2}}}", *smaller]
+    texts = [rf"({'|'.join(smaller)})(\.[0-9]+)?"] if smaller else []
+    if after or not is_open:
+        fractions = [*_differ(after, "0", "*"), *(_run(after[:i]) for i in range(1, len(after)))]
+        if not is_open:
+            fractions.append(f"{_run(after)}0{'*' if after else '+'}")
+        texts.append(rf"{_run(before)}(\.({'|'.join(fractions)}))?")
+    return "|".join(texts)
+
+
+def _differ(digits: str, limit: str, more: str) -> Iterable[str]:
+    """The digits that are larger (limit 9) or smaller (0) at one place. `more` says how many digits
+    follow; "{n}": as many as in `digits`, which begin with no zero."""
+    for place, digit in enumerate(digits):
+        if digit != limit:
+            least, most = (int(digit) + 1, 9) if limit == "9" else (0, int(digit) - 1)
+            if more == "{n}" and place == 0 and len(digits) > 1:
+                least = max(least, 1)
+            count = more.replace("n", str(len(digits) - place - 1))
+            if least <= most:
+                yield f"{_run(digits[:place])}[{least}-{most}][0-9]{count}"
+
+
+def _run(digits: str) -> str:
+    return _RUN.sub(lambda run: f"{run[1]}{{{len(run[0])}}}", digits)

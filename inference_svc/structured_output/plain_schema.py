@@ -1,0 +1,76 @@
+"""Removes from JSON schemas what limits no value."""
+
+import re
+from typing import Any, NamedTuple
+
+from inference_svc.structured_output.numbers import is_rounded, may_be_rounded
+from inference_svc.structured_output.texts import FORMATS
+
+_ANNOTATIONS = frozenset(
+    (
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "deprecated",
+        "readOnly",
+        "writeOnly",
+    )
+)
+_CHECKED = ("format", "$id", "uniqueItems")
+_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_SINGLE = (
+    "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
+    "propertyNames", "unevaluatedProperties", "unevaluatedItems",
+)  # fmt: skip
+_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+
+
+class PlainSchema(NamedTuple):
+    """A schema without the keywords that limit no value."""
+
+    schema: dict[str, Any]
+    is_rounded: bool = False
+    """Whether llguidance would round numbers of it."""
+    has_other_formats: bool = False
+    """Whether `format` had other values than those that are enforced: they only describe."""
+
+
+def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
+    """Remove `uniqueItems` that is false, unknown formats, each `$id` that is no URI, and, unless
+    `annotations`, the keywords that only describe values, so that more schemas are equal. `text` is
+    that of the schema."""
+    formats: list[str] = []
+    plain = _Cleaner(formats, annotations=annotations).clean(schema)
+    return PlainSchema(plain, may_be_rounded(text) and is_rounded(plain), bool(formats))
+
+
+class _Cleaner:
+    def __init__(self, formats: list[str], *, annotations: bool) -> None:
+        self._formats = formats
+        self._removed = frozenset() if annotations else _ANNOTATIONS
+
+    def clean(self, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        return {
+            key: self._inner(key, value) if isinstance(value, dict | list) else value
+            for key, value in schema.items()
+            if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
+        }
+
+    def _is_void(self, keyword: str, value: Any) -> bool:
+        if keyword == "format" and isinstance(value, str) and value not in FORMATS:
+            self._formats.append(value)
+            return True
+        is_name = keyword == "$id" and isinstance(value, str) and not _URI.fullmatch(value)
+        return is_name or (keyword == "uniqueItems" and value is False)
+
+    def _inner(self, keyword: str, value: Any) -> Any:
+        if keyword in _BY_NAME and isinstance(value, dict):
+            return {name: self.clean(each) for name, each in value.items()}
+        if keyword in _LISTED and isinstance(value, list):
+            return [self.clean(each) for each in value]
+        return self.clean(value) if keyword in _SINGLE else value

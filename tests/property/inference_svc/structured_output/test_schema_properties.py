@@ -1,0 +1,224 @@
+"""Grammars of JSON schemas, with numbers of any digits: what they allow is valid, and what is valid
+they allow. `jsonschema` with decimals is the oracle."""
+
+import json
+from dataclasses import asdict
+from decimal import Decimal, localcontext
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]  # it has no types
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.structured_output.compile_job import compile_grammar
+from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
+from tests.support.examples import examples, timeout
+from tests.support.grammar_walk import END, JSON_ENDINGS, SIZE, Walk, accepts
+
+_NUMBERS = (
+    "0", "-1", "0.5", "0.1", "7", "100", "9007199254740993", "-9223372036854775808", "12.25",
+    "1234567890123456789", "18446744073709551616", "1234.5678901234567", "0.30000000000000004",
+    "340282346638528860000000000000000000000", "-0.00001", "0.12345678901234567890123",
+)  # fmt: skip
+_numbers = st.one_of(
+    st.sampled_from(_NUMBERS).map(Decimal),
+    st.decimals(-2000, 2000, places=2),
+    st.integers(-(10**20), 10**20).map(Decimal),
+)
+_KEYS = ("a", "b", "id", "a b", "é")
+
+
+def _plain(number: Decimal) -> Decimal | int:
+    return int(number) if number == number.to_integral_value() else number.normalize()
+
+
+@st.composite
+def _ranges(draw: st.DrawFn) -> dict[str, Any]:
+    low, high = sorted(map(_plain, (draw(_numbers), draw(_numbers))))
+    minimum = draw(st.sampled_from(["minimum", "exclusiveMinimum", ""]))
+    maximum = draw(st.sampled_from(["maximum", "exclusiveMaximum", ""]))
+    bounds = {minimum: low, maximum: high + 1}
+    # A number without bounds may have an exponent of more digits than decimals have.
+    kind = draw(st.sampled_from(["number", "integer"])) if minimum or maximum else "integer"
+    schema = {"type": kind, **{word: bound for word, bound in bounds.items() if word}}
+    if draw(st.booleans()):
+        return schema
+    keywords = [{word: bound} for word, bound in schema.items()]
+    return {"allOf": keywords}
+
+
+_values = st.one_of(
+    _numbers.map(_plain),
+    st.sampled_from(["", "a", "1", 'é"\\', True, None]),
+    st.lists(_numbers.map(_plain), max_size=2),
+    st.dictionaries(st.sampled_from(_KEYS), _numbers.map(_plain), max_size=2),
+)
+_leaves = st.one_of(
+    _ranges(),
+    st.builds(lambda value: {"const": value}, _values),
+    st.builds(lambda values: {"enum": values}, st.lists(_values, min_size=1, max_size=3)),
+    st.sampled_from(
+        [
+            {"type": "string", "minLength": 1, "maxLength": 3},
+            {"type": ["boolean", "null"]},
+            {"$ref": "#/$defs/id"},
+            {"type": "number", "multipleOf": Decimal("0.01"), "minimum": -3, "maximum": 10**20},
+        ]
+    ),
+)
+
+
+def _object(members: dict[str, Any], needed: set[str]) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": members, "required": sorted(needed & set(members)),
+        "additionalProperties": False,
+    }  # fmt: skip
+
+
+_schemas = st.recursive(
+    _leaves,
+    lambda inner: st.one_of(
+        st.builds(lambda items: {"type": "array", "items": items, "maxItems": 3}, inner),
+        st.builds(lambda items: {"type": "array", "items": items, "minItems": 2}, inner),
+        st.builds(
+            _object,
+            st.dictionaries(st.sampled_from(_KEYS), inner, max_size=3),
+            st.sets(st.sampled_from(_KEYS)),
+        ),
+        st.builds(lambda *each: {"anyOf": [*each]}, inner, inner),
+    ),
+    max_leaves=5,
+)
+_DEFINITIONS = {"$defs": {"id": {"type": "integer", "exclusiveMinimum": 9007199254740993}}}
+
+
+def write(value: Any) -> str:
+    """JSON text with all digits, in the style of grammars."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, dict):
+        members = ", ".join(f"{write(key)}: {write(each)}" for key, each in value.items())
+        return f"{{{members}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(write, value))}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _instance(draw: st.DataObject, schema: dict[str, Any]) -> Any:
+    """A value that a schema probably allows."""
+    if "$ref" in schema:
+        return 9007199254740993 + draw.draw(st.integers(1, 99))
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema or "anyOf" in schema:
+        chosen = draw.draw(st.sampled_from(schema.get("enum") or schema["anyOf"]))
+        return chosen if "enum" in schema else _instance(draw, chosen)
+    if "allOf" in schema:
+        return _instance(draw, {word: each[word] for each in schema["allOf"] for word in each})
+    match schema["type"]:
+        case "object":
+            keys = [
+                k
+                for k in schema["properties"]
+                if k in schema["required"] or draw.draw(st.booleans())
+            ]
+            return {key: _instance(draw, schema["properties"][key]) for key in keys}
+        case "array":
+            least = schema.get("minItems", 0)
+            size = draw.draw(st.integers(least, schema.get("maxItems", least + 2)))
+            return [_instance(draw, schema["items"]) for _ in range(size)]
+        case "string":
+            return draw.draw(st.text("aé\U0001f98a ", min_size=1, max_size=3))
+        case "number" | "integer":
+            return _near(draw, schema)
+        case kinds:
+            return draw.draw(st.sampled_from([True, False, None]) if kinds else st.none())
+
+
+def _near(draw: st.DataObject, schema: dict[str, Any]) -> Any:
+    bounds = [Decimal(each) for each in schema.values() if isinstance(each, int | Decimal)]
+    steps = ["0", "1", "-1"] + ["0.01", "-0.01", "0.1"] * (schema["type"] == "number")
+    step = draw.draw(st.sampled_from(steps))
+    return _plain(draw.draw(st.sampled_from(bounds or [Decimal(5)])) + Decimal(step))
+
+
+def compile_format(schema: Any) -> dict[str, Any]:
+    """Compile a schema as an output format."""
+    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, write(schema), "constraint.json_schema")
+    asked = json.loads(json.dumps(asdict(OutputSpec(form, None, None))))  # as in the sandbox
+    vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
+    return compile_grammar({"asked": asked, "vocabulary": vocabulary})
+
+
+def is_valid(value: Any, schema: Any) -> bool:
+    """Whether a value matches a schema, computed with decimals."""
+    with localcontext(prec=500):
+        return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+
+
+@timeout(60)
+@settings(max_examples=examples(150), deadline=None)
+@given(schema=_schemas, seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_a_grammar_allows_what_is_valid_with_every_digit(
+    schema: dict[str, Any], seed: int, data: st.DataObject
+) -> None:
+    """A random text that it allows, and a random instance of the schema."""
+    schema = {**schema, **_DEFINITIONS}
+    with localcontext(prec=500):
+        value = _instance(data, schema)
+    compiled = compile_format(schema)
+    if "nothing" in compiled.get("problem", "") or "nsatisfiable" in compiled.get("problem", ""):
+        return
+    assert "grammar" in compiled, compiled
+    text = Walk(JSON_ENDINGS, {}, seed).text(compiled["grammar"])
+    assert is_valid(json.loads(text, parse_float=Decimal), schema), text
+    assert accepts(compiled["grammar"], write(value)) == is_valid(value, schema), write(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ('{"const": 1234567890123456789}', "1234567890123456789", "1234567890123456768"),
+        ('{"const": 9007199254740993}', "9007199254740993", "9007199254740992"),
+        ('{"enum": [1234.5678901234567, 1]}', "1234.5678901234567", "1234.5678901234568"),
+        (
+            '{"const": {"id": [18446744073709551616]}}',
+            '{"id": [18446744073709551616]}',
+            '{"id": [1]}',
+        ),
+        ('{"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}', "0.5", "0"),
+        (
+            '{"type": "integer", "minimum": -9223372036854775808}',
+            "-9223372036854775808",
+            "-9223372036854775809",
+        ),
+        (
+            '{"type": "number", "minimum": -3e38, "maximum": 3.4028234663852886e38}',
+            "1.5",
+            "340282346638528860000000000000000000001",
+        ),
+        ('{"type": "number", "minimum": -1.797e308, "maximum": 1.797e308}', "-7", '"7"'),
+        (
+            '{"type": "integer", "minimum": -9007199254740991, "maximum": 9007199254740991}',
+            "9007199254740991",
+            "9007199254740992",
+        ),
+        (
+            '{"type": "array", "uniqueItems": false, "items": {"type": "null"}}',
+            "[null, null]",
+            "[1]",
+        ),
+        ('{"$id": "no URI", "type": "boolean"}', "true", "1"),
+    ],
+)
+def test_named_numbers_and_keywords_are_enforced(schema: str, valid: str, invalid: str) -> None:
+    """Those of clients and of zod, which were rounded or refused."""
+    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, schema, "constraint.json_schema")
+    asked = json.loads(json.dumps(asdict(OutputSpec(form, None, None))))
+    vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
+    compiled = compile_grammar({"asked": asked, "vocabulary": vocabulary})
+
+    assert compiled["ignored"] == []
+    assert accepts(compiled["grammar"], valid)
+    assert not accepts(compiled["grammar"], invalid)
