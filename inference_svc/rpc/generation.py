@@ -339,11 +339,7 @@ class GenerationService:
     async def _reasoning(
         conversation: Conversation, prompt: RenderedPrompt, model: ModelProcessor
     ) -> ReasoningSpec | None:
-        spec = reasoning_spec(
-            prompt.turn_format,
-            opens_in_reasoning=prompt.opens_in_reasoning,
-            offers_tools=conversation.offers_tools,
-        )
+        spec = reasoning_spec(prompt.turn_format, opens_in_reasoning=prompt.opens_in_reasoning)
         budget = token_budget(conversation)
         if spec is None or budget is None:
             return spec

@@ -7,13 +7,14 @@ is not a call is content.
 import re
 import secrets
 from collections.abc import Callable, Collection
+from functools import partial
 
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
 from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.reasoning import ReasoningSplitter
+from inference_svc.chat.parsers.reasoning import CallProbe, ReasoningSplitter
 from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import TurnDelta
 
@@ -60,19 +61,30 @@ class TurnParser:
         new_id = new_call_id or _id_generator(turn_format.tool_calls)
         self._num_characters = 0
         self._output = TurnOutput(
-            new_id, used_ids, position=self._position, inline_reasoning=inline_reasoning
+            new_id,
+            used_ids,
+            position=self._position,
+            inline_reasoning=inline_reasoning,
+            markers=tuple(filter(None, turn_format.marker_texts)),
         )
-        output = self._output
+        output, family = self._output, turn_format.family
+        self._answer = turn_format.answer
+        if not (inline_reasoning or self._answer.begin):
+            output.closing = self._answer.end
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             output.add_verbatim if inline_reasoning else output.add_reasoning,
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
-            interrupts=turn_format.interrupts(offers_tools=bool(tools)),
+            interrupts=turn_format.interrupts,
+            calls=turn_format.calls_in_thoughts if tools else (),
+            probe=partial(CallProbe, family.read, tools) if family.read else None,
+            opening=self._answer.begin,
         )
         self._steps: ParseSteps[None] | None = None
         self._tools = tools
         self._markers = turn_format.marker_texts
+        self._has_opened = False
         self.ends_in_call = False
         """Whether the turn ended inside a call, which is incomplete."""
         if turn_format.is_harmony:
@@ -83,8 +95,10 @@ class TurnParser:
                 inline_reasoning=inline_reasoning,
                 opens_in_reasoning=opens_in_reasoning,
             ).read()
-        elif (read := turn_format.family.read) and (tools or turn_format.frame_texts):
-            self._steps = read(self._source, self._output, tools)
+        elif family.read and (tools or family.frames):
+            self._steps = family.read(self._source, output, tools)
+        elif self._answer.end and not inline_reasoning:
+            self._steps = _read_answer(self._source, output)
 
     @property
     def has_tool_calls(self) -> bool:
@@ -113,6 +127,7 @@ class TurnParser:
         at_limit = cut_before == ""
         if at_limit:
             self._num_characters -= self._reasoning.drop_pending()
+        is_calling = self._reasoning.is_calling
         self._parse(self._reasoning.finish())
         source, output = self._source, self._output
         if at_limit:
@@ -125,7 +140,7 @@ class TurnParser:
             source.end()
             for _ in self._steps or ():
                 pass
-        self.ends_in_call = is_head or output.has_open_call
+        self.ends_in_call = is_head or is_calling or output.has_open_call
         output.finish()
 
     def _is_call_head(self, held: str, *, at_limit: bool) -> bool:
@@ -154,11 +169,17 @@ class TurnParser:
 
     def _parse(self, text: str) -> None:
         """Parse text after the reasoning."""
+        if text and self._reasoning.has_opened and not self._has_opened:
+            self._has_opened, self._output.closing = True, self._answer.end
         if self._steps is None:
             self._output.add_verbatim(text)
         elif text:
             self._source.feed(text)
             next(self._steps, None)
+
+
+def _read_answer(source: Source, output: TurnOutput) -> ParseSteps[None]:
+    yield from output.content_until(source, ())
 
 
 def _id_generator(tool_calls: ToolCallFormat) -> Callable[[], str]:

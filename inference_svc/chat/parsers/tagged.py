@@ -200,7 +200,7 @@ def read_tagged(
     """Parse a turn; without tools only the frames are removed."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
     texts = (*tags.frames, *(begins if tools else ()))
-    while begin := (yield from source.until(texts, output.add_content)):
+    while begin := (yield from output.content_until(source, texts)):
         if begin not in tags.frames:
             yield from read_calls(tags, begin, source, output, tools)
 

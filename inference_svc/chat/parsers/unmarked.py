@@ -56,7 +56,7 @@ def read_any_json(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
         source.rewind(0)
     output.add_content(source.since_mark)
     begins = (SEPARATOR, *(_ENDS if tools else ()))
-    while begin := (yield from source.until(begins, output.add_content)):
+    while begin := (yield from output.content_until(source, begins)):
         if begin == SEPARATOR:
             source.mark()
             if not tools or not (yield from source.literal(_CALL_ROLE)):
