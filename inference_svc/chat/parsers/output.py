@@ -33,6 +33,7 @@ class TurnOutput:
         self._markers = markers
         self.closing = ""
         """The text that closes the answer, if that is open."""
+        self._is_closed = False
         self._inline_reasoning = inline_reasoning
         self._has_reasoning = False
         self._has_message = False
@@ -62,16 +63,15 @@ class TurnOutput:
                 return found
             source.mark()
             if found == self.closing:
-                self.closing = ""
-                self._drop_gap()
+                self.closing, self._is_closed = "", True
 
     def add_content(self, text: str) -> None:
         """Add content."""
-        if self.is_after_call:
+        if self.is_after_call or self._is_closed:
             text = text.lstrip()
         if not text:
             return
-        self.is_after_call = False
+        self.is_after_call = self._is_closed = False
         inside = text.rstrip()
         end = self._position()
         middle = end - len(text) + len(inside)
@@ -167,7 +167,9 @@ class TurnOutput:
         self.add_arguments(arguments)
 
     def finish(self) -> None:
-        """End the turn: trailing white space becomes content."""
+        """End the turn: trailing white space becomes content, unless the answer was closed."""
+        if self._is_closed:
+            self._drop_gap()
         self.content += self._gap
         self._ranges += self._gap_ranges
         self._drop_gap()
