@@ -106,6 +106,8 @@ class GenerationService:
         # What the template, the constraint, other options or a limit refuse is not encoded.
         model = loaded.processor
         prompt = await self._templates.render(model.template, conversation)
+        if prompt.single_calls:
+            conversation = conversation.with_single_calls()
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
