@@ -6,7 +6,7 @@ is not a call is content.
 
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
@@ -176,6 +176,37 @@ class TurnParser:
         elif text:
             self._source.feed(text)
             next(self._steps, None)
+
+
+class ParsedContent:
+    """Finds the content in the text of a turn (`ContentFinder`)."""
+
+    def __init__(self, parser: TurnParser) -> None:
+        self._parser = parser
+
+    @property
+    def num_decided(self) -> int:
+        """The number of characters of the text that are content already or will never be."""
+        return self._parser.num_decided
+
+    def feed(self, text: str) -> Sequence[tuple[int, int]]:
+        """Add text; return where new content begins and ends, in characters."""
+        self._parser.feed(text)
+        return self._parser.pop_delta().ranges
+
+    def finish(self, *, at_limit: bool) -> Sequence[tuple[int, int]]:
+        """End the turn, by itself or at its limit; return where new content begins and ends."""
+        self._parser.finish("" if at_limit else None)
+        return self._parser.pop_delta().ranges
+
+
+def make_finder(
+    turn_format: TurnFormat, tools: OfferedTools, opens_in_reasoning: bool
+) -> ParsedContent:
+    """Make a finder of the content of a turn; the arguments are those of `TurnParser`."""
+    return ParsedContent(
+        TurnParser(turn_format, tools=tools, opens_in_reasoning=opens_in_reasoning)
+    )
 
 
 def _read_answer(source: Source, output: TurnOutput) -> ParseSteps[None]:
