@@ -192,8 +192,9 @@ class GenerationService:
                 make_parser(prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
                 max_calls=None if conversation.tool_choice.parallel else 1,
+                stop={*item.stop} - {*item.end_texts},
             )
-            for i in range(len(accepted.requests))
+            for i, item in enumerate(accepted.requests)
         ]
         try:
             for turn, item in zip(turns, accepted.requests, strict=True):

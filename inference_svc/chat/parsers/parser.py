@@ -117,12 +117,12 @@ class TurnParser:
         self._num_characters += len(text)
         self._parse(self._reasoning.feed(text))
 
-    def finish(self, cut_before: str | None = None) -> None:
+    def finish(self, cut_before: str | None = None, *, in_content: bool = False) -> None:
         """End the turn, which adds the text that was held back, except a call without arguments.
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
-        dropped.
+        dropped. `in_content`: the stop text was content, and so what is before it begins no call.
         """
         at_limit = cut_before == ""
         if at_limit:
@@ -133,7 +133,7 @@ class TurnParser:
         if at_limit:
             self._num_characters -= source.drop_unread()
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
-        is_head = self._is_call_head(held, at_limit=at_limit)
+        is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call
         is_separator = source.is_inside and not held and output.is_after_call
         if not (is_head or is_open or is_separator):
