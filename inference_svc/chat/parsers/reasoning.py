@@ -46,9 +46,13 @@ class CallProbe:
         return self._output.num_calls > 0 and self._output.is_whole is None
 
     def feed(self, text: str) -> bool | None:
-        """Add text; returns whether there is a whole call, None until that is certain."""
-        self._source.feed(text)
-        next(self._steps, None)
+        """Add text; returns whether there is a whole call, None until that is certain. A call that
+        something else ends is none, which shows in the same step."""
+        for character in text:
+            self._source.feed(character)
+            next(self._steps, None)
+            if self._output.is_whole is not None:
+                break
         return self._output.is_whole
 
 
@@ -64,12 +68,12 @@ class _FirstCall(TurnOutput):
 
     def add_content(self, text: str) -> None:
         if text.strip():
-            self._settle(False)
+            self.is_whole = False
 
     def begin_call(self, name: str, call_id: str = "") -> None:
         super().begin_call(name, call_id or "call")
-        if name not in self._tools or self.num_calls > 1:
-            self._settle(False)
+        if name not in self._tools:
+            self.is_whole = False
 
     def add_arguments(self, text: str) -> None:
         for character in text:
@@ -78,11 +82,7 @@ class _FirstCall(TurnOutput):
             self._written += character
             state = self._scan.feed(character)
             if state is not ScanState.OPEN:
-                self._settle(state is ScanState.CLOSED and json_or_none(self._written) is not None)
-
-    def _settle(self, is_whole: bool) -> None:
-        if self.is_whole is None:
-            self.is_whole = is_whole
+                self.is_whole = json_or_none(self._written) is not None
 
 
 class ReasoningSplitter:
@@ -212,7 +212,7 @@ class ReasoningSplitter:
         """Read what may be a call; the end of the reasoning is none."""
         end = self._markers.end
         at = self._pending.find(end, max(0, self._num_probed - len(end)))
-        size = len(self._pending) if at < 0 else at
+        size = len(self._pending) - partial_marker(self._pending, (end,)) if at < 0 else at
         is_call = None
         if self._probe is not None and size > self._num_probed:
             is_call = self._probe.feed(self._pending[self._num_probed : size])
