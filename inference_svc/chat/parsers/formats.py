@@ -259,6 +259,7 @@ FAMILIES: dict[ToolCallFormat, Family] = {
             (pythonic.MARKERS[0],),
             ("<|tool_list_start|>",),
             ("<functions>", "<function_calls>"),
+            ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
         ),
         reads_hermes=True,
         syntaxes=(*pythonic.SYNTAXES, json_calls.SYNTAX),

@@ -41,11 +41,8 @@ def markers_of(turn_format: TurnFormat) -> list[str]:
 
 def is_whole(turn_format: TurnFormat, text: str) -> bool:
     """Whether a text has a call that is not cut off."""
-    parser = Golden("", turn_format, text, Parsed()).parser()
-    parser.feed(text)
-    parser.finish(cut_before="")
-    num_calls = sum(bool(piece.name) for piece in parser.pop_delta().tool_calls)
-    return num_calls > parser.ends_in_call
+    calls = Golden("", turn_format, text, Parsed()).parse([text]).calls
+    return any(json_or_none(arguments) is not None for _, arguments in calls)
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:

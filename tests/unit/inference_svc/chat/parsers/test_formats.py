@@ -63,6 +63,7 @@ TEMPLATES = {
         "thinking",
     ),
     "{{ '<tool_calls>' }}{{ '<|tool_call|>' }}{{ '<TOOLCALL>[' }}": ("json", "off"),
+    "{{ 'Use exact format: [func_name1(param1=value1), func_name2(...)]' }}": ("pythonic", "off"),
     # The function calls of an unsupported family.
     "{{ '<function_calls>' }}{{ '<invoke name=' }}": ("json", "off"),
 }
