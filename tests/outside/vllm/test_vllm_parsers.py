@@ -1,7 +1,7 @@
 """vLLM's own tests of its parsers, on Corral's parser (`vllm_program.py`): a second opinion.
 
-Formats are found by the templates of models, as in the service. White space around texts and in JSON is not compared, and a
-test is not counted that ends where it needs what is vLLM's own.
+Formats are found by the templates of models, as in the service. White space around texts and in
+JSON is not compared, and a test is not counted that ends where it needs what is vLLM's own.
 """
 
 import re

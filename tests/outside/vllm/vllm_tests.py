@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.outside.formats import detected_format
-from tests.outside.llama_cpp.source import llama_cpp_source
+from tests.outside.llama_cpp.record_renderings import templates
 from tests.outside.packages import Package, package_folder
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -81,14 +81,16 @@ UNOPENED: Final = ("gemma4", "hunyuan", "minimax_m3")
 """The tests of reasoning whose texts do not begin inside a thought."""
 
 
+def vllm_templates() -> dict[str, str]:
+    """The templates of vLLM's examples that call tools, by their names."""
+    paths = sorted(package_folder(VLLM).glob("examples/*.jinja"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in paths}
+
+
 def _format(name: str, *, is_open: bool = False) -> dict[str, Any]:
     """The format that the service finds for a template, as plain data."""
-    paths = (
-        llama_cpp_source() / "models" / "templates" / f"{name}.jinja",
-        package_folder(VLLM) / "examples" / f"tool_chat_template_{name}.jinja",
-    )
-    sources = (path.read_text(encoding="utf-8") for path in paths if path.is_file())
-    source = name if name == OLMO else next(sources)
+    sources = {OLMO: OLMO, **templates(), **vllm_templates()}
+    source = sources.get(f"tool_chat_template_{name}") or sources[name]
     return {**detected_format(source)._asdict(), "starts_in_reasoning": is_open}
 
 
