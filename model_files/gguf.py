@@ -36,6 +36,7 @@ _SCALARS: Final = MappingProxyType({k: struct.Struct("<" + c) for k, c in _SCALA
 _U32, _U64 = _SCALARS[4], _SCALARS[10]
 _ARRAY_HEAD = struct.Struct("<IQ")
 _TENSOR_TAIL = struct.Struct("<IQ")
+_UNSET = (-1, 2**32 - 1)
 # Minimum sizes. Metadata: key length, type and one byte. Tensor: name length, dimension count, type
 # and offset.
 _MIN_METADATA_BYTES = 13
@@ -103,13 +104,14 @@ class GgufHeader:
         raise ModelFileInvalid(self.path, f"{key} is not a string")
 
     def integer(self, key: str) -> int | None:
-        """Return an integer, or None if the key is absent.
+        """Return an integer, or None if the key is absent or has the value that llama.cpp saves for
+        an unset one: -1, also as an unsigned integer of 32 bits.
 
         Raises:
-            ModelFileInvalid: the value is not an integer from 0 to 2^31 - 1.
+            ModelFileInvalid: the value is another one than an integer from 0 to 2^31 - 1.
         """
         value = self.metadata.get(key)
-        if value is None:
+        if value is None or (isinstance(value, int) and value in _UNSET):
             return None
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
             return value

@@ -11,11 +11,14 @@ HEAD = """# Model families
 <!-- Written by tools/generate_docs.py; run `make docs` after a change of the results. -->
 
 Which families of models are known, and how was it tested? A row is a chat template of the locked
-llama.cpp; models whose GGUF has another template are served by the same rules.
+llama.cpp, or of vLLM's examples (`tool_chat_template_…`), of which only the formats are found;
+models whose GGUF has another template are served by the same rules.
 
 Corral finds out from a template's text in which formats its model calls tools and reasons, and by
 rendering probes what the template can show: system and developer messages, tools, calls, results,
-parts of content, switches and efforts of reasoning. Nothing depends on a model's name, and
+parts of content, switches and efforts of reasoning. What a template cannot take back is given to it
+in another way: where a message may have one call, calls are messages of their own, and the model
+writes one call a turn. Nothing depends on a model's name, and
 `turn_formats` overrides what is found ([settings](configuration.md)). A template that shows no
 tools gets them described in the format `hermes`; one without the texts of a known format calls in
 any `json`.

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -202,6 +202,10 @@ class Conversation:
         if options.reasoning_effort is not None:
             return options.reasoning_effort is not ReasoningEffort.NONE
         return False if options.thinking_budget_tokens == 0 else None
+
+    def with_single_calls(self) -> "Conversation":
+        """The same with at most one call in the next turn."""
+        return replace(self, tool_choice=replace(self.tool_choice, parallel=False))
 
     def check(self, limits: ConversationLimits) -> None:
         """Raise an INVALID_ARGUMENT error that names the field, e.g. "messages[0].content", if the

@@ -73,16 +73,15 @@ def token_budget(conversation: Conversation) -> int | None:
     return conversation.options.thinking_budget_tokens
 
 
-def reasoning_spec(
-    turn_format: TurnFormat, *, opens_in_reasoning: bool, offers_tools: bool
-) -> ReasoningSpec | None:
-    """How the engine recognizes the reasoning; None if the format has none."""
+def reasoning_spec(turn_format: TurnFormat, *, opens_in_reasoning: bool) -> ReasoningSpec | None:
+    """How the engine recognizes the reasoning; None if the format has none. A call that begins in a
+    thought is not recognized: where calls are constrained, none can."""
     markers = turn_format.reasoning_markers
     if markers is None:
         return None
     return ReasoningSpec(
         markers.begin.lstrip(),
-        (*turn_format.reasoning_ends, *turn_format.interrupts(offers_tools=offers_tools)),
+        (*turn_format.reasoning_ends, *turn_format.interrupts),
         is_open=opens_in_reasoning or turn_format.starts_in_reasoning,
         repeats=turn_format.is_harmony,
     )

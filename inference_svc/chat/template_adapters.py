@@ -16,6 +16,9 @@ _TOOLS_TAIL = (
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
 
+_SYSTEM_TEXT = "You are a model that can do function calling with the following functions"
+"""With which FunctionGemma was trained, whose template shows tools only after a system message."""
+
 
 def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, Any]:
     """Return the variables for the template. The "arguments" of a call, {"text": …, "value": …},
@@ -24,6 +27,8 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
     tools = variables["tools"]
     if not capabilities.tool_calls:
         messages = [_calls_as_text(message) for message in messages]
+    elif capabilities.single_calls:
+        messages = _with_single_calls(messages)
     if not capabilities.tool_results:
         messages = _results_as_user_turns(messages)
     elif capabilities.tool_responses:
@@ -32,9 +37,9 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
             call["function"]["arguments"] = _arguments(arguments, capabilities.text_arguments)
-    if tools and not capabilities.tools:
-        messages = _with_system_text(messages, _tools_text(tools))
-        tools = None
+    if tools:
+        messages = _with_tools(messages, tools, capabilities)
+        tools = tools if capabilities.tools else None
     if not capabilities.system_role:
         messages = _without_system_role(messages)
     for message in messages:
@@ -91,6 +96,29 @@ def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)}
 
 
+def _with_single_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give each call a message of its own, with its results behind it. Text and reasoning belong to
+    the first one."""
+    turns: list[dict[str, Any]] = []
+    ends: dict[str, int] = {}  # where the results of the last calls end, by their ids
+    for message in messages:
+        calls = message.get("tool_calls", ())
+        if message["role"] == "tool" and message.get("tool_call_id") in ends:
+            at = ends[message["tool_call_id"]]
+            turns.insert(at, message)
+            ends = {call_id: end + (end >= at) for call_id, end in ends.items()}
+            continue
+        ends = {}
+        if len(calls) < 2:
+            turns.append(message)
+            continue
+        for i, call in enumerate(calls):
+            own = message if i == 0 else {"role": message["role"], "content": ""}
+            turns.append({**own, "tool_calls": [call]})
+            ends[call["id"]] = len(turns)
+    return turns
+
+
 def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     after_result = False
@@ -127,6 +155,17 @@ def _results_in_turns_of_calls(messages: list[dict[str, Any]]) -> list[dict[str,
         else:
             turns.append(message)
     return turns
+
+
+def _with_tools(
+    messages: list[dict[str, Any]], tools: list[dict[str, Any]], capabilities: Capabilities
+) -> list[dict[str, Any]]:
+    """Add what the template needs to show tools: their text, or a system message."""
+    if not capabilities.tools:
+        return _with_system_text(messages, _tools_text(tools))
+    if capabilities.tools_need_system and messages[0]["role"] not in ("system", "developer"):
+        return _with_system_text(messages, _SYSTEM_TEXT)
+    return messages
 
 
 def _tools_text(tools: list[dict[str, Any]]) -> str:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _FREE_EFFORTS = ("low", "medium", "high")  # what models are trained with that read any text
 _SWITCHES = ("enable_thinking", "thinking")
-_CALL_ID = "a1b2c3d4e"  # nine letters and digits, as required by Mistral's templates
+_CALL_IDS = ("a1b2c3d4e", "e4d3c2b1a")  # nine letters and digits, as Mistral's templates require
+_CALL_ID = _CALL_IDS[0]
 _ARGUMENTS = {"probearg": "probevalué"}
 _ARGUMENTS_TEXT = json.dumps(_ARGUMENTS, ensure_ascii=False)
 TOOL_VARIABLES: dict[str, Callable[[list[dict[str, Any]] | None], dict[str, Any]]] = {
@@ -40,6 +41,8 @@ class Capabilities(NamedTuple):
     text_arguments: bool = False  # a call's arguments may be given as JSON text
     tool_results: bool = False
     tool_responses: bool = False  # results belong to the turn with the calls
+    single_calls: bool = False  # a message may have only one call, or only one of them is rendered
+    tools_need_system: bool = False  # tools are rendered only beside a system message
     parts: bool = False  # the content of a user may be a list of several parts
     developer_role: bool = False
     thinking_parts: bool = False  # reasoning is a part of the content
@@ -66,11 +69,17 @@ def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilitie
     # A text is what the model wrote, unless the template writes objects in a syntax of its own.
     text_arguments = _ARGUMENTS_TEXT in as_text and (as_text == as_object or not shows_object)
     switches = probes.find_switches()
+    system = probes.turn("system", "probesystem")
+    shows_tools = "probetool" in probes.render([user], [_TOOL])
+    needs_system = not shows_tools and "probetool" in probes.render([system, user], [_TOOL])
+    tool_calls = text_arguments or shows_object
     return Capabilities(
-        system_role="probesystem" in probes.render([probes.turn("system", "probesystem"), user]),
+        system_role="probesystem" in probes.render([system, user]),
         typed_content=probes.typed,
-        tools="probetool" in probes.render([user], [_TOOL]),
-        tool_calls=text_arguments or shows_object,
+        tools=shows_tools or needs_system,
+        tools_need_system=needs_system,
+        tool_calls=tool_calls,
+        single_calls=tool_calls and not probes.renders_two_calls(text_arguments),
         text_arguments=text_arguments,
         tool_results="proberesult" in as_text or "proberesult" in as_object,
         tool_responses=probes.renders_tool_responses(),
@@ -135,10 +144,28 @@ class _Probes:
             [self.user, assistant], [_TOOL]
         )
 
-    def _call(self, arguments: Any) -> dict[str, Any]:
-        function = {"name": "probetool", "arguments": arguments}
-        call = {"id": _CALL_ID, "type": "function", "function": function}
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    def _call(self, *arguments: Any) -> dict[str, Any]:
+        calls = [
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": "probetool", "arguments": each},
+            }
+            for call_id, each in zip(_CALL_IDS, arguments, strict=False)
+        ]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def renders_two_calls(self, as_text: bool) -> bool:
+        """Whether a message with two calls is rendered with both, and both results after it."""
+        values = ("probefirst", "probesecond")
+        arguments = [{"probearg": value} for value in values]
+        turn = self._call(*(map(json.dumps, arguments) if as_text else arguments))
+        results = [
+            {"role": "tool", "content": "proberesult", "tool_call_id": call_id, "name": "probetool"}
+            for call_id in _CALL_IDS
+        ]
+        text = self.render([self.user, turn, *results], [_TOOL])
+        return all(value in text for value in values)
 
     def renders_tool_responses(self) -> bool:
         """Whether they are rendered, while turns with results do not say whose they are."""

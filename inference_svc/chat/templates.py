@@ -114,13 +114,15 @@ class ModelTemplate:
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
     """A prompt, and the format of the output. `opens_in_reasoning`: the prompt ends inside the
-    reasoning. `stop_texts` end the turn in addition to the model's end tokens."""
+    reasoning. `stop_texts` end the turn in addition to the model's end tokens. `single_calls`: the
+    template takes back only one call of a turn."""
 
     spans: tuple[PromptSpan, ...]
     opens_in_reasoning: bool
     turn_format: TurnFormat
     stop_texts: tuple[str, ...] = ()
     thinking: ThinkingSupport = NO_THINKING
+    single_calls: bool = False
 
     @property
     def text(self) -> str:
@@ -188,6 +190,7 @@ class ChatTemplates:
             turn_format=turn_format,
             stop_texts=_stop_texts(source, turn_format, conversation),
             thinking=_thinking_support(source, turn_format, capabilities),
+            single_calls=capabilities.single_calls,
         )
 
     async def find_format(self, template: ModelTemplate) -> tuple[TurnFormat, ThinkingSupport]:

@@ -70,7 +70,7 @@ class OutputProcessor:
     ) -> None:
         """Finish a sequence; the text that the detokenizer has buffered is sent first."""
         sequence_id, detokenizer = sequence.request.sequence_id, sequence.detokenizer
-        if text := detokenizer.finish():
+        if text := detokenizer.finish(at_limit=reason is FinishReason.LENGTH):
             self._emit(Delta(sequence_id, (text,), (), (), self._clock()))
         if detokenizer.stop is not None:
             reason = FinishReason.STOP

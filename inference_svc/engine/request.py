@@ -6,12 +6,13 @@ effects of the adapters in an unspecified order.
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from inference_svc.engine.constraint import Constraint
+from inference_svc.engine.detokenizer import ContentFinder, Detokenizer
 from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
@@ -94,6 +95,9 @@ class SequenceRequest:
     A `deterministic` sequence is computed alone (`Planner.solo_plan`), and must neither `reuse` a
     prefix nor draft. The tokens of the `reasoning` are counted; None if the model has none.
     `request_id` is that of the RPC, for errors.
+
+    The text ends at the first of `stop`, which with `content` counts only in the content of the
+    turn (`Detokenizer`), or at the first of `end_texts`, which end the turns of the model.
     """
 
     sequence_id: int
@@ -107,6 +111,8 @@ class SequenceRequest:
     resumed: "array[int]"
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
+    end_texts: tuple[str, ...] = ()
+    content: Callable[[], ContentFinder] | None = None
     stop_tokens: frozenset[int] = frozenset()
     ignore_eos: bool = False
     include_stop: bool = False
@@ -131,6 +137,15 @@ class SequenceRequest:
     adapters: AdapterStack = NO_ADAPTERS
     media: tuple[MediaSpan, ...] = ()
     source: "array[int]" = field(default_factory=lambda: array("i"))
+
+    def new_detokenizer(self) -> Detokenizer:
+        """Make the detokenizer of the output."""
+        return Detokenizer(
+            self.stop,
+            ends=self.end_texts,
+            include_stop=self.include_stop,
+            content=self.content() if self.content is not None and self.stop else None,
+        )
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from inference_svc.engine.backend import Sampler
 from inference_svc.engine.batch import Row
 from inference_svc.engine.constraint import MAX_FORCED, Guide
-from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.media import MediaSpan, row_at, whole_prefix
 from inference_svc.engine.ngram import NgramProposer
 from inference_svc.engine.reasoning_tracker import ReasoningTracker
@@ -43,7 +42,7 @@ class Sequence:
         self.media_end = request.media[-1].end if request.media else 0
         # Prompt tokens whose log probabilities have been sent; all if none are wanted.
         self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
-        self.detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
+        self.detokenizer = request.new_detokenizer()
         self.reasoning = ReasoningTracker(request.reasoning)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None

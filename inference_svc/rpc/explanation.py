@@ -14,7 +14,6 @@ from inference_svc.chat.conversation import (
     Role,
     TemplateOptions,
     TextPart,
-    ToolCall,
     ToolSpec,
 )
 from inference_svc.chat.parsers.formats import ToolCallFormat, matching_formats
@@ -191,6 +190,7 @@ class Explainer:
             "tools": found.tools,
             "tool calls": found.tool_calls,
             "tool results": found.tool_results,
+            "parallel calls": not found.single_calls,
             "thinking": self.processor.thinking.mode is not ThinkingMode.NONE,
             **rendered,
         }
@@ -304,21 +304,7 @@ def _message(role: Role, text: str, **more: Any) -> Message:
 
 
 _QUESTION: Final = _message(Role.USER, "probeuser")
-_CALLS: Final = tuple(
-    ToolCall(f"a1b2c3d4{i}", _TOOL.name, json.dumps({"a": f"probe{i}"})) for i in (1, 2)
-)
 _PROBES: Final[Mapping[str, tuple[Conversation, tuple[str, ...]]]] = {
-    "parallel calls": (
-        Conversation(
-            (
-                _QUESTION,
-                Message(Role.ASSISTANT, tool_calls=_CALLS),
-                *(_message(Role.TOOL, "r", tool_call_id=call.id) for call in _CALLS),
-            ),
-            tools=(_TOOL,),
-        ),
-        ("probe1", "probe2"),
-    ),
     "continue": (
         Conversation(
             (_QUESTION, _message(Role.ASSISTANT, "probebegin")),

@@ -4,7 +4,7 @@ All errors of invalid requests are raised here, before the stream starts.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -15,7 +15,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.parsers.offered_tools import OfferedTools
-from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.parsers.parser import TurnParser, make_finder
 from inference_svc.chat.reasoning_support import (
     check_thinking,
     ignored_options,
@@ -25,7 +25,7 @@ from inference_svc.chat.reasoning_support import (
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
 from inference_svc.engine.constraint import Constraint
-from inference_svc.engine.detokenizer import Detokenizer
+from inference_svc.engine.detokenizer import ContentFinder
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter
@@ -106,6 +106,8 @@ class GenerationService:
         # What the template, the constraint, other options or a limit refuse is not encoded.
         model = loaded.processor
         prompt = await self._templates.render(model.template, conversation)
+        if prompt.single_calls:
+            conversation = conversation.with_single_calls()
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
@@ -180,6 +182,7 @@ class GenerationService:
             # Parsers must see these control tokens.
             visible_tokens=model.vocabulary.control_tokens_in(prompt.turn_format.marker_texts),
             stop_texts=prompt.stop_texts,
+            content=_content(prompt, conversation),
             reasoning=await self._reasoning(conversation, prompt, model),
         )
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
@@ -189,8 +192,9 @@ class GenerationService:
                 make_parser(prompt, conversation, inline=inline),
                 token_ids=request.options.output.token_ids,
                 max_calls=None if conversation.tool_choice.parallel else 1,
+                stop={*item.stop} - {*item.end_texts},
             )
-            for i in range(len(accepted.requests))
+            for i, item in enumerate(accepted.requests)
         ]
         try:
             for turn, item in zip(turns, accepted.requests, strict=True):
@@ -211,9 +215,11 @@ class GenerationService:
         *,
         visible_tokens: frozenset[int] = frozenset(),
         stop_texts: tuple[str, ...] = (),
+        content: Callable[[], ContentFinder] | None = None,
         reasoning: ReasoningSpec | None = None,
     ) -> AcceptedRequest:
-        """Submit the choices of a request, which end at `stop_texts` too."""
+        """Submit the choices of a request, which end at `stop_texts` too. `content` finds the
+        content of the output, in which alone the caller's stop texts count."""
         options, model, project = request.options, loaded.processor, caller.principal.project
         constraint, ignored = await self._constraint(spec, model)
         predicted = await self._predicted(options, loaded)
@@ -230,7 +236,8 @@ class GenerationService:
                     constraint=constraint,
                     predicted=predicted,
                     visible_tokens=visible_tokens,
-                    stop=(*item.stop, *stop_texts),
+                    end_texts=stop_texts,
+                    content=content,
                     reasoning=reasoning,
                 )
                 for item in valid
@@ -339,11 +346,7 @@ class GenerationService:
     async def _reasoning(
         conversation: Conversation, prompt: RenderedPrompt, model: ModelProcessor
     ) -> ReasoningSpec | None:
-        spec = reasoning_spec(
-            prompt.turn_format,
-            opens_in_reasoning=prompt.opens_in_reasoning,
-            offers_tools=conversation.offers_tools,
-        )
+        spec = reasoning_spec(prompt.turn_format, opens_in_reasoning=prompt.opens_in_reasoning)
         budget = token_budget(conversation)
         if spec is None or budget is None:
             return spec
@@ -390,19 +393,34 @@ def _estimate_need(
 
 def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: bool) -> TurnParser:
     """Make the parser of the output for a prompt; `inline` leaves reasoning in the content."""
-    tools = conversation.tools if conversation.offers_tools else ()
     return TurnParser(
         prompt.turn_format,
-        tools=OfferedTools({tool.name: tool.parameters_json for tool in tools}),
+        tools=_offered(conversation),
         opens_in_reasoning=prompt.opens_in_reasoning,
         inline_reasoning=inline,
         used_ids={call.id for message in conversation.messages for call in message.tool_calls},
     )
 
 
+def _content(
+    prompt: RenderedPrompt, conversation: Conversation
+) -> Callable[[], ContentFinder] | None:
+    """How the engine finds the content of the output; None if all output is content."""
+    turn_format, tools = prompt.turn_format, _offered(conversation)
+    has_others = turn_format.reasoning_markers or turn_format.frame_texts
+    if not has_others and not (tools and turn_format.marker_texts):
+        return None
+    return partial(make_finder, turn_format, tools, prompt.opens_in_reasoning)
+
+
+def _offered(conversation: Conversation) -> OfferedTools:
+    tools = conversation.tools if conversation.offers_tools else ()
+    return OfferedTools({tool.name: tool.parameters_json for tool in tools})
+
+
 def _replay(request: SequenceRequest, model: ModelProcessor, turn: ChatTurn) -> None:
     """Feed the resumed tokens of a choice to its parser."""
-    detokenizer = Detokenizer(request.stop, include_stop=request.include_stop)
+    detokenizer = request.new_detokenizer()
     pieces = [
         model.vocabulary.piece(token, request.special_tokens or token in request.visible_tokens)
         for token in request.resumed

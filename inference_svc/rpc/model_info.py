@@ -73,7 +73,7 @@ _DOWNLOAD: Final = MessageMapper(
 )
 _PROGRESS: Final = MessageMapper(LoadProgress, model_pb.LoadProgress)
 _THINKING: Final = MessageMapper(ThinkingSupport, model_pb.ThinkingSupport)
-_TURN_FORMAT: Final = MessageMapper(TurnFormat, model_pb.TurnFormat)
+_TURN_FORMAT: Final = MessageMapper(TurnFormat, model_pb.TurnFormat, only_domain=["answer"])
 
 
 def model(resolved: ResolvedModel) -> model_pb.Model:

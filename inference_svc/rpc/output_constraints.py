@@ -136,8 +136,8 @@ def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec
     reasoning = None
     if turn_format.reasoning_markers is not None:
         is_open = prompt.opens_in_reasoning or turn_format.starts_in_reasoning
-        interrupts = turn_format.interrupts(offers_tools=True)
-        reasoning = Reasoning(*turn_format.reasoning_markers, is_open, interrupts)
+        barred = turn_format.interrupts + turn_format.calls_in_thoughts
+        reasoning = Reasoning(*turn_format.reasoning_markers, is_open, barred)
     return OutputSpec(
         None,
         replace(

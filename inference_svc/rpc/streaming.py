@@ -6,7 +6,7 @@ of the call that carries the messages.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
@@ -205,14 +205,22 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
 
 
 class ChatTurn(Turn[service_pb.ChatResponse]):
-    """Content, reasoning and tool calls, for `Chat`; calls beyond `max_calls` are dropped."""
+    """Content, reasoning and tool calls, for `Chat`; calls beyond `max_calls` are dropped. The
+    texts of `stop` end turns in their content only."""
 
     response_type = service_pb.ChatResponse
 
     def __init__(
-        self, index: int, parser: TurnParser, *, token_ids: bool, max_calls: int | None = None
+        self,
+        index: int,
+        parser: TurnParser,
+        *,
+        token_ids: bool,
+        max_calls: int | None = None,
+        stop: Collection[str] = (),
     ) -> None:
         super().__init__(index, token_ids=token_ids)
+        self._stop = stop
         self._parser = parser
         self._max_calls = max_calls
         self._logprobs = ContentLogprobs()
@@ -237,7 +245,8 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
     def finish(self, finished: events.Finished) -> service_pb.ChatResponse | None:
         """Return the output that the parser withheld."""
         is_cut = finished.reason is events.FinishReason.LENGTH
-        self._parser.finish("" if is_cut else finished.stop_text)
+        in_content = finished.stop_text in self._stop
+        self._parser.finish("" if is_cut else finished.stop_text, in_content=in_content)
         response = service_pb.ChatResponse()
         self._write(self._parser.pop_delta(), response.delta, None)
         if not response.delta.ByteSize():

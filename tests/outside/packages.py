@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,8 @@ class Package(NamedTuple):
 def package_folder(package: Package) -> Path:
     """The folder of what is kept. Skips the calling test where it cannot be downloaded."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"{package.name}-{package.version}-{package.sha256[:16]}"
+    kept = sha256(package.kept.pattern.encode()).hexdigest()
+    name = f"{package.name}-{package.version}-{package.sha256[:16]}-{kept[:8]}"
     folder = caches / "corral" / "sources" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".lock").open("w") as lock:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
+from inference_svc.chat.parsers.turn import Markers
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed
 
 FOLDER: Final = Path(__file__).parents[1] / "data" / "turns"
@@ -17,14 +18,16 @@ FOLDER: Final = Path(__file__).parents[1] / "data" / "turns"
 
 def _load(path: Path) -> list[Golden]:
     family = json.loads(path.read_text(encoding="utf-8"))
-    formats = (ReasoningFormat(family["reasoning"]), ToolCallFormat(family["tool_calls"]))
-    return [
-        _golden(turn, TurnFormat(*formats, turn.get("starts_in_reasoning", False)))
-        for turn in family["turns"]
-    ]
+    return [_golden(turn, family) for turn in family["turns"]]
 
 
-def _golden(turn: dict[str, Any], turn_format: TurnFormat) -> Golden:
+def _golden(turn: dict[str, Any], family: dict[str, Any]) -> Golden:
+    turn_format = TurnFormat(
+        ReasoningFormat(turn.get("reasoning_format", family["reasoning"])),
+        ToolCallFormat(family["tool_calls"]),
+        turn.get("starts_in_reasoning", False),
+        Markers(*turn.get("answer", ("", ""))),
+    )
     calls = tuple((name, arguments) for name, arguments in turn.get("calls", ()))
     return Golden(
         turn["label"],

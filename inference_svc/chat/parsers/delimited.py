@@ -114,7 +114,7 @@ def read_section(
 ) -> ParseSteps[None]:
     """Parse a turn; without tools only the frames are removed."""
     begins = (*marks.frames, *(marks.call_begins if tools else ()))
-    while begin := (yield from source.until(begins, output.add_content)):
+    while begin := (yield from output.content_until(source, begins)):
         if begin in marks.frames:
             continue
         if begin == HERMES_BEGIN:
@@ -221,6 +221,6 @@ def read_listed(
 ) -> ParseSteps[None]:
     """Parse a turn; without tools only the frames are removed."""
     begins = (listing.begin, *listing.frames) if tools else listing.frames
-    while begin := (yield from source.until(begins, output.add_content)):
+    while begin := (yield from output.content_until(source, begins)):
         if begin == listing.begin:
             yield from read_json_list(source, output, (listing.end,), listing.read_item)

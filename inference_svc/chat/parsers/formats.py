@@ -92,7 +92,8 @@ class Family(NamedTuple):
     stop_texts: tuple[str, ...] = ()
     """The texts that end a turn with calls, in addition to the model's end tokens."""
     interrupts: tuple[str, ...] = ()
-    """The texts that end a thought without its closing marker, and belong to what follows."""
+    """The texts that end a thought without its closing marker, and belong to what follows: frames,
+    and those with which calls begin, if a whole call follows."""
     reasoning: ReasoningFormat | None = None
     """The format of the reasoning, where templates do not show it."""
     reads_hermes: bool = False
@@ -258,6 +259,7 @@ FAMILIES: dict[ToolCallFormat, Family] = {
             (pythonic.MARKERS[0],),
             ("<|tool_list_start|>",),
             ("<functions>", "<function_calls>"),
+            ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
         ),
         reads_hermes=True,
         syntaxes=(*pythonic.SYNTAXES, json_calls.SYNTAX),
@@ -294,6 +296,16 @@ REASONING_MARKERS: dict[ReasoningFormat, Markers] = {
 _NEVER_SHOWN = (ReasoningFormat.HARMONY, ReasoningFormat.MUSE, ReasoningFormat.SOLAR)
 """Their closing markers are in templates of other families too."""
 _NO_CALLS = Family(None, ())
+NO_MARKERS = Markers("", "")
+_ANSWER = Markers("<answer>", "</answer>")
+ANSWER_MARKERS: dict[str, Markers] = {
+    "<answer>": _ANSWER,
+    "<|extra_0|>": _ANSWER,  # Hunyuan A13B
+    "<｜hy_Assistant｜>": _ANSWER,  # Hunyuan's dense models
+    "<response></response>": Markers("<response>", "</response>"),  # Granite 3.2 and 3.3
+    REASONING_MARKERS[ReasoningFormat.APRIEL].end: Markers("", "[END FINAL RESPONSE]"),
+}
+"""The texts around answers after reasoning, by a text in the templates of their models."""
 
 
 class TurnFormat(NamedTuple):
@@ -303,6 +315,8 @@ class TurnFormat(NamedTuple):
     tool_calls: ToolCallFormat = ToolCallFormat.OFF
     starts_in_reasoning: bool = False
     """Every turn starts with reasoning, although the prompt does not open it."""
+    answer: Markers = NO_MARKERS
+    """The texts around an answer after reasoning, which are removed; either may be empty."""
 
     @property
     def is_harmony(self) -> bool:
@@ -335,15 +349,20 @@ class TurnFormat(NamedTuple):
         calls = ToolCallFormat.HARMONY if self.is_harmony else self.tool_calls
         return FAMILIES.get(calls, _NO_CALLS)
 
-    def interrupts(self, *, offers_tools: bool) -> tuple[str, ...]:
+    @property
+    def interrupts(self) -> tuple[str, ...]:
         """The texts that end a thought without its closing marker."""
-        family = self.family
-        return family.interrupts if offers_tools or family.frames else ()
+        return tuple(text for text in self.family.interrupts if text in self.family.frames)
+
+    @property
+    def calls_in_thoughts(self) -> tuple[str, ...]:
+        """The texts that end a thought without its closing marker if a whole call follows."""
+        return tuple(text for text in self.family.interrupts if text not in self.family.frames)
 
     @property
     def marker_texts(self) -> tuple[str, ...]:
         """The texts that the parser needs even if they are control tokens."""
-        return (*(self.reasoning_markers or ()), *self.family.markers)
+        return (*(self.reasoning_markers or ()), *self.family.markers, *filter(None, self.answer))
 
     @property
     def frame_texts(self) -> tuple[str, ...]:
@@ -375,7 +394,8 @@ class FormatOverride(NamedTuple):
             reasoning = ReasoningFormat.OFF if leaves_harmony else detected.reasoning
         if calls is None:
             calls = detected.tool_calls
-        result = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning))
+        answer = detected.answer if reasoning is detected.reasoning else NO_MARKERS
+        result = TurnFormat(reasoning, calls, bool(self.starts_in_reasoning), answer)
         if not result.is_harmony:
             return result
         return result._replace(
@@ -415,4 +435,9 @@ def detect_format(template: str, *, supports_tools: bool = True) -> TurnFormat:
     )
     reasoning = next(shown, FAMILIES[calls].reasoning or ReasoningFormat.OFF)
     is_native = supports_tools or FAMILIES[calls].reads_hermes
-    return TurnFormat(reasoning, calls if is_native else ToolCallFormat.HERMES)
+    answers = (markers for text, markers in ANSWER_MARKERS.items() if text in template)
+    return TurnFormat(
+        reasoning,
+        calls if is_native else ToolCallFormat.HERMES,
+        answer=NO_MARKERS if reasoning is ReasoningFormat.OFF else next(answers, NO_MARKERS),
+    )

@@ -26,7 +26,7 @@ def read_functionary(source: Source, output: TurnOutput, tools: OfferedTools) ->
         ):
             output.add_content(source.since_mark)
         source.mark()
-        begin = yield from source.until((BEGIN,), output.add_content)
+        begin = yield from output.content_until(source, (BEGIN,))
 
 
 def _call(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:

@@ -37,7 +37,7 @@ def read_gemma(source: Source, output: TurnOutput, tools: OfferedTools) -> Parse
     """Parse a turn after the thought at its beginning. There may be more thoughts, and the model
     may close one that is not open."""
     begins = (*FRAMES, *(BEGINS if tools else ()))
-    while begin := (yield from source.until(begins, output.add_content)):
+    while begin := (yield from output.content_until(source, begins)):
         if begin in FRAMES:
             if begin == THOUGHT and (yield from source.literal("thought")):
                 yield from source.until((THOUGHT_END,), output.thought_sink())

@@ -183,7 +183,7 @@ SYNTAX = ToolCallSyntax(
 
 def parse_hermes(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Parse a turn."""
-    while (yield from source.until((BEGIN,), output.add_content)):
+    while (yield from output.content_until(source, (BEGIN,))):
         yield from read_hermes_call(source, output)
 
 

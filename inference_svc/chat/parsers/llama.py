@@ -31,7 +31,7 @@ def read_llama(source: Source, output: TurnOutput, tools: OfferedTools) -> Parse
     """Parse a turn."""
     yield from read_bare_calls(source, output, tools)
     output.add_content(source.since_mark)
-    while begin := (yield from source.until((*TAGS, _FUNCTION), output.add_content)):
+    while begin := (yield from output.content_until(source, (*TAGS, _FUNCTION))):
         if begin == _FUNCTION:
             is_call = yield from _function(source, output, tools)
         else:

@@ -42,7 +42,7 @@ def new_mistral_id() -> str:
 
 def read_mistral(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
     """Parse a turn."""
-    while (yield from source.until((BEGIN,), output.add_content)):
+    while (yield from output.content_until(source, (BEGIN,))):
         yield from source.spaces()
         match (yield from source.peek()):
             case "[":

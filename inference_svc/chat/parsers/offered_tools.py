@@ -24,17 +24,24 @@ class OfferedTools:
         """Whether the name of a tool begins with this text."""
         return any(name.startswith(beginning) for name in self._schemas)
 
-    def takes_text(self, name: str, key: str) -> bool:
-        """Whether an argument is always a string."""
-        return self._kinds(name, (key,)) == {"string"}
+    def takes_text(self, name: str, key: str, *, is_text: bool = False) -> bool:
+        """Whether an argument is always a string; or, if the model says that it is one (`is_text`),
+        whether it may be."""
+        kinds = self._kinds(name, (key,))
+        return kinds == {"string"} or (is_text and (not kinds or "string" in kinds))
 
     def as_json(self, name: str, path: Sequence[str], written: str) -> str:
         """Convert an argument without quotes to JSON. Text that is valid JSON has its JSON type
-        unless the schema excludes it; everything else is a string. `path` has the argument's name,
-        then those of members inside it, or "item" for those of a list."""
+        unless the schema excludes it; everything else is a string. A whole number is an integer
+        where the schema has no other number. `path` has the argument's name, then those of members
+        inside it, or "item" for those of a list."""
         text = {"True": "true", "False": "false", "None": "null"}.get(written.strip(), written)
         value = json_or_none(text)
         kinds = self._kinds(name, path)
+        is_whole = isinstance(value, float) and value.is_integer()
+        if is_whole and kinds & {"integer", "number"} == {"integer"}:
+            value = int(value)
+            text = str(value)
         is_null = value is None and text.strip() == "null"
         if (value is None and not is_null) or (kinds and not kinds & _kinds_of(value)):
             return json_text(written)

@@ -3,11 +3,11 @@
 A range is where a part of the content begins and ends in the text of the turn, in characters.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
-from inference_svc.chat.parsers.source import TextSink, TextStripper
+from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 
 _PARAGRAPH = "\n\n"
@@ -18,7 +18,8 @@ Range = tuple[int, int]
 
 class TurnOutput:
     """Collects content, reasoning and calls; `pop_delta` returns what was added since its last
-    call, with the pieces of a call joined. `position` returns the end of the text that is added."""
+    call, with the pieces of a call joined. `position` returns the end of the text that is added;
+    `markers` are those of the format."""
 
     def __init__(
         self,
@@ -27,7 +28,12 @@ class TurnOutput:
         *,
         position: Callable[[], int],
         inline_reasoning: bool = False,
+        markers: tuple[str, ...] = (),
     ) -> None:
+        self._markers = markers
+        self.closing = ""
+        """The text that closes the answer, if that is open."""
+        self._is_closed = False
         self._inline_reasoning = inline_reasoning
         self._has_reasoning = False
         self._has_message = False
@@ -45,13 +51,27 @@ class TurnOutput:
         self._call_ids: set[str] = set()
         self._arguments: list[str] = []  # of the last call
 
+    def content_until(self, source: Source, begins: Sequence[str]) -> ParseSteps[str]:
+        """Read content up to and including the first of these texts; return it, or an empty text at
+        the end. Behind a call, other markers of the format are dropped, and everywhere the text
+        that closes an open answer."""
+        while True:
+            dropped = {*(self._markers if self._call_ids else ()), *filter(None, (self.closing,))}
+            dropped -= {*begins}
+            found = yield from source.until((*begins, *dropped), self.add_content)
+            if found not in dropped:
+                return found
+            source.mark()
+            if found == self.closing:
+                self.closing, self._is_closed = "", True
+
     def add_content(self, text: str) -> None:
         """Add content."""
-        if self.is_after_call:
+        if self.is_after_call or self._is_closed:
             text = text.lstrip()
         if not text:
             return
-        self.is_after_call = False
+        self.is_after_call = self._is_closed = False
         inside = text.rstrip()
         end = self._position()
         middle = end - len(text) + len(inside)
@@ -147,7 +167,9 @@ class TurnOutput:
         self.add_arguments(arguments)
 
     def finish(self) -> None:
-        """End the turn: trailing white space becomes content."""
+        """End the turn: trailing white space becomes content, unless the answer was closed."""
+        if self._is_closed:
+            self._drop_gap()
         self.content += self._gap
         self._ranges += self._gap_ranges
         self._drop_gap()

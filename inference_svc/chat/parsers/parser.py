@@ -6,14 +6,15 @@ is not a call is content.
 
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
 from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.reasoning import ReasoningSplitter
+from inference_svc.chat.parsers.reasoning import CallProbe, ReasoningSplitter
 from inference_svc.chat.parsers.source import ParseSteps, Source
 from inference_svc.chat.parsers.turn import TurnDelta
 
@@ -60,19 +61,30 @@ class TurnParser:
         new_id = new_call_id or _id_generator(turn_format.tool_calls)
         self._num_characters = 0
         self._output = TurnOutput(
-            new_id, used_ids, position=self._position, inline_reasoning=inline_reasoning
+            new_id,
+            used_ids,
+            position=self._position,
+            inline_reasoning=inline_reasoning,
+            markers=tuple(filter(None, turn_format.marker_texts)),
         )
-        output = self._output
+        output, family = self._output, turn_format.family
+        self._answer = turn_format.answer
+        if not (inline_reasoning or self._answer.begin):
+            output.closing = self._answer.end
         self._reasoning = ReasoningSplitter(
             None if turn_format.is_harmony else turn_format.reasoning_markers,
             output.add_verbatim if inline_reasoning else output.add_reasoning,
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
-            interrupts=turn_format.interrupts(offers_tools=bool(tools)),
+            interrupts=turn_format.interrupts,
+            calls=turn_format.calls_in_thoughts if tools else (),
+            probe=partial(CallProbe, family.read, tools) if family.read else None,
+            opening=self._answer.begin,
         )
         self._steps: ParseSteps[None] | None = None
         self._tools = tools
         self._markers = turn_format.marker_texts
+        self._has_opened = False
         self.ends_in_call = False
         """Whether the turn ended inside a call, which is incomplete."""
         if turn_format.is_harmony:
@@ -83,8 +95,10 @@ class TurnParser:
                 inline_reasoning=inline_reasoning,
                 opens_in_reasoning=opens_in_reasoning,
             ).read()
-        elif (read := turn_format.family.read) and (tools or turn_format.frame_texts):
-            self._steps = read(self._source, self._output, tools)
+        elif family.read and (tools or family.frames):
+            self._steps = family.read(self._source, output, tools)
+        elif self._answer.end and not inline_reasoning:
+            self._steps = _read_answer(self._source, output)
 
     @property
     def has_tool_calls(self) -> bool:
@@ -103,29 +117,30 @@ class TurnParser:
         self._num_characters += len(text)
         self._parse(self._reasoning.feed(text))
 
-    def finish(self, cut_before: str | None = None) -> None:
+    def finish(self, cut_before: str | None = None, *, in_content: bool = False) -> None:
         """End the turn, which adds the text that was held back, except a call without arguments.
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
-        dropped.
+        dropped. `in_content`: the stop text was content, and so what is before it begins no call.
         """
         at_limit = cut_before == ""
         if at_limit:
             self._num_characters -= self._reasoning.drop_pending()
+        is_calling = self._reasoning.is_calling
         self._parse(self._reasoning.finish())
         source, output = self._source, self._output
         if at_limit:
             self._num_characters -= source.drop_unread()
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
-        is_head = self._is_call_head(held, at_limit=at_limit)
+        is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call
         is_separator = source.is_inside and not held and output.is_after_call
         if not (is_head or is_open or is_separator):
             source.end()
             for _ in self._steps or ():
                 pass
-        self.ends_in_call = is_head or output.has_open_call
+        self.ends_in_call = is_head or is_calling or output.has_open_call
         output.finish()
 
     def _is_call_head(self, held: str, *, at_limit: bool) -> bool:
@@ -154,11 +169,48 @@ class TurnParser:
 
     def _parse(self, text: str) -> None:
         """Parse text after the reasoning."""
+        if text and self._reasoning.has_opened and not self._has_opened:
+            self._has_opened, self._output.closing = True, self._answer.end
         if self._steps is None:
             self._output.add_verbatim(text)
         elif text:
             self._source.feed(text)
             next(self._steps, None)
+
+
+class ParsedContent:
+    """Finds the content in the text of a turn (`ContentFinder`)."""
+
+    def __init__(self, parser: TurnParser) -> None:
+        self._parser = parser
+
+    @property
+    def num_decided(self) -> int:
+        """The number of characters of the text that are content already or will never be."""
+        return self._parser.num_decided
+
+    def feed(self, text: str) -> Sequence[tuple[int, int]]:
+        """Add text; return where new content begins and ends, in characters."""
+        self._parser.feed(text)
+        return self._parser.pop_delta().ranges
+
+    def finish(self, *, at_limit: bool) -> Sequence[tuple[int, int]]:
+        """End the turn, by itself or at its limit; return where new content begins and ends."""
+        self._parser.finish("" if at_limit else None)
+        return self._parser.pop_delta().ranges
+
+
+def make_finder(
+    turn_format: TurnFormat, tools: OfferedTools, opens_in_reasoning: bool
+) -> ParsedContent:
+    """Make a finder of the content of a turn; the arguments are those of `TurnParser`."""
+    return ParsedContent(
+        TurnParser(turn_format, tools=tools, opens_in_reasoning=opens_in_reasoning)
+    )
+
+
+def _read_answer(source: Source, output: TurnOutput) -> ParseSteps[None]:
+    yield from output.content_until(source, ())
 
 
 def _id_generator(tool_calls: ToolCallFormat) -> Callable[[], str]:

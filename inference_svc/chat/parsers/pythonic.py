@@ -66,7 +66,7 @@ def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
     if (yield from source.peek()) == "[":
         yield from read_python_calls(source, output, tools.__contains__)
     output.add_content(source.since_mark)
-    while begin := (yield from source.until((*_BEGINS, HERMES_BEGIN), output.add_content)):
+    while begin := (yield from output.content_until(source, (*_BEGINS, HERMES_BEGIN))):
         if begin == HERMES_BEGIN:
             yield from read_hermes_call(source, output)
         elif (yield from _is_json(source)):

@@ -1,13 +1,20 @@
 """Splits a turn into reasoning and content.
 
 Reasoning is at the start of a turn, or was opened by the prompt; then a second opening marker is
-accepted. It ends with its closing marker, or where a text begins that a thought never contains.
-White space around reasoning is dropped.
+accepted. It ends with its closing marker, where a text begins that a thought never contains, or
+where a whole call is written: a marker of calls that is only mentioned is part of the thought.
+White space around reasoning is dropped, and so are a repeated closing marker and the text that
+opens an answer.
 """
 
+from collections.abc import Callable
 from enum import Enum
 
-from inference_svc.chat.parsers.source import TextSink, TextStripper
+from inference_svc.chat.json_values import json_or_none
+from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
+from inference_svc.chat.parsers.offered_tools import OfferedTools
+from inference_svc.chat.parsers.output import TurnOutput
+from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
 from inference_svc.chat.parsers.turn import Markers
 from inference_svc.engine.detokenizer import partial_marker
 
@@ -15,13 +22,76 @@ from inference_svc.engine.detokenizer import partial_marker
 class _State(Enum):
     START = "only white space so far"
     THINKING = "inside the reasoning"
-    AFTER = "white space after the reasoning"
+    CALLING = "inside the reasoning, in what may be a call"
+    AFTER = "white space and markers after the reasoning"
     REST = "the rest of the turn"
+
+
+class CallProbe:
+    """Reads the text from a marker of calls on, to find out whether a whole call of an offered tool
+    follows. `read` is the reader of the family."""
+
+    def __init__(
+        self,
+        read: Callable[[Source, TurnOutput, OfferedTools], ParseSteps[None]],
+        tools: OfferedTools,
+    ) -> None:
+        self._source = Source()
+        self._output = _FirstCall(tools)
+        self._steps = read(self._source, self._output, tools)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun and may become a whole one."""
+        return self._output.num_calls > 0 and self._output.is_whole is None
+
+    def feed(self, text: str) -> bool | None:
+        """Add text; returns whether there is a whole call, None until that is certain. A call that
+        something else ends is none, which shows in the same step."""
+        for character in text:
+            self._source.feed(character)
+            next(self._steps, None)
+            if self._output.is_whole is not None:
+                break
+        return self._output.is_whole
+
+
+class _FirstCall(TurnOutput):
+    """Checks the first call, and that nothing is before it."""
+
+    def __init__(self, tools: OfferedTools) -> None:
+        super().__init__(str, position=lambda: 0)
+        self._tools = tools
+        self._scan = JsonScan()
+        self._written = ""
+        self.is_whole: bool | None = None
+
+    def add_content(self, text: str) -> None:
+        if text.strip():
+            self.is_whole = False
+
+    def begin_call(self, name: str, call_id: str = "") -> None:
+        super().begin_call(name, call_id or "call")
+        if name not in self._tools:
+            self.is_whole = False
+
+    def add_arguments(self, text: str) -> None:
+        for character in text:
+            if self.is_whole is not None:
+                return
+            self._written += character
+            state = self._scan.feed(character)
+            if state is not ScanState.OPEN:
+                self.is_whole = json_or_none(self._written) is not None
 
 
 class ReasoningSplitter:
     """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
-    markers and white space; `interrupts` end the reasoning and are not part of it."""
+    markers and white space.
+
+    `interrupts` end the reasoning and are not part of it. `calls` do so if a whole call follows,
+    which a new `probe` finds out. `opening` is what an answer may begin with, which is dropped.
+    """
 
     def __init__(
         self,
@@ -31,20 +101,37 @@ class ReasoningSplitter:
         opens_in_reasoning: bool,
         verbatim: bool,
         interrupts: tuple[str, ...] = (),
+        calls: tuple[str, ...] = (),
+        probe: Callable[[], CallProbe] | None = None,
+        opening: str = "",
     ) -> None:
         self._markers = Markers(markers.begin.lstrip(), markers.end) if markers else Markers("", "")
-        self._ends = (self._markers.end, *interrupts)
+        self._calls = calls if probe is not None else ()
+        self._ends = (self._markers.end, *interrupts, *self._calls)
+        self._new_probe = probe
+        self._probe: CallProbe | None = None
+        self._num_probed = 0
+        self._opening = opening
         self._sink = sink
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._pending = ""
         self._stripper = TextStripper()
         self._state = _State.START if markers else _State.REST
+        self.has_opened = False
+        """Whether the text that opens an answer was dropped."""
 
     @property
     def is_thinking(self) -> bool:
         """Whether the model is inside its reasoning."""
-        return self._state is _State.THINKING or (self._state is _State.START and self._is_open)
+        return self._state in (_State.THINKING, _State.CALLING) or (
+            self._state is _State.START and self._is_open
+        )
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call has begun inside the reasoning, which may become a whole one."""
+        return self._state is _State.CALLING and self._probe is not None and self._probe.is_open
 
     @property
     def num_pending(self) -> int:
@@ -65,8 +152,8 @@ class ReasoningSplitter:
 
     def drop_pending(self) -> int:
         """Drop the text that is held back, since it may be the beginning of a marker; return its
-        length."""
-        if self._verbatim:
+        length. What may be a call is not dropped."""
+        if self._verbatim or self._state is _State.CALLING:
             return 0
         length, self._pending = len(self._pending), ""
         return length
@@ -77,17 +164,17 @@ class ReasoningSplitter:
         if self.is_thinking:
             self._add_reasoning(pending)
             return ""
-        return "" if self._state is _State.AFTER else pending
+        return pending
 
     def _step(self) -> None:
         if self._state is _State.START:
             self._read_start()
         elif self._state is _State.THINKING:
             self._read_reasoning()
+        elif self._state is _State.CALLING:
+            self._read_call()
         else:
-            self._pending = self._pending.lstrip()
-            if self._pending:
-                self._state = _State.REST
+            self._read_after()
 
     def _read_start(self) -> None:
         begin, end = self._markers
@@ -98,9 +185,9 @@ class ReasoningSplitter:
             opening, self._pending = self._pending[: spaces + len(begin)], trimmed[len(begin) :]
             if self._verbatim:
                 self._sink(opening)
-        elif trimmed.startswith(end) and not self._verbatim:
-            self._state, self._pending = _State.AFTER, trimmed[len(end) :]
-        elif trimmed and not any(marker.startswith(trimmed) for marker in self._markers):
+        elif not self._verbatim and self._drops(trimmed):
+            self._state = _State.AFTER
+        elif trimmed and not any(text.startswith(trimmed) for text in (begin, end, self._opening)):
             self._state = _State.THINKING if self._is_open else _State.REST
 
     def _read_reasoning(self) -> None:
@@ -108,14 +195,56 @@ class ReasoningSplitter:
         if found:
             at, end = min(found)
             marker = end if end == self._markers.end else ""
-            is_over = self._verbatim or not marker
-            self._state = _State.REST if is_over else _State.AFTER
+            if end in self._calls and self._new_probe is not None:
+                self._probe, self._num_probed = self._new_probe(), 0
+                self._state = _State.CALLING
+            else:
+                is_over = self._verbatim or not marker
+                self._state = _State.REST if is_over else _State.AFTER
             text, self._pending = self._pending[:at], self._pending[at + len(marker) :]
         else:
             marker = ""
             size = len(self._pending) - partial_marker(self._pending, self._ends)
             text, self._pending = self._pending[:size], self._pending[size:]
         self._add_reasoning(text, marker)
+
+    def _read_call(self) -> None:
+        """Read what may be a call; the end of the reasoning is none."""
+        end = self._markers.end
+        at = self._pending.find(end, max(0, self._num_probed - len(end)))
+        size = len(self._pending) - partial_marker(self._pending, (end,)) if at < 0 else at
+        is_call = None
+        if self._probe is not None and size > self._num_probed:
+            is_call = self._probe.feed(self._pending[self._num_probed : size])
+            self._num_probed = size
+        if is_call:
+            self._state = _State.REST
+        elif is_call is False or at >= 0:
+            marker = next(text for text in self._calls if self._pending.startswith(text))
+            self._pending = self._pending[len(marker) :]
+            self._state = _State.THINKING
+            self._add_reasoning(marker)
+
+    def _read_after(self) -> None:
+        self._pending = self._pending.lstrip()
+        while self._drops(self._pending):
+            self._pending = self._pending.lstrip()
+        texts = (self._markers.end, "" if self.has_opened else self._opening)
+        if self._pending and not any(text.startswith(self._pending) for text in texts):
+            self._state = _State.REST
+
+    def _drops(self, text: str) -> bool:
+        """Hold back a text without the closing marker, or the opening of the answer, with which it
+        begins; return whether it begins with one."""
+        is_open = self._is_open and self._state is _State.START
+        opens = self._opening and not is_open and not self.has_opened
+        marker = self._markers.end
+        if opens and text.startswith(self._opening):
+            self.has_opened, marker = True, self._opening
+        if not text.startswith(marker):
+            return False
+        self._pending = text[len(marker) :]
+        return True
 
     def _add_reasoning(self, text: str, marker: str = "") -> None:
         self._sink(text + marker if self._verbatim else self._stripper.feed(text))

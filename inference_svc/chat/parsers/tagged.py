@@ -43,7 +43,7 @@ class Tags(NamedTuple):
     @property
     def markers(self) -> tuple[str, ...]:
         """The texts that must be visible."""
-        return (*(self.outer or (self.call, self.call_end)), *self.outer_ends, *self.frames)
+        return (*(self.outer or (self.call,)), *self.outer_ends, self.call_end, *self.frames)
 
     @property
     def syntaxes(self) -> tuple[ToolCallSyntax, ...]:
@@ -200,7 +200,7 @@ def read_tagged(
     """Parse a turn; without tools only the frames are removed."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
     texts = (*tags.frames, *(begins if tools else ()))
-    while begin := (yield from source.until(texts, output.add_content)):
+    while begin := (yield from output.content_until(source, texts)):
         if begin not in tags.frames:
             yield from read_calls(tags, begin, source, output, tools)
 
@@ -288,7 +288,7 @@ class _Call:
         ends = (value_end,) if tags.nesting else (value_end, tags.key, tags.call_end)
         if tags.quotes and (yield from source.literal(tags.quotes[0])):
             ends = (tags.quotes[1],)
-        if self._tools.takes_text(self._name, key) or key_end == tags.text_key_end:
+        if self._tools.takes_text(self._name, key, is_text=key_end == tags.text_key_end):
             output.add_arguments('"')
             end = yield from source.until(
                 ends,

@@ -9,7 +9,7 @@ from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_calls
 from inference_svc.chat.parsers.source import ParseSteps, Source
-from inference_svc.structured_output.spec import ID, ToolCallSyntax
+from inference_svc.structured_output.spec import ID, SPACE, ToolCallSyntax
 
 _ENDS = {
     "<tool_call>": "</tool_call>",
@@ -18,12 +18,16 @@ _ENDS = {
     "<TOOLCALL>": "</TOOLCALL>",
     "<|tool_call_start|>": "<|tool_call_end|>",
     "<|function_call|>": "",
+    "<function_call>": "",
+    "<|action_start|><|plugin|>": "<|action_end|>",
+    "<|action_start|> <|plugin|>": "<|action_end|>",
     " functools": "",
     "functools": "",
     "Action:\n```": "```",
     "```": "```",
 }
-"""The texts before and after calls: LFM2.5, GigaChat 3, FireFunction and Command R+."""
+"""The texts before and after calls: LFM2.5, GigaChat 3, Granite 20B, InternLM2, FireFunction and
+Command R+."""
 _FENCE = "```"
 SEPARATOR, _CALL_ROLE = "<|message_sep|>", "\n\nfunction call<|role_sep|>"
 """What is between the messages of GigaChat 3, and what follows if the next one is a call."""
@@ -33,6 +37,13 @@ _WITH_ID = replace(_CALL, tail=f', "id": "{ID}"}}')
 SYNTAXES = (
     SYNTAX,
     *(replace(_CALL, before=text) for text in ("<|function_call|>", f"{SEPARATOR}{_CALL_ROLE}\n")),
+    replace(_CALL, head=f"<function_call> {_CALL.head}", between=SPACE),
+    replace(
+        _CALL,
+        head=f"<|action_start|><|plugin|>\n{_CALL.head}",
+        tail=f"{_CALL.tail}<|action_end|>",
+        between="",
+    ),
     *(
         replace(call, before=f"{begin}[", after=f"]{_ENDS[begin]}")
         for begin in _LISTS
@@ -43,6 +54,8 @@ SYNTAXES = (
 TRIGGERS = (
     "<tool_call>",
     "<|function_call|>",
+    "<function_call>",
+    "<|action_start|>",
     f"{SEPARATOR}{_CALL_ROLE}",
     *_LISTS[:-1],
     "functools[",
@@ -56,7 +69,7 @@ def read_any_json(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
         source.rewind(0)
     output.add_content(source.since_mark)
     begins = (SEPARATOR, *(_ENDS if tools else ()))
-    while begin := (yield from source.until(begins, output.add_content)):
+    while begin := (yield from output.content_until(source, begins)):
         if begin == SEPARATOR:
             source.mark()
             if not tools or not (yield from source.literal(_CALL_ROLE)):

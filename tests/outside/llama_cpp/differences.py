@@ -96,6 +96,12 @@ DIFFERENCES: Final = (
         dict.fromkeys(("LFM2-", "LFM2.5-Instruct", "ibm-granite-granite-3.3"), _WITH_CALLS),
     ),
     Difference(
+        "Calls of one message of which the template takes one are messages of their own. The "
+        "references are refused, or lose all but the first.",
+        False,
+        dict.fromkeys(("GigaChat3", "meta-llama", "openai-gpt-oss"), "parallel calls"),
+    ),
+    Difference(
         "A system message is merged into the user's with an empty line, as Gemma 3 and Mistral do; "
         "llama-server writes a line break, transformers refuses it.",
         False,

@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from inference_svc.chat.json_values import json_or_none
-from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat, detect_format
+from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
+from tests.outside.formats import detected_format
 from tests.outside.llama_cpp.chat_cases import read_cases
 from tests.outside.llama_cpp.results import check_results
 from tests.outside.llama_cpp.source import llama_cpp_source
@@ -181,7 +182,7 @@ def _texts() -> list[Text]:
         template = (source / "models" / "templates" / case.template).read_text()
         tools = {name: schema for name, _, schema in case.tools}
         if tools and not case.expected.reasoning and "think>" not in case.text:
-            turn_format = TurnFormat(tool_calls=detect_format(template).tool_calls)
+            turn_format = TurnFormat(tool_calls=detected_format(template).tool_calls)
             found.append(Text(turn_format, case.text, tools))
     for name, text in run_vllm_tests()["texts"]:
         found.append(Text(TurnFormat(tool_calls=ToolCallFormat(name)), text, {}))

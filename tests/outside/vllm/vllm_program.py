@@ -1,9 +1,10 @@
 """Runs vLLM's tests of its parsers on Corral's parser. A process of its own: it has stand-ins.
 
-Arguments: the folder with `tests` and `vllm`, a file for the report, and `--splits`. vLLM is not
-imported: its modules are stand-ins with plain records for its protocol and with the constants of
-its source. The report has the reason of a failure, or an empty text, by test, and of all texts that
-tests parse the number of places to split them at and those where the result is another one.
+Arguments: the folder with `tests` and `vllm`, a file for the report, the formats of the models of
+tests as JSON, and `--splits`. vLLM is not imported: its modules are stand-ins with plain records
+for its protocol and with the constants of its source. The report has the reason of a failure, or an
+empty text, by test, and of all texts that tests parse the number of places to split them at and
+those where the result is another one.
 """
 
 import ast
@@ -28,57 +29,27 @@ from inference_svc.chat.parsers.formats import ToolCallFormat as Calls
 from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.parser import TurnParser
-from inference_svc.chat.parsers.turn import TurnDelta
+from inference_svc.chat.parsers.turn import Markers, TurnDelta
 
 SOURCE: Final = Path(sys.argv[1])
 SPLITS: Final = "--splits" in sys.argv
-CALLS: Final = {
-    "apertus": TurnFormat(tool_calls=Calls.APERTUS),
-    "deepseekv3": TurnFormat(tool_calls=Calls.DEEPSEEK),
-    "deepseekv31": TurnFormat(tool_calls=Calls.DEEPSEEK),
-    "deepseekv32": TurnFormat(tool_calls=Calls.DEEPSEEK_V32),
-    "deepseekv4": TurnFormat(tool_calls=Calls.DEEPSEEK_V32),
-    "ernie45_moe": TurnFormat(tool_calls=Calls.HERMES),
-    "functiongemma": TurnFormat(tool_calls=Calls.GEMMA),
-    "gemma4": TurnFormat(tool_calls=Calls.GEMMA),
-    "glm47_moe": TurnFormat(tool_calls=Calls.GLM),
-    "glm4_moe": TurnFormat(tool_calls=Calls.GLM),
-    "granite": TurnFormat(tool_calls=Calls.JSON),
-    "granite4": TurnFormat(tool_calls=Calls.HERMES),
-    "hermes": TurnFormat(tool_calls=Calls.HERMES),
-    "hunyuan_a13b": TurnFormat(tool_calls=Calls.JSON),
-    "jamba": TurnFormat(tool_calls=Calls.JSON),
-    "kimi_k2": TurnFormat(tool_calls=Calls.KIMI),
-    "lfm2": TurnFormat(tool_calls=Calls.PYTHONIC),
-    "llama3_json": TurnFormat(tool_calls=Calls.LLAMA),
-    "llama4_pythonic": TurnFormat(tool_calls=Calls.PYTHONIC),
-    "minicpm5xml": TurnFormat(tool_calls=Calls.MINICPM),
-    "minimax_m2": TurnFormat(tool_calls=Calls.MINIMAX),
-    "minimax_m3": TurnFormat(tool_calls=Calls.MINIMAX_M3),
-    "olmo3": TurnFormat(tool_calls=Calls.PYTHONIC),
-    "phi4mini": TurnFormat(tool_calls=Calls.JSON),
-    "poolside_v1": TurnFormat(tool_calls=Calls.GLM),
-    "pythonic": TurnFormat(tool_calls=Calls.PYTHONIC),
-    "qwen3coder": TurnFormat(tool_calls=Calls.QWEN_CODER),
-    "step3p5": TurnFormat(tool_calls=Calls.QWEN_CODER),
-    "xlam": TurnFormat(Thought.THINK, Calls.JSON),
-}
-"""The format of each file of tests of tool calls whose family Corral knows."""
-THOUGHTS: Final = {
-    "deepseekr1": TurnFormat(Thought.THINK, Calls.DEEPSEEK, starts_in_reasoning=True),
-    "gemma4": TurnFormat(Thought.GEMMA, Calls.GEMMA),
-    "glm4_moe": TurnFormat(Thought.THINK, Calls.GLM, starts_in_reasoning=True),
-    "holo2": TurnFormat(Thought.THINK, Calls.HERMES, starts_in_reasoning=True),
-    "kimi_k2": TurnFormat(Thought.THINK, Calls.KIMI, starts_in_reasoning=True),
-    "minimax_m2": TurnFormat(Thought.THINK, Calls.MINIMAX, starts_in_reasoning=True),
-    "minimax_m3": TurnFormat(Thought.MINIMAX, Calls.MINIMAX_M3),
-    "nemotron_v3": TurnFormat(Thought.THINK, Calls.QWEN_CODER, starts_in_reasoning=True),
-    "olmo3": TurnFormat(Thought.THINK, Calls.PYTHONIC, starts_in_reasoning=True),
-    "qwen3": TurnFormat(Thought.THINK, Calls.QWEN_CODER, starts_in_reasoning=True),
-    "step3p5": TurnFormat(Thought.THINK, Calls.QWEN_CODER, starts_in_reasoning=True),
-    "ernie45": TurnFormat(Thought.THINK, Calls.HERMES, starts_in_reasoning=True),
-}
-"""Likewise of tests of reasoning."""
+
+
+def _formats(kind: str) -> dict[str, TurnFormat]:
+    """The formats of a kind of tests, by the names of their files."""
+    return {
+        name: TurnFormat(
+            Thought(each["reasoning"]),
+            Calls(each["tool_calls"]),
+            each["starts_in_reasoning"],
+            Markers(*each["answer"]),
+        )
+        for name, each in json.loads(sys.argv[3])[kind].items()
+    }
+
+
+CALLS: Final = _formats("calls")
+THOUGHTS: Final = _formats("thoughts")
 STANDS_IN: Final = (
     "vllm",
     "transformers",

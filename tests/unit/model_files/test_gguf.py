@@ -16,7 +16,7 @@ from model_files.gguf import (
     Skipped,
     read_header,
 )
-from tests.support.gguf_files import F32Tensor, gguf_bytes, text
+from tests.support.gguf_files import F32Tensor, Signed, gguf_bytes, text
 
 
 def parse(tmp_path: Path, data: bytes, **options: bool) -> GgufHeader:
@@ -169,6 +169,17 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 def test_an_invalid_alignment_is_refused(tmp_path: Path, alignment: object) -> None:
     """It must be a power of two within the limit."""
     assert "alignment" in parse_error(tmp_path, gguf_bytes({"general.alignment": alignment}))
+
+
+@pytest.mark.parametrize("value", [Signed(-1), 2**32 - 1])
+def test_minus_one_is_an_unset_integer(tmp_path: Path, value: object) -> None:
+    """llama.cpp saves it, signed or unsigned; other negative values are invalid."""
+    header = parse(tmp_path, gguf_bytes({"n": value, "l": value, "other": Signed(-2)}))
+
+    assert header.integer("n") is None
+    assert header.integers("l") is None
+    with pytest.raises(ModelFileInvalid, match="other is not an integer"):
+        header.integer("other")
 
 
 def test_values_of_the_wrong_type_are_reported_with_their_key(tmp_path: Path) -> None:

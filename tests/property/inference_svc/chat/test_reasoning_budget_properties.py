@@ -39,7 +39,7 @@ class Model:
         closings = tuple(
             tuple(self._id(piece) for piece in split(text, cuts)) for text in of.closings
         )
-        spec = reasoning_spec(of, opens_in_reasoning=is_open, offers_tools=False)
+        spec = reasoning_spec(of, opens_in_reasoning=is_open)
         assert spec is not None
         self.tracker = ReasoningTracker(spec._replace(budget=budget, closings=closings))
         self.pieces: list[bytes] = []

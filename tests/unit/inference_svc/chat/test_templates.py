@@ -583,6 +583,84 @@ async def test_results_are_given_with_the_calls_if_the_template_expects_them_the
     )
 
 
+SINGLE_CALLS = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}{% if m.tool_calls | length != 1 %}"
+    "{{ raise_exception('one call only') }}{% endif %}{{ m.tool_calls[0].function.arguments }}"
+    "{% endif %}{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SINGLE_CALLS,
+        "{% for m in messages %}[{{ m.role }}]{% if m.tool_calls %}"
+        "{{ m.tool_calls[0].function.arguments }}{% endif %}{{ m.content }}{% endfor %}",
+    ],
+    ids=["refused", "dropped"],
+)
+async def test_calls_have_messages_of_their_own_if_the_template_takes_one(
+    templates: ChatTemplates, source: str
+) -> None:
+    """Each with its results, in whatever order these came; a call may have none yet."""
+    calls = (call("1", '{"a": 1}'), call("2", '{"b": 2}'), call("3", '{"c": 3}'))
+    turns = (
+        user("q"),
+        assistant("Sure.", *calls),
+        result("two", "2"),
+        result("one", "1"),
+        result("more", "2"),
+        user("r"),
+        assistant("", call("2")),
+        result("last", "2"),
+    )
+    prompt = await templates.render(make_template(source), conversation(*turns))
+
+    assert prompt.text.replace("'", '"') == (
+        '[user]q[assistant]{"a": 1}Sure.[tool]one[assistant]{"b": 2}[tool]two[tool]more'
+        '[assistant]{"c": 3}[user]r[assistant]{"city": "Paris"}[tool]last'
+    )
+    assert prompt.single_calls
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
+        "{{ c.function.arguments }}{% endfor %}{% endfor %}",
+    ],
+    ids=["no calls", "several calls"],
+)
+async def test_several_calls_are_allowed_if_they_can_be_played_back(
+    templates: ChatTemplates, source: str
+) -> None:
+    """By the template, or as text."""
+    prompt = await templates.render(make_template(source), GREETING)
+
+    assert not prompt.single_calls
+
+
+async def test_a_system_message_is_added_if_the_template_shows_tools_only_after_one(
+    templates: ChatTemplates,
+) -> None:
+    """As FunctionGemma's does; the caller's own is used if there is one."""
+    source = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.role == 'system' %}"
+        "{% for t in tools or [] %}<{{ t.function.name }}>{% endfor %}{% endif %}{% endfor %}"
+    )
+    tools = (GET_WEATHER,)
+
+    added = await render(templates, source, conversation(user("q"), tools=tools))
+    own = await render(templates, source, conversation(system("s"), user("q"), tools=tools))
+    plain = await render(templates, source, conversation(user("q")))
+
+    text = "You are a model that can do function calling with the following functions"
+    assert added == f"[system]{text}<get_weather>[user]q"
+    assert own == "[system]s<get_weather>[user]q"
+    assert plain == "[user]q"
+
+
 async def test_tools_are_a_json_text_if_the_template_has_functions(
     templates: ChatTemplates,
 ) -> None:

@@ -162,7 +162,7 @@ def test_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
     assert (spec is None) is (not triggers and not family.begin)
     if spec is not None:
         calls = require_calls(spec)
-        barred = prompt.turn_format.interrupts(offers_tools=True)
+        barred = (*prompt.turn_format.interrupts, *prompt.turn_format.calls_in_thoughts)
         markers = prompt.turn_format.reasoning_markers
         assert markers is not None
         reasoning = Reasoning(*markers, is_open=True, barred=barred)

@@ -1,5 +1,8 @@
 """Detection of the output format from a chat template, and overrides by configuration."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from inference_svc.chat.parsers.formats import (
@@ -63,6 +66,7 @@ TEMPLATES = {
         "thinking",
     ),
     "{{ '<tool_calls>' }}{{ '<|tool_call|>' }}{{ '<TOOLCALL>[' }}": ("json", "off"),
+    "{{ 'Use exact format: [func_name1(param1=value1), func_name2(...)]' }}": ("pythonic", "off"),
     # The function calls of an unsupported family.
     "{{ '<function_calls>' }}{{ '<invoke name=' }}": ("json", "off"),
 }
@@ -157,3 +161,37 @@ def test_kimi_ids_are_used_if_they_are_valid_and_unique() -> None:
         call_ids = _call_ids(kimi, text, used_ids)
         assert len(call_ids) == 5
         assert [call_id for call_id in call_ids if not call_id.startswith("call_")] == expected
+
+
+def test_every_format_of_calls_is_described() -> None:
+    """In the table of docs/operate/configure.md, each in one row."""
+    page = (Path(__file__).parents[5] / "docs" / "operate" / "configure.md").read_text("utf-8")
+    table = page.partition("| `tool_calls` |")[2].partition("\n\n")[0]
+    described = re.findall(
+        r"`([a-z0-9.-]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.M))
+    )
+    in_text = re.findall(r"`(deepseek-v3.2)` writes tags", table)
+
+    assert sorted([*described, *in_text]) == sorted(ToolCallFormat)
+
+
+@pytest.mark.parametrize(
+    ("template", "answer"),
+    [
+        ("{{ '</think>' }}{{ '<answer>' }}", ("<answer>", "</answer>")),
+        ("{{ '</think>' }}<|extra_0|>", ("<answer>", "</answer>")),
+        ("<think></think> and <response></response>", ("<response>", "</response>")),
+        ("{{ '[BEGIN FINAL RESPONSE]' }}", ("", "[END FINAL RESPONSE]")),
+        ("{{ '</think>' }}{{ '<response>' }}{{ result }}{{ '</response>' }}", ("", "")),
+        ("Write <answer></answer>.", ("", "")),
+    ],
+    ids=["answer", "Hunyuan A13B", "Granite 3.3", "Apriel", "a tool's response", "no reasoning"],
+)
+def test_the_texts_around_answers_are_detected(template: str, answer: tuple[str, str]) -> None:
+    """Of models that reason. Without their format of reasoning they are not removed."""
+    detected = detect_format(template)
+
+    assert detected.answer == answer
+    assert set(filter(None, answer)) <= {*detected.marker_texts}
+    assert FormatOverride().apply(detected) == detected
+    assert FormatOverride(reasoning=ReasoningFormat.OFF).apply(detected).answer == ("", "")

@@ -1,0 +1,130 @@
+"""Markers of calls in thoughts: a thought ends at its own marker, or where a whole call follows."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.chat.json_values import json_or_none
+from inference_svc.chat.parsers.formats import (
+    FAMILIES,
+    ReasoningFormat,
+    TurnFormat,
+)
+from tests.support.examples import examples
+from tests.support.golden_turns import GOLDEN
+from tests.support.turns import Golden, Parsed
+
+THINKING = {
+    family: turn_format._replace(starts_in_reasoning=False)
+    for family, goldens in GOLDEN.items()
+    if (turn_format := next(each.turn_format for each in goldens)).reasoning_markers
+}
+"""The formats of families whose models reason."""
+FORMATS = THINKING | {
+    f"{name} after <think>": TurnFormat(ReasoningFormat.THINK, name)
+    for name in FAMILIES
+    if name not in THINKING
+}
+WORDS = st.sampled_from(["a tag", " ", "\n", ".", "`", '"', "{", "}", "name", "city", ">", "…"])
+
+
+def markers_of(turn_format: TurnFormat) -> list[str]:
+    """The texts of a format that may be mentioned: those that do not end its thoughts."""
+    family = turn_format.family
+    texts = {*turn_format.marker_texts, *family.triggers, *family.interrupts, *family.barred}
+    ends = (*turn_format.reasoning_ends, *turn_format.interrupts)
+    return sorted(text for text in texts if text and not any(end in text for end in ends))
+
+
+def is_whole(turn_format: TurnFormat, text: str) -> bool:
+    """Whether a text has a call that is not cut off."""
+    calls = Golden("", turn_format, text, Parsed()).parse([text]).calls
+    return any(json_or_none(arguments) is not None for _, arguments in calls)
+
+
+def splits(data: st.DataObject, text: str) -> list[str]:
+    """A text in pieces."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+
+
+@st.composite
+def mentions(draw: st.DrawFn, family: str) -> str:
+    """A thought with markers and beginnings of calls, but without a whole call."""
+    turn_format = FORMATS[family]
+    name = turn_format.tool_calls.value
+    texts = [golden.text for golden in GOLDEN[name] if golden.expected.calls]
+    calls = st.builds(lambda text, size: text[:size], st.sampled_from(texts), st.integers(1, 200))
+    markers = st.sampled_from(markers_of(turn_format) or ["<"])
+    thought = "x" + "".join(draw(st.lists(WORDS | markers | calls, max_size=5))) + "y"
+    ends = (*turn_format.reasoning_ends, *turn_format.interrupts)
+    return "xy" if any(end in thought for end in ends) else thought
+
+
+@pytest.mark.parametrize("family", FORMATS)
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_a_marker_that_a_thought_mentions_does_not_end_it(family: str, data: st.DataObject) -> None:
+    """In every family and every split: the answer behind the thought is the same."""
+    turn_format, thought = FORMATS[family], data.draw(mentions(family))
+    markers = turn_format.reasoning_markers
+    assert markers is not None
+    after = turn_format.family.after_reasoning + turn_format.family.opening
+    text = f"{markers.begin}{thought}{markers.end}{after}Yes."
+    turn = Golden("", turn_format, text, Parsed())
+
+    ways = turn_format.calls_in_thoughts
+    if not any(is_whole(turn_format, thought[at:]) for at in places(thought, ways)):
+        assert turn.parse(splits(data, text)) == Parsed("Yes.", thought)
+
+
+def places(text: str, markers: tuple[str, ...]) -> list[int]:
+    """Where a text has one of these markers."""
+    return [at for at in range(len(text)) if text.startswith(markers, at)]
+
+
+def whole_calls(turn_format: TurnFormat) -> Iterator[Golden]:
+    """The golden turns of a format from the first call on, if that is whole and of a known tool."""
+    for golden in GOLDEN[turn_format.tool_calls.value]:
+        at = places(golden.text, turn_format.calls_in_thoughts)
+        if at and golden.expected.calls:
+            text = golden.text[at[0] :]
+            turn = Golden(golden.label, turn_format, text, Parsed())
+            name, arguments = (turn.parse([text]).calls or [("", "")])[0]
+            if name in ("get_weather", "get_time") and json_or_none(arguments) is not None:
+                yield turn
+
+
+WHOLE = [
+    (family, golden)
+    for family, turn_format in FORMATS.items()
+    for golden in whole_calls(turn_format)
+]
+
+
+@pytest.mark.parametrize(("family", "golden"), WHOLE)
+@settings(max_examples=examples(10), deadline=None)
+@given(st.data())
+def test_a_whole_call_ends_a_thought_that_is_open(
+    family: str, golden: Golden, data: st.DataObject
+) -> None:
+    """Also after mentions of markers: the rest of the turn is what it is without the thought."""
+    thought, markers = data.draw(mentions(family)), FORMATS[family].reasoning_markers
+    assert markers is not None
+    text = f"{markers.begin}{thought}. {golden.text}"
+    ways = FORMATS[family].calls_in_thoughts
+    if places(thought, ways):
+        return  # what follows may belong to the call that has begun there
+    expected = golden.parse([golden.text])._replace(reasoning=f"{thought}.")
+
+    assert golden._replace(text=text).parse(splits(data, text)) == expected
+
+
+def test_the_families_whose_calls_may_be_in_thoughts_are_tried() -> None:
+    """At least one golden turn of each."""
+    assert {family for family, _ in WHOLE} == {
+        family for family, turn_format in FORMATS.items() if turn_format.calls_in_thoughts
+    }
