@@ -33,6 +33,7 @@ from control_svc.tools.model import (
     Tool,
     ToolChoice,
 )
+from control_svc.tools.tool_validation import REGEX
 from svc_kit.errors import ContextLengthExceeded, UpstreamUnavailable
 
 
@@ -123,8 +124,10 @@ def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
 
 def _custom_schema(tool: CustomTool) -> str:
     text = {"type": "string"}
-    if tool.syntax:
+    if tool.syntax == REGEX:
         text["pattern"] = f"^(?:{tool.definition})$"  # JSON Schema patterns are not anchored
+    elif tool.syntax:
+        text["description"] = f"Text that matches this {tool.syntax} grammar:\n{tool.definition}"
     return compact_json(
         {
             "type": "object",

@@ -15,12 +15,13 @@ from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
-from dialects.shared.parameters import Ignored, Policy, Refused
+from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 256
 _MAX_AFFINITY_BYTES: Final = 256
+_DISPLAYS: Final = (None, "summarized", "omitted", "full")
 _HINT: Final = Ignored("it is a hint for Anthropic's servers")
 
 
@@ -31,8 +32,10 @@ class Thinking(Part):
     budget_tokens: Count | None = Field(
         None, description="The maximum number of tokens of a thought."
     )
-    display: Literal["summarized", "omitted", "full"] | None = Field(
-        None, description="omitted leaves the text out; the signature carries it."
+    display: str | None = Field(
+        None,
+        description="omitted leaves the text out; the signature carries it. With every other value "
+        "the whole text is sent.",
     )
 
 
@@ -140,6 +143,8 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
 
     Raises DomainErrors with the body's field names.
     """
+    if body.thinking is not None and body.thinking.display not in _DISPLAYS:
+        ignore_parameter("thinking.display", "the whole text of thoughts is sent")
     conversation, paths = _conversation(body)
     sampling = sampling_pb2.SamplingParams(
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k
