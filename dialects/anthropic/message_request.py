@@ -8,7 +8,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from pydantic import Field, Tag
 
 from dialects.anthropic.blocks import CACHE_CONTROL, MessageParam, Part, TextBlock
-from dialects.anthropic.conversation import ConvertedMessages, convert_messages
+from dialects.anthropic.conversation import ConvertedMessages, called_tools, convert_messages
 from dialects.anthropic.errors import MessagePaths
 from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
 from dialects.shared.body_routes import check_route
@@ -176,7 +176,7 @@ def token_count_request(
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:
     converted: ConvertedMessages = convert_messages(body.system, body.messages)
-    tools = chat_tools(body.tools or ())
+    tools = chat_tools(body.tools or (), _called(body))
     conversation = inference_service_pb2.Conversation(
         messages=converted.messages,
         tools=tools,
@@ -184,6 +184,18 @@ def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation,
         template=_template_options(body),
     )
     return conversation, converted.paths
+
+
+def _called(body: PromptBody) -> set[str]:
+    """The names of tools that the conversation has called for. Raises InvalidField for a
+    tool_reference to a tool that is not there."""
+    names = {tool.name for tool in body.tools or ()}
+    called = set() if body.tool_choice is None else {body.tool_choice.name or ""}
+    for path, name in called_tools(body.messages):
+        if name not in names and path.endswith(".tool_name"):
+            raise InvalidField(field=path, problem=f"'{name}' is not among 'tools'")
+        called.add(name)
+    return called
 
 
 def _template_options(body: PromptBody) -> chat_pb2.TemplateOptions:
