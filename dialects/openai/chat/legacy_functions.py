@@ -26,6 +26,7 @@ FunctionCallChoice = Annotated[
     BY_KIND,
 ]
 FINISH_REASON: Final = "function_call"
+_FIELDS: Final = ("name", "description", "parameters", "strict")
 _OF_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
 
 
@@ -68,12 +69,11 @@ def function_names(functions: Sequence[FunctionDefinition] | None) -> dict[str, 
     """The caller's names of fields of tools in errors."""
     if not functions:
         return {}
-    schemas = (f"functions[{index}].parameters" for index in range(len(functions)))
-    return {
-        "tools": "functions",
-        "tool_choice": "function_call",
-        **{f"{name}_json": name for name in schemas},
-    }
+    names = {"tools": "functions", "tool_choice": "function_call"}
+    for path in (f"functions[{index}]" for index in range(len(functions))):
+        names[f"{path}.parameters_json"] = f"{path}.parameters"
+        names |= {f"{path}.function.{name}": f"{path}.{name}" for name in _FIELDS}
+    return names
 
 
 def call_id(index: int) -> str:

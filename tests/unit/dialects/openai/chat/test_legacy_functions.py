@@ -108,6 +108,7 @@ def test_errors_of_the_service_name_functions() -> None:
     params = chat_params(parse(function_call={"name": "look"}))
 
     assert openai_name("conversation.tools[0].parameters_json", params) == "functions[0].parameters"
+    assert openai_name("tools[0].function.name", params) == "functions[0].name"
     assert openai_name("conversation.tools[0].name", params) == "functions[0].name"
     assert openai_name("conversation.tool_choice", params) == "function_call"
 
