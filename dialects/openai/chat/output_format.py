@@ -56,6 +56,9 @@ class ResponseFormat(WireModel):
     schema_: dict[str, Any] | None = Field(
         None, alias="schema", description="The JSON Schema where llama-server expects it."
     )
+    value: dict[str, Any] | None = Field(
+        None, description="The JSON Schema where Hugging Face's clients have it."
+    )
 
 
 class StructuredOutputs(WireModel):
@@ -119,7 +122,11 @@ def _from_response_format(output: ResponseFormat | None) -> generation_pb2.Const
             "response_format.json_schema.description", "the model reads no description of a format"
         )
     nested = None if output.json_schema is None else output.json_schema.schema_
-    schema = output.schema_ if nested is None else nested
+    if output.value is not None and (output.schema_ is not None or nested is not None):
+        problem = "it cannot be combined with another schema"
+        raise InvalidField(field="response_format.value", problem=problem)
+    local = output.value if output.schema_ is None else output.schema_
+    schema = local if nested is None else nested
     if output.type == "json_schema" and schema is None:
         raise MissingField(field="response_format.json_schema.schema")
     return _from_schema(schema) or generation_pb2.Constraint(json_object=True)

@@ -30,6 +30,7 @@ GENERATION: Final[Policy] = {
     "guided_whitespace_pattern": Refused("use 'guided_regex' or 'guided_grammar'"),
     "priority": Ignored("the priority belongs to the API key"),
     **ignored("return_progress return_tokens verbose", "there is no such output", (False,)),
+    "safe_prompt": Refused("put instructions into 'messages'", (False,)),
     "service_tier": Ignored("there is one tier", ("auto", "default")),
     "timings_per_token": Ignored("timings are sent at the end", (False,)),
     "add_special_tokens": Refused("prompts are tokenized as the model's template requires"),

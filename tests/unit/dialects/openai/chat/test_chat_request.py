@@ -209,6 +209,11 @@ def test_null_means_not_given() -> None:
             "invalid_value",
         ),
         ({"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+        (
+            {"response_format": {"type": "json_object", "value": {}, "schema": {}}},
+            "response_format.value",
+            "invalid_value",
+        ),
         ({"guided_choice": []}, "guided_choice", "empty_array"),
         ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
         ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking", "invalid_value"),
@@ -223,6 +228,9 @@ def test_null_means_not_given() -> None:
             "chat_template_kwargs.enable_thinking",
             "invalid_type",
         ),
+        ({"safe_prompt": True}, "safe_prompt", "unsupported_parameter"),
+        ({"tool_choice": "all", "tools": [TOOL]}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
         ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),
     ],
 )
@@ -445,6 +453,15 @@ def test_a_negative_limit_means_no_limit() -> None:
         assert not make_request(**{name: -1}).options.stopping.HasField("max_tokens")
 
 
+def test_mistrals_client_is_understood() -> None:
+    """It sends a switch of Mistral's servers, off, and calls required tools any."""
+    options = {"tools": [TOOL], "tool_choice": "required"}
+
+    assert make_request(**options | {"tool_choice": "any"}, safe_prompt=False) == make_request(
+        **options
+    )
+
+
 def test_an_unknown_role_is_refused_with_all_roles() -> None:
     """Also those that have models of their own."""
     with pytest.raises(DomainError) as caught:
@@ -490,13 +507,16 @@ SCHEMA = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 1.5
         {"guided_json": json.dumps(SCHEMA, indent=2)},
         {"structured_outputs": {"json": SCHEMA}},
         {"guided_json": SCHEMA, "json_schema": SCHEMA},
+        {"response_format": {"type": "json_object", "value": SCHEMA}},
     ],
 )
 def test_a_constraint_may_have_several_names(fields: dict[str, Any]) -> None:
     """guidance sends a schema for several servers at once."""
     output = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
 
-    assert make_request(response_format=output, **fields) == make_request(response_format=output)
+    named = make_request(**{"response_format": output} | fields)
+
+    assert named == make_request(response_format=output)
 
 
 @pytest.mark.parametrize(
