@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from gateway.active_calls import ActiveCalls
 from gateway.auth import Authentication, Credentials
+from gateway.azure_paths import AzurePaths
 from gateway.config import GatewaySettings
 from gateway.context import AppContext
 from gateway.http.connection_limits import ConnectionLimits
@@ -145,7 +146,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
         api = build_api(context, corral_version)
         metrics = HttpMetrics(registry)
         draining = LastResponses(api, lambda: active_calls.closing)
-        checked = HostCheck(HeadRequests(draining), _host_policy(settings))
+        checked = HostCheck(AzurePaths(HeadRequests(draining)), _host_policy(settings))
         app = RequestMiddleware(
             checked,
             metrics,

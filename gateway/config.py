@@ -40,13 +40,14 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def _host(text: str) -> str:
-    if text == "*" or _HOST_NAME.fullmatch(text):
+    if text == "*" or _HOST_NAME.fullmatch(text.removeprefix("*.")):
         return text
     try:
         ip_address(text.strip("[]"))
     except ValueError:
         raise ValueError(
-            f'{text!r} is not a host: write its name or IP address without scheme and port, or "*"'
+            f"{text!r} is not a host: write its name or IP address without scheme and port, "
+            '"*.NAME" for all names that end with it, or "*"'
         ) from None
     return text
 
@@ -85,7 +86,8 @@ class GatewaySettings(ServiceSettings):
     require_keys: bool = False
     """Require an API key, also on loopback. Keys of `corral keys create` are accepted."""
     allowed_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
-    """Additional host names of this server; "*" allows any. Loopback and `listen` are allowed."""
+    """Additional host names of this server; "*.NAME" allows all that end with it, "*" any. Loopback
+    (also names that end with ".localhost") and `listen` are allowed."""
     trusted_proxies: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
     """Networks of proxies, as in 10.0.0.0/8, whose X-Forwarded-For and X-Forwarded-Proto name the
     client. Unset: the client is who connects."""

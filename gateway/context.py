@@ -19,6 +19,7 @@ from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_array, parse_object
 from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
+from gateway.azure_paths import with_deployment
 from gateway.calls import Calls, ComposedCall
 from gateway.config import GatewaySettings
 from gateway.http.json_body import JsonBodies
@@ -193,7 +194,8 @@ parameters are resolved in order: nothing is read for a caller who is not authen
 
 
 async def _json_object(request: Request) -> dict[str, Any]:
-    return await AppContext.of(request).bodies.read(request, parse_object)
+    fields = await AppContext.of(request).bodies.read(request, parse_object)
+    return with_deployment(request.scope, fields)
 
 
 async def _json_array(request: Request) -> list[Any]:

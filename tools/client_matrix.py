@@ -39,9 +39,9 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A client's version and the problem of each check, empty if it passed."""
+    """A client's name and version, and the problem of each check, empty if it passed."""
 
-    client: Client
+    name: str
     version: str
     problems: dict[str, str]
 
@@ -110,29 +110,37 @@ def run_clients(base_url: str, command_of: Callable[[str], Sequence[str] | None]
         if command is None:
             print(f"SKIPPED {client.name}: its packages cannot be installed here")
             continue
-        row = _run(client, command, base_url)
+        program = [*command, str(PROGRAMS / client.program), *client.argument.split()]
+        row = Row(client.name, _version(client), run_program(program, base_url))
         rows.append(row)
-        print(f"{'FAILED' if row.failures else 'passed'} {client.name} {row.version}", flush=True)
-        for check, problem in row.failures.items():
-            print(f"  {check}: {problem}")
+        print_row(row)
     return rows
 
 
-def _run(client: Client, command: Sequence[str], base_url: str) -> Row:
+def run_program(program: Sequence[str], base_url: str, **variables: str) -> dict[str, str]:
+    """The problems of a program's checks. One that fails as a whole has its output at the first."""
     environment = {
         **os.environ,
         "CORRAL_BASE_URL": base_url,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONPATH": str(ROOT),
+        **variables,
     }
-    environment["PYTHONPATH"] = str(ROOT)
-    program = [*command, str(PROGRAMS / client.program), *client.argument.split()]
     completed = subprocess.run(
         program, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     lines = completed.stdout.strip().splitlines()
     if completed.returncode != 0 or not lines:
-        return Row(client, _version(client), {"answer": completed.stderr[-2000:]})
-    return Row(client, _version(client), json.loads(lines[-1]))
+        return {"answer": completed.stderr[-2000:] or f"exit code {completed.returncode}"}
+    problems: dict[str, str] = json.loads(lines[-1])
+    return problems
+
+
+def print_row(row: Row) -> None:
+    """Print a line for a client, and one for each check that failed."""
+    print(f"{'FAILED' if row.failures else 'passed'} {row.name} {row.version}", flush=True)
+    for check, problem in row.failures.items():
+        print(f"  {check}: {problem}")
 
 
 def _version(client: Client) -> str:
@@ -146,17 +154,16 @@ def _version(client: Client) -> str:
     return found[1]
 
 
-def table(rows: Sequence[Row]) -> str:
-    """The results as a table in Markdown, and the other clients below."""
+def result_table(rows: Sequence[Row]) -> str:
+    """The results as a table in Markdown."""
     lines = [
         f"| client | version | {' | '.join(CHECKS)} |",
         "|---|---|" + "---|" * len(CHECKS),
     ]
     for row in rows:
         cells = (_cell(row.problems.get(check, "")) for check in CHECKS)
-        lines.append(f"| {row.client.name} | {row.version} | {' | '.join(cells)} |")
-    others = [f"{client.name} {_version(client)}" for client in OTHERS]
-    return "\n".join([*lines, "", f"With tests of their own: {', '.join(others)}."])
+        lines.append(f"| {row.name} | {row.version} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _cell(problem: str) -> str:
@@ -166,8 +173,14 @@ def _cell(problem: str) -> str:
 
 
 def write_table(rows: Sequence[Row]) -> None:
-    """Write the table into the document, between its marks."""
-    text = DOCUMENT.read_text()
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    DOCUMENT.write_text(f"{head}{BEGIN}\n{table(rows)}\n{END}{tail}")
+    """Write the table into the document, and the other clients below."""
+    others = [f"{client.name} {_version(client)}" for client in OTHERS]
+    below = f"With tests of their own: {', '.join(others)}."
+    write_between(BEGIN, END, f"{result_table(rows)}\n\n{below}")
+
+
+def write_between(begin: str, end: str, text: str) -> None:
+    """Replace the text between two marks of the document."""
+    head, _, rest = DOCUMENT.read_text().partition(begin)
+    _, _, tail = rest.partition(end)
+    DOCUMENT.write_text(f"{head}{begin}\n{text}\n{end}{tail}")

@@ -63,7 +63,7 @@ class _Attempt:
         self._work = work
         self._recorder = recorder
         self._cancelled = cancelled
-        self._tools = ToolSet(work.settings.tools, work.hosted)
+        self._tools = ToolSet(work.settings, work.hosted)
         self._items: list[Item] = []
 
     async def run(self) -> LoopResult:

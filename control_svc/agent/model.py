@@ -9,10 +9,10 @@ from typing import Final, NamedTuple, Protocol
 
 from control_svc.agent.drafts import Draft
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
-from control_svc.inference.turns import TurnRequest, TurnTool, TurnUsage
+from control_svc.inference.turns import ChoiceMode, TurnRequest, TurnTool, TurnUsage
 from control_svc.items.model import Content, Item
 from control_svc.jobs.model import JobPriority
-from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
+from control_svc.tools.model import FormatKind, ResponseFormat, Tool, ToolChoice
 from svc_kit.errors import ContextLengthExceeded
 
 NO_USAGE: Final = TurnUsage(0, 0, 0, 0)
@@ -61,6 +61,12 @@ class LoopSettings:
     """See `TurnRequest`."""
     item_names: Mapping[str, str] = field(default_factory=dict)
     """Names of items in errors, by id, where they are not their ids."""
+
+    @property
+    def enforces_grammars(self) -> bool:
+        """Whether grammars of custom tools are enforced. Otherwise the model only reads them."""
+        has_format = self.format.kind is not FormatKind.TEXT
+        return has_format or self.choice.mode is ChoiceMode.REQUIRED
 
 
 @dataclass(kw_only=True)

@@ -30,18 +30,21 @@ from control_svc.tools.model import (
     FormatKind,
     FunctionTool,
     ResponseFormat,
-    Tool,
     ToolChoice,
 )
+from control_svc.tools.tool_validation import REGEX
 from svc_kit.errors import ContextLengthExceeded, UpstreamUnavailable
 
 
 class ToolSet:
     """The client and hosted tools of a run or response."""
 
-    def __init__(self, tools: Sequence[Tool], hosted: Sequence[HostedTool]) -> None:
+    def __init__(self, settings: LoopSettings, hosted: Sequence[HostedTool]) -> None:
+        tools, enforced = settings.tools, settings.enforces_grammars
         self._client_tools = [
-            turn_tool(t) for t in tools if isinstance(t, FunctionTool | CustomTool)
+            turn_tool(t, enforced=enforced)
+            for t in tools
+            if isinstance(t, FunctionTool | CustomTool)
         ]
         self.hosted: Mapping[str, HostedTool] = {
             function.name: tool for tool in hosted for function in tool.functions
@@ -114,17 +117,21 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     return None if limit is None else max(0, limit - progress.usage.completion_tokens)
 
 
-def turn_tool(tool: FunctionTool | CustomTool) -> TurnTool:
-    """Convert a client tool to a function."""
+def turn_tool(tool: FunctionTool | CustomTool, *, enforced: bool) -> TurnTool:
+    """Convert a client tool to a function. The grammar of a custom tool is part of its schema if it
+    is `enforced`, else of the text that describes its input."""
     if isinstance(tool, CustomTool):
-        return TurnTool(tool.name, tool.description, _custom_schema(tool), strict=True)
+        schema = _custom_schema(tool, enforced=enforced)
+        return TurnTool(tool.name, tool.description, schema, strict=True)
     return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict)
 
 
-def _custom_schema(tool: CustomTool) -> str:
+def _custom_schema(tool: CustomTool, *, enforced: bool) -> str:
     text = {"type": "string"}
-    if tool.syntax:
+    if tool.syntax == REGEX and enforced:
         text["pattern"] = f"^(?:{tool.definition})$"  # JSON Schema patterns are not anchored
+    elif tool.syntax:
+        text["description"] = f"Text that matches this {tool.syntax} grammar:\n{tool.definition}"
     return compact_json(
         {
             "type": "object",

@@ -167,7 +167,7 @@ class EphemeralResponses:
         """Return the first turn of a response, and the context that can truncate it."""
         recorder, start = await self._prepare(project, request, _discard)
         work = self.worker.work(recorder, start)
-        tools = ToolSet(work.settings.tools, work.hosted)
+        tools = ToolSet(work.settings, work.hosted)
         items = await work.context.items()
         return turn_request(work.settings, work.progress, tools, items), work.context
 

@@ -40,7 +40,8 @@ MAX_SEARCHED_STORES: Final = 16
 """Vector stores that one tool names; each of them is searched."""
 MAX_ID_CHARACTERS: Final = 64
 REGEX: Final = "regex"
-"""The only supported grammar of custom tools: it can be enforced within a JSON string."""
+"""The only grammar of custom tools that can be enforced, since it can be within a JSON string."""
+SYNTAXES: Final = (REGEX, "lark")
 REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -146,23 +147,21 @@ def _check_tool(path: str, tool: Tool) -> None:
 def check_enforceable(
     tools: Sequence[Tool], choice: ToolChoice | None, output_format: ResponseFormat | None
 ) -> None:
-    """Validate that the grammars of custom tools can be enforced.
+    """Validate that the grammars of custom tools can be enforced if a call is required. Otherwise
+    the model reads them only, unless the output format distinguishes calls from text.
 
-    They can if a call is required, or if the output format distinguishes calls from text. Raises
-    InvalidField.
+    Raises InvalidField or UnsupportedValue.
     """
-    has_format = output_format is not None and output_format.kind is not FormatKind.TEXT
-    mode = ChoiceMode.AUTO if choice is None else choice.mode
-    if has_format or mode is ChoiceMode.NONE:
+    if choice is None or choice.mode is not ChoiceMode.REQUIRED:
         return
+    has_format = output_format is not None and output_format.kind is not FormatKind.TEXT
     has_hosted = any(isinstance(tool, FileSearchTool | McpTool) for tool in tools)
     for index, tool in enumerate(tools):
         if not isinstance(tool, CustomTool) or not tool.syntax:
             continue
-        if mode is not ChoiceMode.REQUIRED:
-            problem = f"it must be 'required' to enforce the grammar of tool '{tool.name}'"
-            raise InvalidField(field="tool_choice", problem=problem)
-        if has_hosted:
+        if tool.syntax != REGEX and tool.name in (choice.allowed_names or (tool.name,)):
+            raise UnsupportedValue(field=f"tools[{index}].format.syntax", value=tool.syntax)
+        if has_hosted and not has_format:
             problem = "a grammar cannot be enforced beside 'file_search' or 'mcp' tools"
             raise InvalidField(field=f"tools[{index}].format", problem=problem)
 
@@ -170,7 +169,7 @@ def check_enforceable(
 def _check_grammar(path: str, tool: CustomTool) -> None:
     if not tool.syntax:
         return
-    if tool.syntax != REGEX:
+    if tool.syntax not in SYNTAXES:
         raise UnsupportedValue(field=f"{path}.format.syntax", value=tool.syntax)
     if not tool.definition:
         raise MissingField(field=f"{path}.format.definition")

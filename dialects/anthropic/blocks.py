@@ -129,6 +129,14 @@ class SearchResultBlock(Part):
     content: list[TextBlock]
 
 
+class ToolReferenceBlock(Part):
+    """A tool that the caller's search has found, in the result of its call. From here on the model
+    reads the tool."""
+
+    type: Literal["tool_reference"]
+    tool_name: str = Field(min_length=1)
+
+
 class OtherBlock(Part):
     """A block of another kind. Those of the assistant, such as calls of Anthropic's own tools, are
     ignored; others are refused."""
@@ -141,8 +149,9 @@ InnerBlock = Annotated[
     | Annotated[ImageBlock, Tag("~image")]
     | Annotated[DocumentBlock, Tag("~document")]
     | Annotated[SearchResultBlock, Tag("~search_result")]
+    | Annotated[ToolReferenceBlock, Tag("~tool_reference")]
     | Annotated[OtherBlock, Tag("~other")],
-    _by_type("text", "image", "document", "search_result"),
+    _by_type("text", "image", "document", "search_result", "tool_reference"),
 ]
 
 

@@ -25,6 +25,7 @@ from dialects.anthropic.blocks import (
     TextBlock,
     TextSource,
     ThinkingBlock,
+    ToolReferenceBlock,
     ToolResultBlock,
     ToolUseBlock,
     UrlSource,
@@ -91,6 +92,19 @@ def convert_messages(
         for place, part in zip(places, message.parts, strict=True)
     )
     return converted
+
+
+def called_tools(messages: Sequence[MessageParam]) -> Iterator[tuple[str, str]]:
+    """The names of tools that were called, and of those that results of tools refer to, each with
+    its path in the body."""
+    for index, message in enumerate(messages):
+        for path, block in _blocks(index, message):
+            if isinstance(block, ToolUseBlock):
+                yield f"{path}.name", block.name
+            elif isinstance(block, ToolResultBlock) and not isinstance(block.content, str):
+                for number, inner in enumerate(block.content or ()):
+                    if isinstance(inner, ToolReferenceBlock):
+                        yield f"{path}.content[{number}].tool_name", inner.tool_name
 
 
 def _system_parts(system: str | Sequence[TextBlock] | None) -> Iterator[_Placed]:
@@ -186,6 +200,8 @@ def _parts(path: str, block: Block | InnerBlock) -> Iterator[_Placed]:
         case SearchResultBlock():
             lines = (block.title, block.source, *(each.text for each in block.content))
             yield path, chat_pb2.ContentPart(text="\n".join(lines))
+        case ToolReferenceBlock():
+            yield path, chat_pb2.ContentPart(text=block.tool_name)
         case ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
             raise InvalidField(field=path, problem="it is only allowed in assistant messages")
         case _:

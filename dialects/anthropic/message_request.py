@@ -8,19 +8,20 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2,
 from pydantic import Field, Tag
 
 from dialects.anthropic.blocks import CACHE_CONTROL, MessageParam, Part, TextBlock
-from dialects.anthropic.conversation import ConvertedMessages, convert_messages
+from dialects.anthropic.conversation import ConvertedMessages, called_tools, convert_messages
 from dialects.anthropic.errors import MessagePaths
 from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_tools
 from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
-from dialects.shared.parameters import Ignored, Policy, Refused
+from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 256
 _MAX_AFFINITY_BYTES: Final = 256
+_DISPLAYS: Final = (None, "summarized", "omitted", "full")
 _HINT: Final = Ignored("it is a hint for Anthropic's servers")
 
 
@@ -31,8 +32,10 @@ class Thinking(Part):
     budget_tokens: Count | None = Field(
         None, description="The maximum number of tokens of a thought."
     )
-    display: Literal["summarized", "omitted", "full"] | None = Field(
-        None, description="omitted leaves the text out; the signature carries it."
+    display: str | None = Field(
+        None,
+        description="omitted leaves the text out; the signature carries it. With every other value "
+        "the whole text is sent.",
     )
 
 
@@ -140,6 +143,8 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
 
     Raises DomainErrors with the body's field names.
     """
+    if body.thinking is not None and body.thinking.display not in _DISPLAYS:
+        ignore_parameter("thinking.display", "the whole text of thoughts is sent")
     conversation, paths = _conversation(body)
     sampling = sampling_pb2.SamplingParams(
         temperature=body.temperature, top_p=body.top_p, top_k=body.top_k
@@ -171,7 +176,7 @@ def token_count_request(
 
 def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation, MessagePaths]:
     converted: ConvertedMessages = convert_messages(body.system, body.messages)
-    tools = chat_tools(body.tools or ())
+    tools = chat_tools(body.tools or (), _called(body))
     conversation = inference_service_pb2.Conversation(
         messages=converted.messages,
         tools=tools,
@@ -179,6 +184,18 @@ def _conversation(body: PromptBody) -> tuple[inference_service_pb2.Conversation,
         template=_template_options(body),
     )
     return conversation, converted.paths
+
+
+def _called(body: PromptBody) -> set[str]:
+    """The names of tools that the conversation has called for. Raises InvalidField for a
+    tool_reference to a tool that is not there."""
+    names = {tool.name for tool in body.tools or ()}
+    called = set() if body.tool_choice is None else {body.tool_choice.name or ""}
+    for path, name in called_tools(body.messages):
+        if name not in names and path.endswith(".tool_name"):
+            raise InvalidField(field=path, problem=f"'{name}' is not among 'tools'")
+        called.add(name)
+    return called
 
 
 def _template_options(body: PromptBody) -> chat_pb2.TemplateOptions:

@@ -1,6 +1,6 @@
 """Tools and tool choice, converted to protos."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, ClassVar, Literal
 
 from corral.inference.v1 import chat_pb2
@@ -26,6 +26,9 @@ class Tool(Part):
         None, description="The JSON Schema of its input. Required."
     )
     strict: bool | None = Field(None, description="Require an input that matches the schema.")
+    defer_loading: bool | None = Field(
+        None, description="Show it to the model only once a tool_reference or a call names it."
+    )
 
 
 class ToolChoice(Part):
@@ -46,9 +49,20 @@ _MODES = {
 }
 
 
-def chat_tools(tools: Sequence[Tool]) -> list[chat_pb2.Tool]:
-    """Convert tools. Raises DomainErrors with paths such as tools[0].input_schema."""
-    return [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+def chat_tools(tools: Sequence[Tool], called: Container[str] = ()) -> list[chat_pb2.Tool]:
+    """Convert tools; deferred ones only if they are among the `called`.
+
+    Raises DomainErrors with paths such as tools[0].input_schema.
+    """
+    if tools and all(tool.defer_loading for tool in tools):
+        problem = "at least one tool must be without 'defer_loading'"
+        raise InvalidField(field="tools", problem=problem)
+    converted = [_tool(f"tools[{index}]", tool) for index, tool in enumerate(tools)]
+    return [
+        proto
+        for tool, proto in zip(tools, converted, strict=True)
+        if not tool.defer_loading or proto.name in called
+    ]
 
 
 def chat_tool_choice(

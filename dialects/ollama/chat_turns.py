@@ -14,7 +14,7 @@ from dialects.ollama.model_body import OTHERS, LenientModel
 from dialects.shared.json_body import json_text
 from dialects.shared.media import check_media_size, decode_file
 from dialects.shared.parameters import Policy
-from svc_kit.errors import InvalidField, UnsupportedValue
+from svc_kit.errors import InvalidField
 
 _ROLES: Final = {
     "system": chat_pb2.ROLE_SYSTEM,
@@ -136,7 +136,8 @@ def image_names(messages: Sequence[ChatMessageBody]) -> dict[str, str]:
 def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMessage:
     role = _ROLES.get(message.role.lower())
     if role is None:
-        raise UnsupportedValue(field=f"{path}.role", value=message.role)
+        known = f"supported values are {', '.join(map(repr, _ROLES))}"
+        raise InvalidField(field=f"{path}.role", problem=known)
     is_assistant = role == chat_pb2.ROLE_ASSISTANT
     parts = image_parts(path, message.images)
     if message.content or not (parts or (is_assistant and message.tool_calls)):

@@ -65,22 +65,36 @@ def decode_data_url(field: str, url: str) -> tuple[bytes, str]:
 
 
 def decode_base64(field: str, text: str, start: int = 0) -> bytes:
-    """Decode base64 from `start` on. Raises InvalidField if it is malformed or empty.
+    """Decode base64 from `start` on, which may have line breaks and lack its padding. Raises
+    InvalidField if it is malformed or empty.
 
     It is decoded in pieces, between which other threads can run.
     """
-    pieces: list[bytes] = []
+    decoded: list[bytes] = []
+    rest = b""
     try:
         for first in range(start, len(text), _PIECE_CHARACTERS):
-            if pieces and len(pieces[-1]) < _PIECE_CHARACTERS // 4 * 3:  # it has padding
-                raise InvalidField(field=field, problem="it is not valid base64")
-            piece = text[first : first + _PIECE_CHARACTERS]
-            pieces.append(binascii.a2b_base64(piece, strict_mode=True))
-    except (binascii.Error, ValueError):
+            piece = text[first : first + _PIECE_CHARACTERS].encode("ascii")
+            piece = rest + b"".join(piece.split())
+            size = len(piece) // 4 * 4
+            rest = piece[size:]
+            _decode_piece(decoded, piece[:size])
+        _decode_piece(decoded, rest + b"=" * (-len(rest) % 4))
+    except ValueError:  # such as binascii.Error
         raise InvalidField(field=field, problem="it is not valid base64") from None
-    if not pieces or not pieces[0]:
+    if not decoded:
         raise InvalidField(field=field, problem="it is empty")
-    return b"".join(pieces)
+    return b"".join(decoded)
+
+
+def _decode_piece(decoded: list[bytes], piece: bytes) -> None:
+    """Append the bytes of a piece of four characters or a multiple of it, if it has any. Raises
+    ValueError for a malformed one, and after one with padding, which is the last."""
+    if not piece:
+        return
+    if decoded and len(decoded[-1]) % 3:
+        raise ValueError("it goes on after its padding")
+    decoded.append(binascii.a2b_base64(piece, strict_mode=True))
 
 
 def decode_file(field: str, text: str) -> tuple[bytes, str]:

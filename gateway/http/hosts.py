@@ -27,7 +27,9 @@ _PREFLIGHT = {
 class HostPolicy:
     """The allowed hosts and origins.
 
-    Allowed hosts are loopback names and addresses, the listen address, and `names`; "*" allows any.
+    Allowed hosts are loopback names and addresses, the listen address, and `names`; "*.NAME" allows
+    all names that end with it, and "*" any. Loopback names are those of RFC 6761, "localhost" and
+    all names that end with it: nobody can register one, and browsers resolve them themselves.
     A server that listens on all addresses also allows any IP address, since DNS rebinding needs a
     name and other requests of foreign pages have an Origin. Allowed origins are the server itself,
     loopback hosts, and `origins`; "*" allows any.
@@ -56,11 +58,13 @@ class HostPolicy:
     def _allows_host(self, name: str | None) -> bool:
         if name is None:
             return False
-        if "*" in self.names or name in self.names or name == self.listen_host:
+        if name == self.listen_host or not self.names.isdisjoint((name, "*")):
+            return True
+        if any(each.startswith("*.") and name.endswith(each[1:]) for each in self.names):
             return True
         address = _address(name)
         if address is None:
-            return name == LOOPBACK_NAME
+            return name.rpartition(".")[2] == LOOPBACK_NAME
         return address.is_loopback or self._listens_on_all()
 
     def _listens_on_all(self) -> bool:

@@ -23,6 +23,7 @@ from dialects.openai.chat.transcription import (
 )
 from dialects.openai.errors import TRANSCRIPTION_PARAMS
 from dialects.shared.media import MAX_FILE_BYTES
+from gateway.azure_paths import with_deployment
 from gateway.calls import Calls
 from gateway.context import Context, Inference
 from gateway.http.docs import form_body, operation
@@ -81,7 +82,7 @@ async def _respond(
     parse: Callable[[Mapping[str, str]], AudioFields],
 ) -> Response:
     fields, data = await _read_form(request, context.settings.receive_timeout_s)
-    body = parse(fields)
+    body = parse(with_deployment(request.scope, fields))
     found = await inference.call(
         inference.methods.GetModel, inference_service_pb2.GetModelRequest(model=body.model)
     )

@@ -35,12 +35,13 @@ SERVICE_KEY_ID: Final = "service"
 
 
 _CREDENTIAL_HEADERS: Final = ("authorization", "x-api-key", "api-key")
-"""Where clients of the APIs that are served, or were before, send a credential."""
+"""Where clients of the APIs that are served send a credential."""
 
 
 def find_credential(headers: Iterable[tuple[str, str]]) -> str | None:
     """The Authorization header of a request or the metadata of a call, whose names are in lower
-    case, or one made of x-api-key, which clients of Anthropic's API send. None: there is none.
+    case, or one made of x-api-key or api-key, which clients of Anthropic's API and of Azure send.
+    None: there is none.
 
     Raises InvalidField if there are several credentials: a proxy and Corral could choose others.
     """
@@ -49,8 +50,10 @@ def find_credential(headers: Iterable[tuple[str, str]]) -> str | None:
         names = ", ".join(name for name, _ in found)
         problem = f"the request has {len(found)} credentials ({names}); send one"
         raise InvalidField(field=found[-1][0], problem=problem)
-    name, value = found[0] if found else ("", "")
-    return f"Bearer {value}" if name == "x-api-key" else value if name == "authorization" else None
+    if not found:
+        return None
+    name, value = found[0]
+    return value if name == "authorization" else f"Bearer {value}"
 
 
 @dataclass(frozen=True)

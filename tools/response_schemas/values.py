@@ -84,6 +84,7 @@ Write = Callable[[Any], Any]
 _ENVELOPE: Final = Envelope(TEXT, 1, TEXT, TEXT)
 _MESSAGES: Final = [{"role": "user", "content": TEXT}]
 _CHAT: Final = {"model": TEXT, "messages": _MESSAGES, "n": 2}
+_FUNCTION: Final = {"name": TEXT}
 _EVERYTHING: Final = {
     "logprobs": True,
     "prompt_logprobs": 1,
@@ -202,7 +203,12 @@ def _embedding_lists() -> Iterator[Any]:
             yield embeddings.embedding_list(body, reply)
 
 
-_CHATS: Final = [parse_chat(_CHAT), parse_chat(_CHAT | _EVERYTHING)]
+_CHATS: Final = [
+    parse_chat(_CHAT),
+    parse_chat(_CHAT | _EVERYTHING),
+    parse_chat(_CHAT | {"tools": [{"type": "function", "function": _FUNCTION}]}),
+    parse_chat(_CHAT | {"functions": [_FUNCTION]}),
+]
 _COMPLETIONS: Final = [parse_completion(_COMPLETION), parse_completion(_COMPLETION | _WITH_ECHO)]
 _ANTHROPICS: Final = [parse_message(_ANTHROPIC), parse_message(_THOUGHTS)]
 _CONTINUATIONS: Final = [

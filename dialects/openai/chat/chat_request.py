@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 from pydantic import Field, Tag
 
+from dialects.openai.chat.legacy_functions import LegacyFunctionFields, as_tools
 from dialects.openai.chat.messages import (
     NO_FILES,
     Message,
@@ -14,6 +15,7 @@ from dialects.openai.chat.messages import (
 )
 from dialects.openai.chat.options import (
     CompletionFields,
+    OutputLimit,
     completion_options,
     output_limit,
 )
@@ -27,7 +29,6 @@ from dialects.openai.chat.tools import ToolChoice, ToolDefinition, chat_tool_cho
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import (
     BY_KIND,
-    Count,
     WireModel,
     validate,
 )
@@ -59,7 +60,7 @@ class Prediction(WireModel):
         return "".join(part.text for part in self.content)
 
 
-class ChatCompletionBody(CompletionFields, ReasoningFields):
+class ChatCompletionBody(CompletionFields, ReasoningFields, LegacyFunctionFields):
     """A request for the next message of a conversation."""
 
     route: ClassVar[str] = "/v1/chat/completions"
@@ -72,8 +73,6 @@ class ChatCompletionBody(CompletionFields, ReasoningFields):
         "chat_format": Refused("use 'chat_template'"),
         "documents": Refused("put them into messages"),
         "echo": Refused("it belongs to /v1/completions", (False,)),
-        "function_call": Refused("use 'tool_choice'"),
-        "functions": Refused("use 'tools'", ([],)),
         "moderation": Refused("there is no moderation"),
         "prompt": Refused("it belongs to /v1/completions; use 'messages'"),
         "suffix": Refused("it belongs to /v1/completions", ("",)),
@@ -83,8 +82,8 @@ class ChatCompletionBody(CompletionFields, ReasoningFields):
     messages: Annotated[list[Message], Field(min_length=1)] = Field(
         description="The conversation. If the last message is the assistant's, it is continued."
     )
-    max_completion_tokens: Count | None = Field(
-        None, description="The maximum number of tokens of one answer."
+    max_completion_tokens: OutputLimit | None = Field(
+        None, description="The maximum number of tokens of one answer; -1 means no limit."
     )
     logprobs: bool | None = Field(None, description="Send the log probability of each token.")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
@@ -117,13 +116,18 @@ class ChatCompletionBody(CompletionFields, ReasoningFields):
         None, description="False is supported only with continue_final_message."
     )
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether calls are `function_call`s."""
+        return bool(self.functions)
+
 
 def parse_chat(fields: Mapping[str, Any]) -> ChatCompletionBody:
     """Validate a body. Raises DomainErrors with OpenAI's field names."""
     body = validate(ChatCompletionBody, fields)
     if body.n_probs and body.logprobs is None:
         body = body.model_copy(update={"logprobs": True, "top_logprobs": body.n_probs})
-    return body
+    return body.model_copy(update=as_tools(body))
 
 
 def chat_request(

@@ -12,6 +12,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 
 from dialects.openai.chat.chat_request import ChatCompletionBody
 from dialects.openai.chat.completion_request import CompletionBody
+from dialects.openai.chat.legacy_functions import call_deltas
 from dialects.openai.chat.logprobs import completion_logprobs, num_characters
 from dialects.openai.chat.objects import (
     FINISH_REASONS,
@@ -40,6 +41,7 @@ class _Chunks(ABC):
     _field: ClassVar[bytes]
     """The field of a choice that has its output."""
     _no_output: ClassVar[bytes]
+    _finish = _FINISH
 
     def __init__(self, envelope: Envelope, body: CompletionFields, *, logprobs: bool) -> None:
         self._envelope = envelope
@@ -68,7 +70,7 @@ class _Chunks(ABC):
             return self._after_prompt(call, index, frames) if self._prompts else frames
         if event == "finished":
             finished = message.finished
-            reason = _FINISH[finished.reason]
+            reason = self._finish[finished.reason]
             index = first_index + finished.index
             chunk = self._chunk(index, self._no_output, finish_reason=reason)
             return self._after_prompt(call, finished.index, [chunk])
@@ -186,9 +188,20 @@ class ChatChunks(_Chunks):
     def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
         super().__init__(envelope, body, logprobs=bool(body.logprobs))
         self._has_prediction = body.prediction is not None
+        self._call_deltas = call_deltas if body.has_functions else _tool_call
+        if body.has_functions:
+            self._finish = _FINISH | {generation_pb2.FINISH_REASON_TOOL_CALLS: b'"function_call"'}
+        self._waiting = set(range(self._num_choices)) if body.tools else set()
+        """Choices without a chunk. The first of a call has no content, which that of a text has."""
 
     def _first_output(self, call: int) -> bytes:
-        return _ROLE
+        return b"" if self._waiting else _ROLE
+
+    def _chunk(self, index: int, output: bytes, *args: bytes, **more: bytes) -> bytes:
+        if index in self._waiting:
+            self._waiting.remove(index)
+            output = _with_role(output)
+        return super()._chunk(index, output, *args, **more)
 
     def _delta(self, delta: inference_service_pb2.ChatDelta, index: int) -> Sequence[bytes]:
         outputs, ids, logprobs = [], self._ids(delta.token_ids), _NULL
@@ -199,7 +212,9 @@ class ChatChunks(_Chunks):
         if delta.content or logprobs is not _NULL:
             outputs.append((b'{"content":%b}' % orjson.dumps(delta.content), logprobs))
         if delta.tool_calls:
-            outputs += [(value, _NULL) for call in delta.tool_calls for value in _tool_call(call)]
+            outputs += [
+                (value, _NULL) for call in delta.tool_calls for value in self._call_deltas(call)
+            ]
         if ids and not outputs:
             outputs.append((b'{"content":""}', _NULL))
         return [
@@ -271,6 +286,15 @@ class CompletionChunks(_Chunks):
 def _more(fields: Mapping[str, object]) -> bytes:
     """Further fields of an object, after a comma."""
     return b"," + orjson.dumps(fields)[1:-1] if fields else b""
+
+
+def _with_role(output: bytes) -> bytes:
+    """The delta of the first chunk of a choice. As OpenAI's, its content is null for a call."""
+    if output.startswith(b'{"content":'):
+        return b'{"role":"assistant",%b,"refusal":null}' % output[1:-1]
+    if output == b"{}":
+        return _ROLE
+    return b'{"role":"assistant","content":null,%b,"refusal":null}' % output[1:-1]
 
 
 def _tool_call(call: chat_pb2.ToolCallDelta) -> list[bytes]:

@@ -5,8 +5,10 @@ from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, Literal
 
 from corral.inference.v1 import chat_pb2
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
+from dialects.openai.chat.legacy_functions import FunctionResults, call_id
 from dialects.openai.chat.policy import CACHE_CONTROL
 from dialects.shared.fields import BY_KIND, EchoedModel, WireModel
 from dialects.shared.json_body import json_text
@@ -19,16 +21,21 @@ from dialects.shared.media import (
     file_part,
     image_media,
 )
-from dialects.shared.parameters import Policy, Refused
-from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
+from dialects.shared.parameters import Ignored, Policy, Refused
+from svc_kit.errors import InvalidField, MissingField
 
 StoredFiles = Mapping[str, StoredFile]
 """The stored files of a body, by id."""
 NO_FILES: Final[StoredFiles] = MappingProxyType({})
+_MEDIA_TYPE: Final[Policy] = {"format": Ignored("the bytes say which format they have")}
+"""litellm names the media type of a file beside it."""
+_ID: Final[Policy] = {"id": Ignored("it is a label of the caller's, and is not stored")}
 
 
 class ImageUrl(WireModel):
     """An image in a message."""
+
+    policy: ClassVar[Policy] = _MEDIA_TYPE
 
     url: str = Field(description="A data URL, or an address of a host that the operator allows.")
     detail: Literal["auto", "low", "high"] | None = None
@@ -43,6 +50,8 @@ class InputAudio(WireModel):
 
 class File(WireModel):
     """A document or an image in a message, given by either `file_data` or `file_id`."""
+
+    policy: ClassVar[Policy] = _MEDIA_TYPE
 
     file_data: str | None = Field(None, description="A data URL, or the file in base64.")
     file_id: Annotated[str, Field(min_length=1)] | None = Field(
@@ -106,18 +115,28 @@ _OF_ANSWERS: Final = (
 )
 
 
+def _known_role(role: object) -> object:
+    """Refuse an unknown role with the roles of all messages, not only of inputs."""
+    if isinstance(role, str) and role not in _ROLES:
+        *names, last = map(repr, _ROLES)
+        expected = {"expected": f"{', '.join(names)} or {last}"}
+        raise PydanticCustomError("literal_error", "unknown role", expected)
+    return role
+
+
 class InputMessage(WireModel):
     """A message of the user, or instructions."""
 
     policy: ClassVar[Policy] = {
         **CACHE_CONTROL,
+        **_ID,
         **dict.fromkeys(
             _OF_ANSWERS.split(), Refused("only messages of the assistant have it", ("", []))
         ),
         "tool_call_id": Refused("only messages of tools have it", ("",)),
     }
 
-    role: Literal["developer", "system", "user", "function"]
+    role: Annotated[Literal["developer", "system", "user"], BeforeValidator(_known_role)]
     content: Content
     name: str | None = None
 
@@ -125,25 +144,35 @@ class InputMessage(WireModel):
 class ToolMessage(EchoedModel):
     """The output of a tool."""
 
+    policy: ClassVar[Policy] = _ID
+
     role: Literal["tool"]
     content: EarlierContent | None
     tool_call_id: str = Field(min_length=1)
     name: str | None = None
 
 
+class FunctionMessage(EchoedModel):
+    """The result of a function, for the `function_call` before it."""
+
+    policy: ClassVar[Policy] = _ID
+
+    role: Literal["function"]
+    content: EarlierContent | None
+    name: str = Field(min_length=1)
+
+
 class AssistantMessage(EchoedModel):
     """An earlier answer."""
 
-    policy: ClassVar[Policy] = {
-        "audio": Refused("generations have text only"),
-        "function_call": Refused("use 'tool_calls'"),
-    }
+    policy: ClassVar[Policy] = {**_ID, "audio": Refused("generations have text only")}
 
     role: Literal["assistant"]
     content: EarlierContent | None = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: list[MessageToolCall] | None = None
+    function_call: FunctionCall | None = Field(None, description="The older form of tool_calls.")
     reasoning_content: str | None = Field(
         None, description="The reasoning, for templates that use it."
     )
@@ -153,13 +182,14 @@ class AssistantMessage(EchoedModel):
 def _message_kind(value: object) -> str:
     """The union tag of a message: by its role, input if the role is not known."""
     role = value.get("role") if isinstance(value, dict) else getattr(value, "role", None)
-    return f"~{role}" if role in ("assistant", "tool") else "~input"
+    return f"~{role}" if role in ("assistant", "function", "tool") else "~input"
 
 
 Message = Annotated[
     Annotated[InputMessage, Tag("~input")]
     | Annotated[AssistantMessage, Tag("~assistant")]
-    | Annotated[ToolMessage, Tag("~tool")],
+    | Annotated[ToolMessage, Tag("~tool")]
+    | Annotated[FunctionMessage, Tag("~function")],
     Discriminator(_message_kind),
 ]
 
@@ -204,6 +234,7 @@ def chat_messages(
     converted = [
         _message(f"messages[{index}]", message, files) for index, message in enumerate(messages)
     ]
+    _pair_functions(messages, converted)
     check_media_size(
         (f"messages[{index}].content[{number}]", part)
         for index, message in enumerate(converted)
@@ -218,15 +249,13 @@ _ROLES = {
     "user": chat_pb2.ROLE_USER,
     "assistant": chat_pb2.ROLE_ASSISTANT,
     "tool": chat_pb2.ROLE_TOOL,
+    "function": chat_pb2.ROLE_TOOL,
 }
 
 
 def _message(path: str, message: Message, files: StoredFiles) -> chat_pb2.ChatMessage:
-    role = _ROLES.get(message.role)
-    if role is None:
-        raise UnsupportedValue(field=f"{path}.role", value=message.role)
     proto = chat_pb2.ChatMessage(
-        role=role, parts=_parts(path, message, files), name=message.name or ""
+        role=_ROLES[message.role], parts=_parts(path, message, files), name=message.name or ""
     )
     if isinstance(message, ToolMessage):
         proto.tool_call_id = message.tool_call_id
@@ -235,9 +264,27 @@ def _message(path: str, message: Message, files: StoredFiles) -> chat_pb2.ChatMe
     return proto
 
 
+def _pair_functions(messages: Sequence[Message], converted: Sequence[chat_pb2.ChatMessage]) -> None:
+    """Add the calls of functions, and their ids to the results. Raises InvalidField."""
+    results = FunctionResults()
+    for index, (message, proto) in enumerate(zip(messages, converted, strict=True)):
+        match message:
+            case FunctionMessage():
+                proto.tool_call_id = results.result(index, message.name)
+            case AssistantMessage(function_call=FunctionCall() as call):
+                if message.tool_calls:
+                    problem = "it cannot be combined with 'tool_calls'"
+                    raise InvalidField(field=f"messages[{index}].function_call", problem=problem)
+                results.call(index, call.name)
+                proto.tool_calls.add(
+                    id=call_id(index), name=call.name, arguments_json=call.arguments
+                )
+    results.check()
+
+
 def _add_answer(path: str, message: AssistantMessage, proto: chat_pb2.ChatMessage) -> None:
     """Add what only answers have. Raises MissingField for one without content."""
-    is_empty = not message.tool_calls and message.refusal is None
+    is_empty = not (message.tool_calls or message.function_call) and message.refusal is None
     if is_empty and "content" not in message.model_fields_set:
         raise MissingField(field=f"{path}.content")
     if message.refusal is not None:
@@ -253,7 +300,8 @@ def _parts(path: str, message: Message, files: StoredFiles) -> list[chat_pb2.Con
     if isinstance(message.content, str):
         return [chat_pb2.ContentPart(text=message.content)]
     if message.content is None:
-        return [chat_pb2.ContentPart(text="")] if isinstance(message, ToolMessage) else []
+        is_result = isinstance(message, ToolMessage | FunctionMessage)
+        return [chat_pb2.ContentPart(text="")] if is_result else []
     return [
         _part(f"{path}.content[{index}]", part, files) for index, part in enumerate(message.content)
     ]

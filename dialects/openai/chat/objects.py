@@ -7,6 +7,7 @@ from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 
 from dialects.openai.chat.chat_request import ChatCompletionBody, body_reasoning
 from dialects.openai.chat.completion_request import CompletionBody
+from dialects.openai.chat.legacy_functions import FINISH_REASON, answer_fields, function_names
 from dialects.openai.chat.logprobs import CompletionLogprobs, completion_logprobs
 from dialects.openai.chat.messages import picture_names
 from dialects.openai.chat.options import CompletionFields
@@ -115,9 +116,9 @@ class ChatCompletion:
             "choices": [
                 {
                     "index": index,
-                    "message": choice.message(),
+                    "message": self._message(choice),
                     "logprobs": self._choice_logprobs(choice),
-                    "finish_reason": choice.finish_reason,
+                    "finish_reason": self._finish_reason(choice),
                     **answer_ids(self._body, choice.token_ids),
                 }
                 for index, choice in enumerate(self._choices)
@@ -125,6 +126,14 @@ class ChatCompletion:
             **prompt_fields(self._body, self._prompt),
             **usage_and_timings(self._done, has_prediction=self._body.prediction is not None),
         }
+
+    def _message(self, choice: _ChatChoice) -> dict[str, object]:
+        message = choice.message()
+        return answer_fields(message) if self._body.has_functions else message
+
+    def _finish_reason(self, choice: _ChatChoice) -> str | None:
+        is_call = choice.finish_reason == "tool_calls" and self._body.has_functions
+        return FINISH_REASON if is_call else choice.finish_reason
 
     def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
         if not self._body.logprobs:
@@ -327,7 +336,9 @@ def chat_params(body: ChatCompletionBody) -> ParamNames:
     """The caller's names of ChatRequest fields."""
     pictures = picture_names(body.messages)
     reasoning = body_reasoning(body).names
-    return {**CHAT_PARAMS, "constraint": body.constraint_field, **pictures, **reasoning}
+    functions = function_names(body.functions)
+    own = {"constraint": body.constraint_field, **pictures, **reasoning, **functions}
+    return {**CHAT_PARAMS, **own}
 
 
 def completion_params(body: CompletionBody) -> ParamNames:

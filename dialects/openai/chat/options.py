@@ -16,7 +16,15 @@ from dialects.openai.chat.output_format import (
     resolve_constraint,
 )
 from dialects.openai.chat.policy import GENERATION
-from dialects.shared.fields import BY_KIND, Count, Gbnf, TokenId, WireModel, resolve_alias
+from dialects.shared.fields import (
+    BY_KIND,
+    INT32_MAX,
+    Count,
+    Gbnf,
+    TokenId,
+    WireModel,
+    resolve_alias,
+)
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from dialects.shared.sampling import SamplingFields, sampling_params
 from svc_kit.errors import TooLong
@@ -24,6 +32,7 @@ from svc_kit.errors import TooLong
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_HINT_BYTES = 256
+OutputLimit = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 OpenAiStop = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[str], Field(max_length=MAX_STOPS), Tag("~array")],
@@ -90,8 +99,8 @@ class GenerationBody(SamplingFields, GuidedFields):
     stream: bool | None = Field(None, description="Send chunks as server-sent events.")
     stream_options: StreamOptions | None = None
 
-    max_tokens: Count | None = Field(
-        None, description="The maximum number of tokens of one answer."
+    max_tokens: OutputLimit | None = Field(
+        None, description="The maximum number of tokens of one answer; -1 means no limit."
     )
     n_predict: Annotated[int, Field(ge=-2, le=2**31 - 1)] | None = Field(
         None, description="llama-server's name for max_tokens; -1 and -2 mean no limit."

@@ -1,6 +1,8 @@
 """Output formats (response_format and its extensions), converted to a Constraint."""
 
+import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
 from corral.inference.v1 import generation_pb2
@@ -54,6 +56,9 @@ class ResponseFormat(WireModel):
     schema_: dict[str, Any] | None = Field(
         None, alias="schema", description="The JSON Schema where llama-server expects it."
     )
+    value: dict[str, Any] | None = Field(
+        None, description="The JSON Schema where Hugging Face's clients have it."
+    )
 
 
 class StructuredOutputs(WireModel):
@@ -77,7 +82,7 @@ def resolve_constraint(
     structured_outputs: StructuredOutputs | None,
     guided: Mapping[str, generation_pb2.Constraint],
 ) -> generation_pb2.Constraint | None:
-    """The constraint of a body, or None. Raises InvalidField if there are two."""
+    """The constraint of a body, or None. Raises InvalidField if two fields have different ones."""
     candidates = {
         "response_format": _from_response_format(response_format),
         "json_schema": _from_schema(json_schema),
@@ -86,10 +91,27 @@ def resolve_constraint(
     }
     constraints = {field: each for field, each in candidates.items() if each is not None}
     constraints |= guided
-    if len(constraints) > 1:
-        first, second = list(constraints)[:2]
-        raise InvalidField(field=second, problem=f"it cannot be combined with '{first}'")
-    return next(iter(constraints.values()), None)
+    first = next(iter(constraints), "")
+    for field, constraint in constraints.items():
+        if not _same(constraint, constraints[first]):
+            raise InvalidField(field=field, problem=f"it cannot be combined with '{first}'")
+    return constraints.get(first)
+
+
+def _same(one: generation_pb2.Constraint, other: generation_pb2.Constraint) -> bool:
+    """Whether two constraints are equal. Schemas may be spaced differently; the order of their
+    members counts, because answers have it."""
+    if one == other:
+        return True
+    if not (one.json_schema and other.json_schema):
+        return False
+    try:
+        first, second = (
+            repr(json.loads(each.json_schema, parse_float=Decimal)) for each in (one, other)
+        )
+    except (ValueError, RecursionError):
+        return False
+    return first == second
 
 
 def _from_response_format(output: ResponseFormat | None) -> generation_pb2.Constraint | None:
@@ -100,7 +122,11 @@ def _from_response_format(output: ResponseFormat | None) -> generation_pb2.Const
             "response_format.json_schema.description", "the model reads no description of a format"
         )
     nested = None if output.json_schema is None else output.json_schema.schema_
-    schema = output.schema_ if nested is None else nested
+    if output.value is not None and (output.schema_ is not None or nested is not None):
+        problem = "it cannot be combined with another schema"
+        raise InvalidField(field="response_format.value", problem=problem)
+    local = output.value if output.schema_ is None else output.schema_
+    schema = local if nested is None else nested
     if output.type == "json_schema" and schema is None:
         raise MissingField(field="response_format.json_schema.schema")
     return _from_schema(schema) or generation_pb2.Constraint(json_object=True)

@@ -14,7 +14,7 @@ CACHE_CONTROL: Final = ignored("cache_control", _CACHE)
 """A mark of Anthropic's API, which clients also put into parts, messages and tools of others."""
 
 LABELS: Final = ignored(
-    "client_metadata metadata request_id safety_identifier user",
+    "client_metadata metadata request_id safety_identifier session_id user",
     "it is a label of the caller's, and is not stored",
 )
 
@@ -24,12 +24,13 @@ GENERATION: Final[Policy] = {
     **ignored("prompt_cache_options prompt_cache_retention", _CACHE),
     **ignored(
         "guided_decoding_backend id_slot keep_alive main_gpu n_cache_reuse n_keep num_batch "
-        "num_ctx num_gpu num_keep num_thread use_mlock use_mmap",
+        "num_ctx num_gpu num_keep num_thread ttl use_mlock use_mmap",
         "the operator decides it",
     ),
     "guided_whitespace_pattern": Refused("use 'guided_regex' or 'guided_grammar'"),
     "priority": Ignored("the priority belongs to the API key"),
     **ignored("return_progress return_tokens verbose", "there is no such output", (False,)),
+    "safe_prompt": Refused("put instructions into 'messages'", (False,)),
     "service_tier": Ignored("there is one tier", ("auto", "default")),
     "timings_per_token": Ignored("timings are sent at the end", (False,)),
     "add_special_tokens": Refused("prompts are tokenized as the model's template requires"),

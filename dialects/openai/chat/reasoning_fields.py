@@ -30,6 +30,7 @@ class Reasoning(WireModel):
 
     policy: ClassVar[Policy] = {
         "context": Ignored("the chat template decides which reasoning it reads", ("auto",)),
+        "exclude": Ignored("the text of the reasoning is always sent", (False,)),
         "mode": Ignored("models have no such setting"),
     }
 
@@ -42,6 +43,8 @@ class Reasoning(WireModel):
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(
         None, description="The older name of summary."
     )
+    enabled: bool | None = Field(None, description="Enables or disables thinking.")
+    max_tokens: Count | None = Field(None, description="As thinking.budget_tokens.")
 
 
 class ReasoningFields(WireModel):
@@ -87,6 +90,7 @@ def chosen_reasoning(
         "enable_thinking": {
             **{name: False for name, value in efforts.items() if value == "none"},
             "enable_thinking": body.enable_thinking,
+            "reasoning.enabled": body.reasoning and body.reasoning.enabled,
             "thinking": thinking and thinking.type != "disabled",
             **({"think": think} if isinstance(think, bool) else {}),
             kwarg: in_kwargs,
@@ -94,6 +98,7 @@ def chosen_reasoning(
         "thinking_budget_tokens": {
             "thinking.budget_tokens": thinking and thinking.budget_tokens,
             "thinking_token_budget": body.thinking_token_budget,
+            "reasoning.max_tokens": body.reasoning and body.reasoning.max_tokens,
         },
     }
     given = {key: [n for n, v in values.items() if v is not None] for key, values in fields.items()}

@@ -66,7 +66,7 @@ class ToolChoiceObject(WireModel):
 
 
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("~string")]
+    Annotated[Literal["none", "auto", "required", "any"], Tag("~string")]
     | Annotated[ToolChoiceObject, Tag("~object")],
     BY_KIND,
 ]
@@ -74,6 +74,7 @@ _MODES = {
     "none": chat_pb2.ToolChoice.MODE_NONE,
     "auto": chat_pb2.ToolChoice.MODE_AUTO,
     "required": chat_pb2.ToolChoice.MODE_REQUIRED,
+    "any": chat_pb2.ToolChoice.MODE_REQUIRED,  # Mistral's name
 }
 
 

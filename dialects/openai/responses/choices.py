@@ -11,6 +11,7 @@ from dialects.openai.shared.objects import Json, enum_name
 from dialects.openai.shared.tools import schema_to_proto
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import answer_value
+from dialects.shared.parameters import ignore_parameter
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 _NAMED_TYPES: Final = ("function", "custom")
@@ -112,6 +113,22 @@ def tool_name(tool: tool_pb2.Tool) -> str:
             return tool.custom.name
         case kind:
             return kind or ""
+
+
+def report_grammars(
+    tools: Sequence[tool_pb2.Tool],
+    choice: tool_pb2.ToolSelection | None,
+    text: TextFormat | None,
+) -> None:
+    """Report grammars of custom tools that are not enforced: the model may write text instead of a
+    call. Raises UnsupportedField in a strict request."""
+    is_required = choice is not None and choice.mode == tool_pb2.ToolSelection.MODE_REQUIRED
+    has_format = text is not None and text.type != "text"
+    for index, tool in enumerate(tools):
+        is_enforced = is_required or (has_format and tool.custom.syntax == "regex")
+        if tool.custom.syntax and not is_enforced:
+            reason = "a grammar of a tool is enforced only if a call is required"
+            ignore_parameter(f"tools[{index}].format", reason)
 
 
 def format_to_proto(text: TextFormat | None) -> tool_pb2.AnswerFormat | None:

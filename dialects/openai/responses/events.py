@@ -81,6 +81,14 @@ def _response(response: Any) -> Json:
     return {"response": response_object(response)}
 
 
+def _created(response: Any) -> Json:
+    """A response that waits only in the background is in progress for OpenAI's clients."""
+    written = _response(response)
+    if not response.settings.background:
+        written["response"]["status"] = "in_progress"
+    return written
+
+
 def _item(event: pb.ResponseItemEvent) -> Json:
     return {"output_index": event.output_index, "item": item_object(event.item)}
 
@@ -146,6 +154,7 @@ def _item_position(event: Any) -> Json:
 
 
 _WRITERS: Final[dict[str, Callable[[Any], Json]]] = dict.fromkeys(_LIFECYCLE, _response) | {
+    "created": _created,
     "output_item_added": _item,
     "output_item_done": _item,
     "content_part_added": _part,

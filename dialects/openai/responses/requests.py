@@ -24,6 +24,7 @@ from dialects.openai.responses.choices import (
     Choice,
     TextSettings,
     format_to_proto,
+    report_grammars,
     tool_choice_to_proto,
 )
 from dialects.openai.responses.input_items import items_to_proto
@@ -195,13 +196,15 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
         ignore_parameter("text.verbosity", "models have no such setting")
     if body.service_tier not in (None, "auto", "default"):
         ignore_parameter("service_tier", "there is one tier")
+    choice = tool_choice_to_proto(body.tool_choice, tools)
+    report_grammars(tools, choice, text.format)
     limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
     compaction = next(iter(body.context_management or ()), None)
     return response_pb2.ResponseSettings(
         model=body.model,
         instructions=body.instructions,
         tools=tools,
-        tool_choice=tool_choice_to_proto(body.tool_choice, tools),
+        tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls,
         format=format_to_proto(text.format),
         verbosity=text.verbosity or "",

@@ -1,6 +1,7 @@
 """Validation of tools, tool choices and filters: what cannot be carried out is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,7 @@ from svc_kit.errors import (
     UnsupportedValue,
 )
 
+LARK = CustomTool(name="sql", syntax="lark", definition='start: "x"')
 DATE = CustomTool(name="date", syntax="regex", definition="[0-9]{4}|never")
 REQUIRED = ToolChoice(mode=ChoiceMode.REQUIRED)
 JSON = ResponseFormat(kind=FormatKind.JSON_OBJECT)
@@ -46,8 +48,8 @@ JSON = ResponseFormat(kind=FormatKind.JSON_OBJECT)
 
 def test_a_grammar_becomes_an_anchored_pattern() -> None:
     """A JSON Schema pattern matches anywhere in a text; a grammar describes the whole text."""
-    schema = json.loads(turn_tool(DATE).parameters)
-    free = json.loads(turn_tool(CustomTool(name="free")).parameters)
+    schema = json.loads(turn_tool(DATE, enforced=True).parameters)
+    free = json.loads(turn_tool(CustomTool(name="free"), enforced=True).parameters)
 
     assert schema["properties"]["input"]["pattern"] == "^(?:[0-9]{4}|never)$"
     assert free["properties"]["input"] == {"type": "string"}
@@ -56,14 +58,15 @@ def test_a_grammar_becomes_an_anchored_pattern() -> None:
 @pytest.mark.parametrize(
     ("tool", "error", "field"),
     [
-        (CustomTool(name="sql", syntax="lark", definition="start"), UnsupportedValue, "syntax"),
+        (CustomTool(name="sql", syntax="gbnf", definition="start"), UnsupportedValue, "syntax"),
+        (CustomTool(name="sql", syntax="lark"), MissingField, "definition"),
         (CustomTool(name="date", syntax="regex"), MissingField, "definition"),
     ],
 )
 def test_an_unsupported_grammar_is_refused(
     tool: CustomTool, error: type[DomainError], field: str
 ) -> None:
-    """A grammar is a regex, since only that can be enforced within a JSON string."""
+    """A grammar is a regex or of Lark, and has a text."""
     with pytest.raises(error) as refused:
         check_tools((tool,))
 
@@ -95,16 +98,16 @@ def test_a_choice_of_a_missing_tool_is_refused(choice: ToolChoice) -> None:
 @pytest.mark.parametrize(
     ("tools", "choice", "field"),
     [
-        ((DATE,), None, "tool_choice"),
-        ((DATE,), ToolChoice(), "tool_choice"),
+        ((LARK,), REQUIRED, "tools[0].format.syntax"),
+        ((DATE, LARK), replace(REQUIRED, allowed_names=("sql",)), "tools[1].format.syntax"),
         ((FileSearchTool(), DATE), REQUIRED, "tools[1].format"),
     ],
 )
 def test_a_grammar_that_cannot_be_enforced_is_refused(
     tools: tuple[Tool, ...], choice: ToolChoice | None, field: str
 ) -> None:
-    """A call is unconstrained where the model may answer instead, as it may after a search."""
-    with pytest.raises(InvalidField) as error:
+    """Lark is not enforced in JSON strings, and a call is unconstrained after a search."""
+    with pytest.raises((InvalidField, UnsupportedValue)) as error:
         check_enforceable(tools, choice, None)
 
     assert error.value.field == field
@@ -115,6 +118,18 @@ def test_a_grammar_that_can_be_enforced_is_accepted() -> None:
     check_enforceable((DATE, FunctionTool(name="f")), REQUIRED, None)
     check_enforceable((DATE,), ToolChoice(mode=ChoiceMode.NONE), None)
     check_enforceable((DATE, FileSearchTool()), None, JSON)
+    check_enforceable((DATE, LARK), replace(REQUIRED, allowed_names=("date",)), None)
+
+
+@pytest.mark.parametrize("choice", [None, ToolChoice(), ToolChoice(allowed_names=("sql",))])
+def test_a_grammar_that_no_choice_requires_is_only_read(choice: ToolChoice | None) -> None:
+    """Codex offers such tools with every request; the gateway names them as ignored."""
+    check_tools((DATE, LARK))
+    check_enforceable((DATE, LARK, FileSearchTool()), choice, None)
+    for tool in (DATE, LARK):
+        text = json.loads(turn_tool(tool, enforced=False).parameters)["properties"]["input"]
+        assert text["description"].endswith(tool.definition)
+        assert "pattern" not in text
 
 
 def test_a_filter_is_parsed() -> None:

@@ -16,6 +16,7 @@ from dialects.anthropic.message_request import (
 )
 from dialects.anthropic.signatures import read_signature, write_signature
 from dialects.shared.media import MAX_FILE_BYTES
+from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import DomainError, InvalidField, TooLong, UnsupportedValue
 from tests.support.pictures import png
 
@@ -48,6 +49,90 @@ def convert(*messages: Any, **fields: Any) -> MessageRequest:
     """The request of a body."""
     turns = [{**turn, "content": listed(turn["content"])} for turn in messages]
     return message_request(parse_message(BASE | {"messages": turns} | fields))
+
+
+SCHEMA = {"type": "object"}
+SEARCH = {"name": "search", "input_schema": SCHEMA}
+DEFERRED = [
+    {"name": name, "input_schema": SCHEMA, "defer_loading": True} for name in ("look", "go", "run")
+]
+
+
+def reference(name: str) -> dict[str, Any]:
+    """A tool_reference block."""
+    return {"type": "tool_reference", "tool_name": name}
+
+
+@pytest.mark.parametrize(
+    ("messages", "fields", "shown"),
+    [
+        ([user("hi")], {}, ["search"]),
+        ([user("hi")], {"tool_choice": {"type": "tool", "name": "go"}}, ["search", "go"]),
+        ([user("hi"), assistant(LOOK), user(result("toolu_1"))], {}, ["search", "look"]),
+        (
+            [
+                user("hi"),
+                assistant(LOOK | {"name": "search"}),
+                user(result("toolu_1", content=[reference("run"), reference("go")])),
+            ],
+            {},
+            ["search", "go", "run"],
+        ),
+    ],
+)
+def test_a_deferred_tool_is_shown_once_it_is_called_for(
+    messages: list[Any], fields: dict[str, Any], shown: list[str]
+) -> None:
+    """By a reference in a result, by a call, or by the choice; also in a count of tokens."""
+    request = convert(*messages, tools=[SEARCH, *DEFERRED], **fields)
+    turns = [turn | {"content": listed(turn["content"])} for turn in messages]
+    body = BASE | {"messages": turns, "tools": [SEARCH, *DEFERRED], **fields}
+    counted, _ = token_count_request(parse_token_count(body))
+
+    assert [tool.name for tool in request.proto.conversation.tools] == shown
+    assert counted.conversation == request.proto.conversation
+
+
+def test_a_reference_is_read_as_the_name_of_its_tool() -> None:
+    """The tool itself is among the tools of the prompt."""
+    found = user(result("toolu_1", content=[text("found:"), reference("go")]))
+    request = convert(user("hi"), assistant(LOOK), found, tools=[SEARCH, *DEFERRED])
+
+    assert [part.text for part in request.proto.conversation.messages[-1].parts] == ["found:", "go"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"tools": DEFERRED}, "tools"),
+        ({"tools": [SEARCH, {"name": "go", "defer_loading": True}]}, "tools[1].input_schema"),
+        ({"tools": [SEARCH | {"defer_loading": "yes"}]}, "tools[0].defer_loading"),
+        ({"tools": [SEARCH]}, "messages[2].content[0].content[0].tool_name"),
+        ({}, "messages[2].content[0].content[0].tool_name"),
+    ],
+)
+def test_what_cannot_be_called_for_is_refused(fields: dict[str, Any], path: str) -> None:
+    """Nothing but deferred tools, incomplete ones, and references to tools that are not there."""
+    found = user(result("toolu_1", content=[reference("go")]))
+    with pytest.raises(DomainError) as refused:
+        convert(user("hi"), assistant(LOOK), found, **fields)
+
+    assert refused.value.field == path
+
+
+@pytest.mark.parametrize("display", [None, "summarized", "full", "omitted", "updates", "x" * 99])
+def test_every_display_of_thoughts_is_accepted(display: str | None) -> None:
+    """Claude Code has new ones; what is not known shows the whole text, and is named."""
+    report = ParameterReport()
+    token = parameter_report.set(report)
+    body = parse_message(
+        BASE | {"messages": [user("hi")], "thinking": {"type": "enabled", "display": display}}
+    )
+    message_request(body)
+    parameter_report.reset(token)
+
+    assert body.shows_thinking == (display != "omitted")
+    assert report.names == (("thinking.display",) if display in ("updates", "x" * 99) else ())
 
 
 def listed(content: Any) -> Any:

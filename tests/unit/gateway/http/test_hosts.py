@@ -8,6 +8,7 @@ from svc_kit.errors import HostNotAllowed, OriginNotAllowed
 LOOPBACK = HostPolicy.create("127.0.0.1", [], [])
 NAMED = HostPolicy.create("192.168.1.5", ["LLM.example"], ["https://Chat.example/"])
 EVERYWHERE = HostPolicy.create("0.0.0.0", [], [])
+INTERNAL = HostPolicy.create("127.0.0.1", ["*.Internal"], [])
 OPEN = HostPolicy.create("127.0.0.1", ["*"], ["*"])
 
 
@@ -20,6 +21,10 @@ OPEN = HostPolicy.create("127.0.0.1", ["*"], ["*"])
         (LOOPBACK, "127.0.0.1:8080"),
         (LOOPBACK, "127.8.8.8"),
         (LOOPBACK, "[::1]:8080"),
+        (LOOPBACK, "chat.localhost:8080"),
+        (LOOPBACK, "a.b.LOCALHOST."),
+        (INTERNAL, "host.docker.internal:8080"),
+        (INTERNAL, "LLM.internal"),
         (NAMED, "192.168.1.5:8080"),
         (NAMED, "llm.example"),
         (NAMED, "localhost"),
@@ -50,6 +55,12 @@ def test_allowed_hosts(policy: HostPolicy, host: str) -> None:
         (LOOPBACK, "localhost:8080, evil.example"),
         (LOOPBACK, "[::2]"),
         (LOOPBACK, "0.0.0.0"),
+        (LOOPBACK, "evillocalhost"),
+        (LOOPBACK, "chat.localhost.evil.example"),
+        (LOOPBACK, "host.docker.internal"),
+        (INTERNAL, "internal"),
+        (INTERNAL, "evilinternal"),
+        (INTERNAL, "llm.internal.evil.example"),
         (EVERYWHERE, "evil.example"),
         (NAMED, "sub.llm.example"),
         (OPEN, "two words"),
@@ -67,6 +78,7 @@ def test_rejected_hosts(policy: HostPolicy, host: str | None) -> None:
         (LOOPBACK, "localhost:8080", "http://localhost:8080"),
         (LOOPBACK, "localhost:8080", "http://127.0.0.1:3000"),
         (LOOPBACK, "localhost:8080", "http://[::1]"),
+        (LOOPBACK, "chat.localhost:8080", "http://chat.localhost:8080"),
         (NAMED, "llm.example", "https://llm.example"),
         (NAMED, "localhost", "https://chat.example"),
         (NAMED, "localhost", "HTTPS://CHAT.example"),
@@ -89,6 +101,7 @@ def test_allowed_origins(policy: HostPolicy, host: str, origin: str) -> None:
         (LOOPBACK, "localhost", "http://localhost.evil.example"),
         (LOOPBACK, "localhost", "http://user@localhost"),
         (LOOPBACK, "localhost", "http://[localhost"),
+        (LOOPBACK, "chat.localhost:8080", "http://other.localhost:8080"),
         (EVERYWHERE, "10.1.2.3:8080", "http://10.1.2.3:9999"),
         (NAMED, "llm.example", "https://llm.example:444"),
         (NAMED, "localhost", "http://chat.example"),

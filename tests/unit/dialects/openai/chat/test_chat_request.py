@@ -1,5 +1,6 @@
 """Chat bodies to ChatRequests."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from corral.inference.v1.generation_pb2 import TextChoices
 from dialects.anthropic.message_request import message_request, parse_message
 from dialects.openai.chat.chat_request import body_reasoning, chat_request, parse_chat
 from dialects.openai.errors import error_body
+from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import DomainError
 
 USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -73,7 +75,11 @@ def test_null_means_not_given() -> None:
         ({"messages": [{}]}, "messages[0].role", "missing_required_parameter"),
         ({"messages": [{"role": "bob"}]}, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": 1}]}, "messages[0].role", "invalid_type"),
-        ({"messages": [USER | {"role": "function"}]}, "messages[0].role", "unsupported_value"),
+        (
+            {"messages": [USER | {"role": "function"}]},
+            "messages[0].name",
+            "missing_required_parameter",
+        ),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
         ({"messages": [USER, USER | {"content": 5}]}, "messages[1].content", "invalid_type"),
         ({"messages": [user_part({"type": "text"})]}, f"{PART}.text", "missing_required_parameter"),
@@ -103,8 +109,8 @@ def test_null_means_not_given() -> None:
         ({"messages": [ASSISTANT]}, "messages[0].content", "missing_required_parameter"),
         (
             {"messages": [ASSISTANT | {"function_call": {"name": "f"}}]},
-            "messages[0].function_call",
-            "unsupported_parameter",
+            "messages[0].function_call.arguments",
+            "missing_required_parameter",
         ),
         (
             {"messages": [{"role": "tool", "content": "42"}]},
@@ -124,7 +130,6 @@ def test_null_means_not_given() -> None:
         ({"model": None}, "model", "missing_required_parameter"),
         ({"model": 5}, "model", "invalid_type"),
         ({"nonsense": 1}, "nonsense", "unknown_parameter"),
-        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
         ({"prediction": {"type": "audio"}}, "prediction.type", "invalid_value"),
         ({"prediction": {"type": "content"}}, "prediction.content", "missing_required_parameter"),
@@ -152,7 +157,7 @@ def test_null_means_not_given() -> None:
         ({"temperature": -0.5}, "temperature", "decimal_below_min_value"),
         ({"top_p": 1.5}, "top_p", "decimal_above_max_value"),
         ({"frequency_penalty": 2.5}, "frequency_penalty", "decimal_above_max_value"),
-        ({"max_tokens": -1}, "max_tokens", "integer_below_min_value"),
+        ({"max_tokens": -2}, "max_tokens", "integer_below_min_value"),
         ({"max_tokens": 2**31}, "max_tokens", "integer_above_max_value"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "invalid_value"),
         ({"seed": 2**70}, "seed", "integer_above_max_value"),
@@ -204,6 +209,11 @@ def test_null_means_not_given() -> None:
             "invalid_value",
         ),
         ({"structured_outputs": {}}, "structured_outputs", "invalid_value"),
+        (
+            {"response_format": {"type": "json_object", "value": {}, "schema": {}}},
+            "response_format.value",
+            "invalid_value",
+        ),
         ({"guided_choice": []}, "guided_choice", "empty_array"),
         ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "invalid_value"),
         ({"reasoning_effort": "none", "enable_thinking": True}, "enable_thinking", "invalid_value"),
@@ -218,6 +228,9 @@ def test_null_means_not_given() -> None:
             "chat_template_kwargs.enable_thinking",
             "invalid_type",
         ),
+        ({"safe_prompt": True}, "safe_prompt", "unsupported_parameter"),
+        ({"tool_choice": "all", "tools": [TOOL]}, "tool_choice", "invalid_value"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value"),
         ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),
     ],
 )
@@ -446,8 +459,92 @@ def test_the_output_limit_has_three_names(fields: dict[str, Any], limit: int) ->
 
 
 def test_a_negative_limit_means_no_limit() -> None:
-    """As n_predict -1 in llama-server."""
-    assert not make_request(n_predict=-1).options.stopping.HasField("max_tokens")
+    """As n_predict -1 in llama-server, which clients send under OpenAI's names too."""
+    for name in ("n_predict", "max_tokens", "max_completion_tokens"):
+        assert not make_request(**{name: -1}).options.stopping.HasField("max_tokens")
+
+
+def test_mistrals_client_is_understood() -> None:
+    """It sends a switch of Mistral's servers, off, and calls required tools any."""
+    options = {"tools": [TOOL], "tool_choice": "required"}
+
+    assert make_request(**options | {"tool_choice": "any"}, safe_prompt=False) == make_request(
+        **options
+    )
+
+
+def test_an_unknown_role_is_refused_with_all_roles() -> None:
+    """Also those that have models of their own."""
+    with pytest.raises(DomainError) as caught:
+        make_request(messages=[{"role": "bob"}])
+
+    for role in ("developer", "system", "user", "assistant", "tool", "function"):
+        assert f"'{role}'" in str(caught.value)
+
+
+def test_labels_of_messages_and_formats_of_files_are_named() -> None:
+    """They change nothing."""
+    url = "data:image/png;base64,iVBORw0KGgo="
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    labelled = {"type": "image_url", "image_url": {"url": url, "format": "image/png"}}
+    report = ParameterReport()
+    token = parameter_report.set(report)
+    plain = make_request(messages=[user_part(picture), ASSISTANT | {"content": "a"}])
+    report_before = report.names
+    fields = {
+        "messages": [user_part(labelled) | {"id": "u"}, ASSISTANT | {"content": "a", "id": "b"}]
+    }
+    same = make_request(
+        **fields, ttl=60, session_id="s", reasoning={"exclude": True, "max_tokens": 5}
+    )
+    parameter_report.reset(token)
+
+    assert report_before == ()
+    assert set(report.names) == {
+        "messages[].id", "messages[].content[].image_url.format", "ttl", "session_id",
+        "reasoning.exclude",
+    }  # fmt: skip
+    assert same.options.thinking_budget_tokens == 5
+    assert same.conversation.messages == plain.conversation.messages
+
+
+SCHEMA = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 1.5}}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"guided_json": SCHEMA},
+        {"guided_json": json.dumps(SCHEMA, indent=2)},
+        {"structured_outputs": {"json": SCHEMA}},
+        {"guided_json": SCHEMA, "json_schema": SCHEMA},
+        {"response_format": {"type": "json_object", "value": SCHEMA}},
+    ],
+)
+def test_a_constraint_may_have_several_names(fields: dict[str, Any]) -> None:
+    """guidance sends a schema for several servers at once."""
+    output = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+
+    named = make_request(**{"response_format": output} | fields)
+
+    assert named == make_request(response_format=output)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"type": "object", "properties": {"a": {"const": 1.5}, "b": {"const": 1}}},
+        {"type": "object", "properties": {"b": {"const": True}, "a": {"const": 1.5}}},
+        {"type": "object", "properties": {"b": {"const": 1.0}, "a": {"const": 1.5}}},
+        {"type": "object", "properties": {"b": {"const": "1"}, "a": {"const": 1.5}}},
+        "{",
+        "[" * 100_000,
+        '{"const": ' + "9" * 5000 + "}",
+    ],
+)
+def test_constraints_that_differ_are_refused(other: Any) -> None:
+    """In the order of members, which answers have, and in the type of a value."""
+    assert rejection(json_schema=SCHEMA, guided_json=other) == ("guided_json", "invalid_value")
 
 
 def test_logprobs_have_no_alternatives_by_default() -> None:

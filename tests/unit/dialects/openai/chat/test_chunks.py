@@ -298,3 +298,41 @@ def test_text_offsets_continue_over_chunks() -> None:
 
     offsets = [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks[:-1]]
     assert offsets == [[0, 1], [2, 2]]
+
+
+CALL = chat_pb2.ToolCallDelta(id="c1", name="look", arguments_json="{}")
+CALL_DELTA = {
+    "tool_calls": [
+        {
+            "index": 0,
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "look", "arguments": ""},
+        }
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "first"),
+    [
+        (chat_delta(calls=[CALL]), {"content": None, **CALL_DELTA}),
+        (chat_delta(reasoning="hm"), {"content": None, "reasoning_content": "hm"}),
+        (chat_delta("Hi", calls=[CALL]), {"content": "Hi"}),
+        (ChatEvent(finished=finished()), {"content": ""}),
+    ],
+)
+def test_the_first_chunk_of_a_call_has_no_content(event: ChatEvent, first: dict[str, Any]) -> None:
+    """With tools, each choice has its role in its first chunk, whose content is null unless it is
+    text; empty content is that of a text."""
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    chunks = ChatChunks(make_envelope(), chat_body(n=2, stream=True, tools=tools))
+    accepted = chunks.frames(chat_accepted())
+    other = ChatEvent(finished=finished(index=1))
+    frames = [*chunks.frames(event), *chunks.frames(other)]
+    deltas = [chunk["choices"][0]["delta"] for chunk in decode(frames)]
+
+    assert list(accepted) == []
+    assert deltas[0] == {"role": "assistant", "refusal": None} | first
+    assert deltas[-1] == ROLE
+    assert [delta for delta in deltas if "role" in delta] == [deltas[0], deltas[-1]]

@@ -141,7 +141,7 @@ def test_pictures_are_recognized_by_their_first_bytes(data: bytes) -> None:
         ({"type": "file"}, "file", "missing_required_parameter"),
         (file(filename="x"), "file.file_data", "missing_required_parameter"),
         (file(file_data="AAAA", file_id="file-1"), "file", "invalid_value"),
-        (file(file_data="AAA"), "file.file_data", "invalid_value"),
+        (file(file_data="AAAAA"), "file.file_data", "invalid_value"),
         (file(file_data="data:text/plain,x"), "file.file_data", "invalid_value"),
         (file(file_id=""), "file.file_id", "empty_string"),
         (file(file_id=7), "file.file_id", "invalid_type"),
