@@ -19,6 +19,7 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.slots import common_prefix
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.sampling.candidates import Logits
 from inference_svc.models.metadata import ONE_SEQUENCE
@@ -36,8 +37,8 @@ from tests.support.llama_engines import (
 from tests.support.sequences import make_request
 from tests.support.snapshots import save_prefix, saved_output, write_and_read
 
-EXACT: Final = 0.001
-"""Difference of log probabilities; without the window's cells it is 0.01 to 3."""
+EXACT: Final = 0.005
+"""Difference of log probabilities; without the window's cells it is 0.01 to 10."""
 SLOTS: Final = 3
 WINDOW: Final = 80
 WITHIN, BEYOND = 70, 130
@@ -54,6 +55,10 @@ QUICK: Final = """
 deepseek2 falcon-h1 gemma3 lfm2 llama llama4 mamba minimax-m3 plamo3 rwkv7
 """
 """Names with each kind of memory: all attention, windows beside it, recurrent, hybrid, others."""
+UNUSED: Final = frozenset({"exaone4"})
+"""Names of models whose window is used in other sizes only."""
+LOST: Final = frozenset({"deepseek4"})
+"""States that cannot be restored yet, so that their tokens are computed again."""
 Logprobs = list[dict[int, float]]
 
 
@@ -69,11 +74,15 @@ class Case(NamedTuple):
         """The prompt of the earlier request."""
         return FIRST[: self.tokens]
 
+    def computed(self, output: Sequence[int]) -> list[int]:
+        """The tokens of the earlier request that are computed."""
+        return [*self.first, *output][: len(self.first) + len(output) - 1]
+
     def prompt(self, output: Sequence[int]) -> list[int]:
         """The prompt of the later request."""
         if self.kept > 0:
             return [*self.first[: self.kept], *LAST]
-        computed = [*self.first, *output][: len(self.first) + len(output) - 1]
+        computed = self.computed(output)
         return [*computed[: len(computed) + self.kept], *LAST]
 
 
@@ -88,13 +97,18 @@ CASES = [
 
 
 class Reuse(NamedTuple):
-    """The later request. Its cache has `computed` tokens; once a sliding window has moved, it can
-    be cut to `least` tokens or more."""
+    """The later request. Its cache has the `computed` tokens, of which the last `most` can be cut
+    off if a sliding window has moved; any number if it is None."""
 
     prompt: list[int]
     events: list[Event]
-    computed: int
-    least: int = 1
+    computed: list[int]
+    most: int | None = None
+
+    @property
+    def shared(self) -> int:
+        """The tokens with which both begin; the last one of a prompt is always computed."""
+        return common_prefix(self.computed, self.prompt, limit=len(self.prompt) - 1)
 
 
 class Model:
@@ -102,12 +116,13 @@ class Model:
 
     def __init__(self, backend: LlamaBackend, name: str) -> None:
         self.backend = backend
-        self.is_alone = name in ONE_SEQUENCE
+        self.is_alone, self.loses_states = name in ONE_SEQUENCE, name in LOST
         native = backend.model
         self.is_recurrent = bool(
             llama_cpp.llama_model_is_recurrent(native) or llama_cpp.llama_model_is_hybrid(native)
         )
-        self.window = 0 if self.is_recurrent else int(llama_cpp.llama_model_n_swa(native))
+        has_window = not self.is_recurrent and name not in UNUSED
+        self.window = int(llama_cpp.llama_model_n_swa(native)) if has_window else 0
         self._alone: dict[tuple[int, ...], Logprobs] = {}
 
     def engine(self, costs: CopyCosts | None = None) -> Engine:
@@ -122,12 +137,15 @@ class Model:
             self._alone[key] = _logprobs(run_engine(self.engine(), request), 0)
         return self._alone[key]
 
-    def num_exact(self, reuse: Reuse, shared: int) -> int:
-        """How many of the shared tokens can be reused exactly."""
+    def num_exact(self, reuse: Reuse) -> int:
+        """How many tokens of the cache can be reused exactly."""
+        shared, computed = reuse.shared, len(reuse.computed)
         if self.is_recurrent:
-            return shared if shared == reuse.computed else 0
-        has_moved = 0 < self.window < reuse.computed
-        return 0 if has_moved and shared < reuse.least else shared
+            is_exact = shared == computed
+        else:
+            has_moved = reuse.most is not None and 0 < self.window < computed
+            is_exact = not has_moved or shared >= computed - (reuse.most or 0)
+        return shared if is_exact else 0
 
 
 @pytest.fixture(
@@ -194,7 +212,7 @@ def _from_slot(model: Model, case: Case) -> Reuse:
     engine = model.engine()
     output = output_tokens(run_engine(engine, _request(0, case.first)))
     prompt = case.prompt(output)
-    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.tokens + COUNT - 1)
+    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output))
 
 
 def _from_running(model: Model, case: Case, costs: CopyCosts | None = None) -> Reuse:
@@ -203,7 +221,7 @@ def _from_running(model: Model, case: Case, costs: CopyCosts | None = None) -> R
     output = output_tokens(run_engine(engine, _request(0, case.first, max_tokens=9), steps=3))
     prompt = case.prompt(output)
     events = run_engine(engine, _scored(9, prompt))
-    return Reuse(prompt, events, case.tokens + len(output) - 1)
+    return Reuse(prompt, events, case.computed(output))
 
 
 def _from_running_by_state(model: Model, case: Case) -> Reuse:
@@ -213,8 +231,8 @@ def _from_running_by_state(model: Model, case: Case) -> Reuse:
 
 def _saved(engine: Engine, case: Case, output: list[int]) -> Reuse:
     """A request that finds a saved state, which has the window of its last token."""
-    prompt, computed = case.prompt(output), case.tokens + COUNT - 1
-    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), computed, least=computed - 1)
+    prompt = case.prompt(output)
+    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output), most=1)
 
 
 def _from_memory(model: Model, case: Case) -> Reuse:
@@ -251,7 +269,7 @@ def _from_preempted(model: Model, case: Case) -> Reuse:
     assert select_events(events, Preempted) == [Preempted(0)]
     assert len(select_events(events, Resumed)) == 1
     assert _difference(_logprobs(events, 0), model.alone(case.first, 9)) < EXACT
-    return Reuse(prompt, events, case.tokens + len(output) - 1)
+    return Reuse(prompt, events, case.computed(output))
 
 
 def _from_restored(model: Model, case: Case) -> Reuse:
@@ -270,13 +288,14 @@ def _from_overwritten(model: Model, case: Case) -> Reuse:
     engine = model.engine()
     events = run_engine(engine, _request(1, OTHER), _request(0, case.first))
     run_engine(engine, _request(2, [8, *FIRST, *OTHER]))
-    prompt, computed = case.prompt(output_tokens(events)), case.tokens + COUNT - 1
-    events = run_engine(engine, _scored(9, prompt))
-    least = 1 if model.backend.limits.cells is None else computed
-    return Reuse(prompt, events, computed, least)
+    output = output_tokens(events, 0)
+    prompt = case.prompt(output)
+    most = None if model.backend.limits.cells is None else 0
+    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output), most)
 
 
-ALONE = [_from_slot, _from_memory, _from_file, _from_preempted, _from_restored]
+SAVED = [_from_memory, _from_file, _from_restored]
+ALONE = [_from_slot, _from_preempted, *SAVED]
 TOGETHER = [_from_running, _from_running_by_state, _from_overwritten]
 """Sources of which two sequences run at once."""
 
@@ -292,10 +311,10 @@ def test_a_cached_prefix_does_not_change_the_output(
     for case in CASES:
         reuse = find(model, case)
         ours, expected = _logprobs(reuse.events, 9), model.alone(reuse.prompt)
-        shared = len(reuse.prompt) - len(LAST)
+        cached = 0 if find in SAVED and model.loses_states else model.num_exact(reuse)
 
         assert _difference(ours, expected) < EXACT, case
-        assert _started(reuse.events, 9).cached_tokens == model.num_exact(reuse, shared), case
+        assert _started(reuse.events, 9).cached_tokens == cached, case
 
 
 @pytest.mark.parametrize("tokens", [WITHIN, BEYOND])
@@ -311,7 +330,7 @@ def test_a_snapshot_resumes_exactly(model: Model, tokens: int) -> None:
     engine.restore(prefix)
     events = run_engine(engine, _scored(0, prompt, max_tokens=12, resumed=resumed))
 
-    assert _started(events, 0).cached_tokens == tokens
+    assert _started(events, 0).cached_tokens == (0 if model.loses_states else tokens)
     expected = model.alone(prompt, 12)[len(resumed) :]
     assert _difference(_logprobs(events, 0), expected) < EXACT
 
