@@ -50,7 +50,7 @@ def read_gemma(source: Source, output: TurnOutput, tools: OfferedTools) -> Parse
             output.add_content(source.since_mark)
             continue
         output.begin_call(name)
-        if (yield from _Arguments(source, output).read()):
+        if (yield from _Arguments(source, output, tools, name).read()):
             yield from source.spaces()
             yield from source.literal(*ENDS)
         else:
@@ -60,9 +60,12 @@ def read_gemma(source: Source, output: TurnOutput, tools: OfferedTools) -> Parse
 class _Arguments:
     """Parses the arguments of one call; methods return whether parsing can continue."""
 
-    def __init__(self, source: Source, output: TurnOutput) -> None:
+    def __init__(self, source: Source, output: TurnOutput, tools: OfferedTools, name: str) -> None:
         self._source = source
         self._write = output.add_arguments
+        self._tools = tools
+        self._name = name
+        self._last_key = ""
 
     def read(self) -> ParseSteps[bool]:
         """Read to the closing brace."""
@@ -101,6 +104,7 @@ class _Arguments:
         if not key or not (yield from source.literal(":")):
             return False
         self._write(f"{json_text(key)}: ")
+        self._last_key = key
         return True
 
     def _value(self, depth: int) -> ParseSteps[bool]:
@@ -109,6 +113,8 @@ class _Arguments:
         opener = yield from source.literal("{", "[", *QUOTES)
         if opener in ("{", "["):
             return (yield from self._items(opener, "}" if opener == "{" else "]", depth))
+        if opener and depth == 1 and not self._takes_text():
+            return (yield from self._converted(opener))
         if opener:
             self._write('"')
             end = yield from source.until((opener,), self._write_text)
@@ -123,6 +129,17 @@ class _Arguments:
             return False
         self._write(word if json_or_none(word) is not None or word == "null" else json_text(word))
         return True
+
+    def _takes_text(self) -> bool:
+        return self._tools.takes_text(self._name, self._last_key, is_text=True)
+
+    def _converted(self, quote: str) -> ParseSteps[bool]:
+        """Read a string that the schema excludes; FunctionGemma encloses all values."""
+        written: list[str] = []
+        end = yield from self._source.until((quote,), written.append)
+        if end:
+            self._write(self._tools.as_json(self._name, (self._last_key,), "".join(written)))
+        return bool(end)
 
     def _write_text(self, text: str) -> None:
         self._write(json_text(text)[1:-1])
