@@ -145,9 +145,10 @@ class TurnParser:
         word = _WORD.match(held)
         return word is not None and self._tools.has_name_with(word[1])
 
-    def pop_delta(self) -> TurnDelta:
-        """Return what was added since the last call."""
-        return self._output.pop_delta()
+    def pop_deltas(self) -> list[TurnDelta]:
+        """Return what was added since the last call, in the order in which the model wrote it; at
+        least one delta, which may be empty."""
+        return self._output.pop_deltas()
 
     def _position(self) -> int:
         return self._num_characters - self._reasoning.num_pending - self._source.num_unread
