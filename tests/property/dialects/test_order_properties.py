@@ -24,21 +24,16 @@ from dialects.openai.chat.chunks import ChatChunks
 from dialects.openai.chat.objects import ChatCompletion
 from dialects.openai.responses.events import event_object
 from dialects.shared.json_body import tool_input
-from inference_svc.engine.detokenizer import Detokenizer
-from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
 from inference_svc.rpc.span_content import OutputMessages
-from inference_svc.rpc.streaming import ChatTurn
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns
+from tests.support.served_turns import Batches, serve
 from tests.support.turns import Golden, Parsed
-from tests.support.wire_events import chat_accepted, chat_body, done, finished, make_envelope
+from tests.support.wire_events import chat_body, make_envelope
 
 Piece = tuple[str, ...]
 """A kind and a text, or "call", a name and the arguments."""
-Batches = Sequence[Sequence[bytes]]
-"""The bytes of the tokens of each batch."""
-END = Finished(0, FinishReason.STOP, None, None, 1, Timings(0.0, 0.0, 0.0))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MESSAGE = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
 SHOWN = {"type": "enabled", "budget_tokens": 1024}
@@ -46,17 +41,7 @@ SHOWN = {"type": "enabled", "budget_tokens": 1024}
 
 def responses(turn: Golden, batches: Batches, max_calls: int | None) -> list[ChatResponse]:
     """What the inference service sends for a turn whose tokens come in these batches."""
-    chat = ChatTurn(0, turn.parser(), token_ids=True, max_calls=max_calls)
-    detokenizer, sent = Detokenizer(), [chat_accepted()]
-    for batch in batches:
-        tokens = range(len(batch))
-        texts = tuple(map(detokenizer.push, batch))
-        deltas = chat.delta(Delta(0, texts, tuple(tokens), ()))
-        assert [each.delta.is_continued for each in deltas] == [True] * (len(deltas) - 1) + [False]
-        assert [each.delta.num_tokens for each in deltas][:-1] == [0] * (len(deltas) - 1)
-        assert list(deltas[-1].delta.token_ids) == list(tokens)
-        sent += deltas
-    return [*sent, *chat.finish(END), ChatResponse(finished=finished()), ChatResponse(done=done())]
+    return serve(turn.parser(), batches, max_calls)
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
