@@ -71,7 +71,7 @@ def _parsing_us(name: ToolCallFormat, family: Family) -> float:
     start = time.process_time()
     for piece in pieces:
         parser.feed(piece)
-        parser.pop_delta()
+        parser.pop_deltas()
     parser.finish()
     return 1e6 * (time.process_time() - start) / len(pieces)
 

@@ -176,7 +176,7 @@ class TurnDraft:
         return None if last is None or last.is_done else last
 
     def apply(self, delta: ChatDelta) -> Iterator[DraftEvent]:
-        """Append the output of one delta."""
+        """Append the output of one delta, in the order that `ChatDelta` states."""
         if delta.reasoning:
             yield from self._append_text(DraftKind.REASONING, delta.reasoning, ())
         is_in_message = self.open is not None and self.open.kind is DraftKind.MESSAGE
@@ -206,14 +206,14 @@ class TurnDraft:
         yield TextDelta(draft, text, logprobs)
 
     def _append_call(self, piece: chat_pb2.ToolCallDelta) -> Iterator[DraftEvent]:
-        draft = self.open
-        if draft is None or not draft.call_id or draft.call_index != piece.index:
+        if piece.name:  # the first piece of a call
             yield from self.close()
             target = self.targets.get(piece.name, FUNCTION_TARGET)
             draft = self._new_draft(target.kind, target.prefix)
             draft.name, draft.call_id, draft.call_index = piece.name, piece.id, piece.index
             yield ItemAdded(draft)
         if piece.arguments_json:
+            draft = next(each for each in reversed(self.drafts) if each.call_id)
             draft.text += piece.arguments_json
             yield TextDelta(draft, piece.arguments_json)
 

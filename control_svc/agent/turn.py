@@ -173,6 +173,8 @@ class TurnReader:
         self._number = number
         self._recorder = recorder
         self._cancelled = cancelled
+        self._continued: list[ChatDelta] = []
+        """Output whose tokens come with a later delta: both are recorded together."""
         self._reason: FinishReason | None = None
         self._read_timeout: asyncio.Timeout | None = None
 
@@ -221,8 +223,11 @@ class TurnReader:
             case Started():
                 _check_prompt(event, prompt_limit)
                 await self._recorder.turn_started(self._number, event)
+            case ChatDelta(is_continued=True):
+                self._continued.append(event)
             case ChatDelta():
-                changes = list(self.draft.apply(event))
+                deltas, self._continued = [*self._continued, event], []
+                changes = [change for delta in deltas for change in self.draft.apply(delta)]
                 await self._recorder.record(self._number, changes, tuple(event.token_ids))
             case FinishReason():
                 self._reason = event

@@ -37,7 +37,7 @@ from control_svc.jobs.model import JobPriority
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, Summary
 from control_svc.responses.recorder import ResponseRecorder
-from svc_kit.errors import ContextLengthExceeded, ToolCallMissing, ToolOutputMissing
+from svc_kit.errors import ContextLengthExceeded, InvalidField, ToolCallMissing, ToolOutputMissing
 
 CALL_KINDS: Final = (
     "function_call",
@@ -76,13 +76,16 @@ def has_all_calls(items: Iterable[Item]) -> bool:
 def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
     """Validate that each call has an output and each output in the input has a call.
 
-    Raises ToolCallMissing or ToolOutputMissing.
+    Raises ToolCallMissing, ToolOutputMissing, or InvalidField for an id that two open calls have.
     """
     open_calls: dict[str, None] = {}
     num_earlier = len(history)
     for index, item in enumerate([*history, *input_items]):
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
+                if index >= num_earlier and call_id in open_calls:
+                    problem = f"two function calls without an output have the call_id '{call_id}'"
+                    raise InvalidField(field="input", problem=problem)
                 if item.status is ItemStatus.COMPLETED:
                     open_calls[call_id] = None
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):

@@ -5,7 +5,7 @@ become messages of their own before it. A system turn after the first message is
 since templates want the system message first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -86,6 +86,7 @@ def convert_messages(
             _add_assistant(converted, path, blocks)
         else:
             _add_user(converted, path, blocks)
+    _check_results(each for turn in enumerate(messages) for each in _blocks(*turn))
     check_media_size(
         (place, part)
         for message, (_, *places) in zip(converted.messages, converted.paths, strict=True)
@@ -105,6 +106,38 @@ def called_tools(messages: Sequence[MessageParam]) -> Iterator[tuple[str, str]]:
                 for number, inner in enumerate(block.content or ()):
                     if isinstance(inner, ToolReferenceBlock):
                         yield f"{path}.content[{number}].tool_name", inner.tool_name
+
+
+def _check_results(blocks: Iterable[tuple[str, Block]]) -> None:
+    """Raise InvalidField for calls without results, results without calls, and repeated ids. A
+    result may come anywhere after its call."""
+    waiting: dict[str, str] = {}
+    answered: set[str] = set()
+    for place, block in blocks:
+        match block:
+            case ToolUseBlock(id=call_id) if call_id in waiting:
+                raise InvalidField(
+                    field=f"{place}.id", problem="`tool_use` ids must be unique until their result"
+                )
+            case ToolUseBlock(id=call_id):
+                waiting[call_id] = place
+            case ToolResultBlock(tool_use_id=call_id) if waiting.pop(call_id, None) is None:
+                problem = (
+                    f"each tool_use must have a single result. Found multiple `tool_result` blocks "
+                    f"with id: {call_id}"
+                    if call_id in answered
+                    else f"unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each "
+                    "`tool_result` block must have a corresponding `tool_use` block before it."
+                )
+                raise InvalidField(field=f"{place}.tool_use_id", problem=problem)
+            case ToolResultBlock(tool_use_id=call_id):
+                answered.add(call_id)
+    if waiting:
+        raise InvalidField(
+            field=next(iter(waiting.values())),
+            problem=f"`tool_use` ids were found without `tool_result` blocks: {', '.join(waiting)}."
+            " Each `tool_use` block must have a corresponding `tool_result` block after it.",
+        )
 
 
 def _system_parts(system: str | Sequence[TextBlock] | None) -> Iterator[_Placed]:

@@ -139,7 +139,7 @@ class CollectedMessage:
         for call in delta.tool_calls:
             if call.id:
                 self._blocks.append(_Block("tool_use", tool_use_id(call.id), call.name))
-            self._last("tool_use").pieces.append(call.arguments_json)
+            self._blocks[-1].pieces.append(call.arguments_json)
 
     def _last(self, kind: str) -> _Block:
         if not self._blocks or self._blocks[-1].kind != kind:

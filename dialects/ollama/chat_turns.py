@@ -95,8 +95,7 @@ def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMess
                 raise InvalidField(field=f"messages[{index}]", problem=problem)
             open_calls.remove(call)
             proto.tool_call_id, proto.name = call.id, call.name
-        else:
-            open_calls = list(proto.tool_calls)
+        open_calls += proto.tool_calls
         converted.append(proto)
     check_media_size(
         (image_path(f"messages[{index}]", number), part)

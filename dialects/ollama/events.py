@@ -27,7 +27,7 @@ def timestamp(at: datetime | None = None) -> str:
 
 @dataclass(slots=True)
 class Output:
-    """What a line or a whole answer contains."""
+    """What a line or a whole answer contains. The calls follow the text."""
 
     text: str = ""
     thinking: str = ""
@@ -55,17 +55,15 @@ class Answer(ABC):
         self._model = model
         self._started_ns = time.monotonic_ns()
         self._load_ns = 0
-        self._open_calls: dict[int, chat_pb2.ToolCallDelta] = {}
+        self._open_call: chat_pb2.ToolCallDelta | None = None
         self._reason = "stop"
         self._done = generation_pb2.Done()
         self._whole = Output()
 
     def frames(self, message: Any, _call: int = 0) -> Sequence[bytes]:
-        """The line of one event, if it has any output."""
-        output = self._read(message)
-        if not output:
-            return ()
-        return (_line(self._object(output) | {"done": False}),)
+        """The lines of one event: none without output, and usually one."""
+        outputs = filter(None, self._read(message))
+        return [_line(self._object(output) | {"done": False}) for output in outputs]
 
     def final_frames(self) -> Sequence[bytes]:
         """The last line."""
@@ -77,7 +75,8 @@ class Answer(ABC):
 
     def add(self, message: Any, _call: int = 0) -> None:
         """Add one event to the object."""
-        self._whole.add(self._read(message))
+        for output in self._read(message):
+            self._whole.add(output)
 
     def as_object(self) -> Json:
         """The whole answer."""
@@ -107,7 +106,7 @@ class Answer(ABC):
             fields["logprobs"] = output.logprobs
         return fields
 
-    def _read(self, message: Any) -> Output:
+    def _read(self, message: Any) -> Sequence[Output]:
         match message.WhichOneof("event"):
             case "delta":
                 return self._delta(message.delta)
@@ -115,33 +114,35 @@ class Answer(ABC):
                 self._load_ns = time.monotonic_ns() - self._started_ns
             case "finished":
                 self._reason = "length" if message.finished.reason == _LENGTH else "stop"
-                return self._close_calls()
+                return (Output(calls=self._close_call()),)
             case "done":
                 self._done = message.done
-        return Output()
+        return ()
 
-    def _delta(self, delta: Any) -> Output:
-        output = Output(logprobs=chat_logprobs(delta.logprobs) if delta.logprobs else [])
-        output.text = delta.content
-        output.thinking = delta.reasoning
+    def _delta(self, delta: Any) -> Sequence[Output]:
+        """The text and the calls that have ended; a call ends where text or the next call begins,
+        and is then a line before the text."""
+        output = Output(delta.content, delta.reasoning)
+        output.logprobs = chat_logprobs(delta.logprobs) if delta.logprobs else []
+        before = Output(calls=self._close_call() if output.text or output.thinking else [])
         for part in delta.tool_calls:
-            if part.index not in self._open_calls:  # a call ends where the next one begins
-                output.add(self._close_calls())
-                self._open_calls[part.index] = chat_pb2.ToolCallDelta(index=part.index)
-            call = self._open_calls[part.index]
-            call.id, call.name = call.id or part.id, call.name or part.name
-            call.arguments_json += part.arguments_json
-        return output
+            if part.name:
+                output.calls += self._close_call()
+                self._open_call = chat_pb2.ToolCallDelta(
+                    index=part.index, id=part.id, name=part.name
+                )
+            if self._open_call is not None:
+                self._open_call.arguments_json += part.arguments_json
+        return (before, output)
 
-    def _close_calls(self) -> Output:
-        """The calls that have ended."""
-        output = Output()
-        for call in self._open_calls.values():
-            arguments = tool_input(call.arguments_json)
-            function = {"index": call.index, "name": call.name, "arguments": arguments}
-            output.calls.append({"id": call.id, "function": function})
-        self._open_calls.clear()
-        return output
+    def _close_call(self) -> list[Json]:
+        """The call that has ended, if any."""
+        call, self._open_call = self._open_call, None
+        if call is None:
+            return []
+        arguments = tool_input(call.arguments_json)
+        function = {"index": call.index, "name": call.name, "arguments": arguments}
+        return [{"id": call.id, "function": function}]
 
 
 class ChatAnswer(Answer):
@@ -164,12 +165,12 @@ class PromptAnswer(Answer):
         super().__init__(model)
         self._context = None if prompt_tokens is None else list(prompt_tokens)
 
-    def _delta(self, delta: Any) -> Output:
+    def _delta(self, delta: Any) -> Sequence[Output]:
         if self._context is not None:
             self._context += delta.token_ids
         if isinstance(delta, inference_service_pb2.TextDelta):
             logprobs = chat_logprobs(delta.logprobs) if delta.logprobs else []
-            return Output(text=delta.text, logprobs=logprobs)
+            return (Output(text=delta.text, logprobs=logprobs),)
         return super()._delta(delta)
 
     def _fields(self, output: Output) -> Json:

@@ -46,13 +46,18 @@ def turn_starts(messages: Sequence[chat_pb2.ChatMessage]) -> list[int]:
 
 
 def without_turns(conversation: Conversation, start: int) -> Conversation:
-    """A conversation without the turns before the message `start`."""
+    """A conversation without the turns before the message `start`, and without the results of their
+    calls, which may come later."""
     shortened, system = Conversation(), (chat_pb2.ROLE_SYSTEM, chat_pb2.ROLE_DEVELOPER)
     shortened.CopyFrom(conversation)
     del shortened.messages[:]
-    shortened.messages.extend(
-        message
-        for index, message in enumerate(conversation.messages)
-        if index >= start or message.role in system
-    )
+    dropped: set[str] = set()
+    for index, message in enumerate(conversation.messages):
+        if index < start and message.role not in system:
+            dropped.update(call.id for call in message.tool_calls)
+            dropped.discard(message.tool_call_id)
+        elif message.tool_call_id in dropped:
+            dropped.discard(message.tool_call_id)
+        else:
+            shortened.messages.append(message)
     return shortened

@@ -1,6 +1,7 @@
 """Conversations, tools and template options as plain dataclasses, and their validation.
 
-`Conversation.check` refuses what no template can render and what OpenAI's API refuses.
+`Conversation.check` refuses what no template can render and what OpenAI's API refuses; calls and
+their results are paired by `tool_turns`.
 """
 
 import re
@@ -219,7 +220,6 @@ class Conversation:
             raise TooLong(field="messages", length=size, limit=limit, unit="bytes")
         for index, message in enumerate(self.messages):
             _check_message(message, f"messages[{index}]")
-        _check_tool_turns(self.messages)
         _check_tools(self.tools)
         _check_tool_choice(self.tool_choice, self.tools)
         self._check_options()
@@ -248,10 +248,6 @@ class Conversation:
         if self.continues_final_message and self.messages[-1].role is not Role.ASSISTANT:
             raise InvalidField(
                 field="continue_final_message", problem="the last message is not an assistant's"
-            )
-        if self.continues_final_message and self.messages[-1].tool_calls:
-            raise InvalidField(
-                field="continue_final_message", problem="the last message has tool calls"
             )
 
     def _texts(self) -> Iterator[tuple[str, str]]:
@@ -299,34 +295,6 @@ def _check_message(message: Message, field: str) -> None:
             raise MissingField(field=f"{field}.tool_calls[{index}].id")
         if not call.name:
             raise MissingField(field=f"{field}.tool_calls[{index}].function.name")
-
-
-def _check_tool_turns(messages: tuple[Message, ...]) -> None:
-    """Refuse calls without results and results without calls, with OpenAI's messages."""
-    open_ids: list[str] = []
-    call_ids: frozenset[str] = frozenset()
-    for index, message in enumerate(messages):
-        if message.role is Role.TOOL:
-            if message.tool_call_id not in call_ids:
-                raise InvalidField(
-                    field=f"messages[{index}].role",
-                    problem="messages with role 'tool' must be a response to a preceding message "
-                    "with 'tool_calls'.",
-                )
-            if message.tool_call_id in open_ids:
-                open_ids.remove(message.tool_call_id)
-            continue
-        if open_ids:
-            break
-        open_ids = [call.id for call in message.tool_calls]
-        call_ids = frozenset(open_ids)
-    if open_ids:
-        raise InvalidField(
-            field="messages",
-            problem="An assistant message with 'tool_calls' must be followed by tool messages "
-            "responding to each 'tool_call_id'. The following tool_call_ids did not have response "
-            f"messages: {', '.join(open_ids)}",
-        )
 
 
 def _check_tools(tools: tuple[ToolSpec, ...]) -> None:

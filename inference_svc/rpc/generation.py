@@ -24,6 +24,7 @@ from inference_svc.chat.reasoning_support import (
 )
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import PromptTokens, TextToTokenize
+from inference_svc.chat.tool_turns import pair_results
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import ContentFinder
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
@@ -295,7 +296,7 @@ class GenerationService:
     def _converted(self, request: pb.Conversation) -> Conversation:
         conversation = to_conversation(request, allows_templates=self._limits.allows_templates)
         conversation.check(self._limits)
-        return conversation
+        return pair_results(conversation)
 
     async def count_media(
         self, conversation: Conversation, loaded: LoadedModel, project: str

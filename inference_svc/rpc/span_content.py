@@ -3,13 +3,14 @@
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 Part = dict[str, Any]
+_CALL: Final = "tool_call"
 
 
 def input_messages(request: pb.ChatRequest | pb.GenerateRequest) -> str:
@@ -70,28 +71,36 @@ class OutputMessages:
 
 
 class _Output:
+    """The parts of one choice in the order in which they were written."""
+
     def __init__(self) -> None:
-        self._reasoning: list[str] = []
-        self._content: list[str] = []
-        self._calls: dict[int, list[str]] = {}
+        self._parts: list[tuple[str, list[str]]] = []
+        """The kind and the pieces of a part; the first of a call are its id and its name."""
 
     def add(self, delta: pb.ChatDelta | pb.TextDelta) -> None:
         if isinstance(delta, pb.TextDelta):
-            self._content.append(delta.text)
+            self._append("text", delta.text)
             return
-        self._reasoning.append(delta.reasoning)
-        self._content.append(delta.content)
+        self._append("reasoning", delta.reasoning)
+        self._append("text", delta.content)
         for call in delta.tool_calls:
-            fields = self._calls.setdefault(call.index, ["", "", ""])
-            for place, text in enumerate((call.id, call.name, call.arguments_json)):
-                fields[place] += text
+            if call.name:
+                self._parts.append((_CALL, [call.id, call.name]))
+            self._append(_CALL, call.arguments_json)
 
     def parts(self) -> Iterator[Part]:
-        for kind, texts in (("reasoning", self._reasoning), ("text", self._content)):
-            if text := "".join(texts):
-                yield {"type": kind, "content": text}
-        for _, fields in sorted(self._calls.items()):
-            yield _call(*fields)
+        for kind, pieces in self._parts:
+            if kind == _CALL:
+                yield _call(pieces[0], pieces[1], "".join(pieces[2:]))
+            else:
+                yield {"type": kind, "content": "".join(pieces)}
+
+    def _append(self, kind: str, text: str) -> None:
+        if not text:
+            return
+        if not self._parts or self._parts[-1][0] != kind:
+            self._parts.append((kind, []))
+        self._parts[-1][1].append(text)
 
 
 def _call(call_id: str, name: str, arguments_json: str) -> Part:
@@ -99,4 +108,4 @@ def _call(call_id: str, name: str, arguments_json: str) -> Part:
         arguments = orjson.loads(arguments_json)
     except orjson.JSONDecodeError:
         arguments = arguments_json
-    return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}
+    return {"type": _CALL, "id": call_id, "name": name, "arguments": arguments}

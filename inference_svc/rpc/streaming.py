@@ -168,12 +168,12 @@ class Turn(ABC, Generic[ResponseT]):
         self._token_ids = token_ids
 
     @abstractmethod
-    def delta(self, output: events.Delta) -> ResponseT:
-        """Return new output."""
+    def delta(self, output: events.Delta) -> Sequence[ResponseT]:
+        """Return new output: at least one response, of which the last has the tokens."""
 
-    def finish(self, finished: events.Finished) -> ResponseT | None:
+    def finish(self, finished: events.Finished) -> Sequence[ResponseT]:
         """Return the output that was withheld, if any, once the choice has finished."""
-        return None
+        return ()
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
         """Return the finish reason."""
@@ -194,14 +194,14 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
 
     response_type = service_pb.GenerateResponse
 
-    def delta(self, output: events.Delta) -> service_pb.GenerateResponse:
+    def delta(self, output: events.Delta) -> Sequence[service_pb.GenerateResponse]:
         """Return the text and its tokens."""
         response = service_pb.GenerateResponse()
         response.delta.text = output.text
         self._write_tokens(output, response.delta)
         if output.logprobs:
             response.delta.logprobs.extend(map(_chosen, output.logprobs))
-        return response
+        return (response,)
 
 
 class ChatTurn(Turn[service_pb.ChatResponse]):
@@ -225,34 +225,28 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
         self._max_calls = max_calls
         self._logprobs = ContentLogprobs()
 
-    def delta(self, output: events.Delta) -> service_pb.ChatResponse:
+    def delta(self, output: events.Delta) -> Sequence[service_pb.ChatResponse]:
         """Return the parsed output, all tokens, and the log probabilities of the content."""
         self._parse(output.texts)
         for logprob in output.logprobs:
             self._logprobs.add(logprob.text, logprob)
-        response = service_pb.ChatResponse()
-        self._write(self._parser.pop_delta(), response.delta, self._parser.num_decided)
-        self._write_tokens(output, response.delta)
-        return response
+        responses = self._responses(self._parser.num_decided) or [service_pb.ChatResponse()]
+        self._write_tokens(output, responses[-1].delta)
+        return responses
 
     def replay(self, texts: Sequence[str], pieces: Sequence[bytes]) -> None:
         """Parse the texts of resumed tokens, which are not sent again; `pieces` are their bytes."""
         self._parse(texts)
         for piece in pieces:
             self._logprobs.add(piece, None)
-        self._parser.pop_delta()
+        self._parser.pop_deltas()
 
-    def finish(self, finished: events.Finished) -> service_pb.ChatResponse | None:
+    def finish(self, finished: events.Finished) -> Sequence[service_pb.ChatResponse]:
         """Return the output that the parser withheld."""
         is_cut = finished.reason is events.FinishReason.LENGTH
         in_content = finished.stop_text in self._stop
         self._parser.finish("" if is_cut else finished.stop_text, in_content=in_content)
-        response = service_pb.ChatResponse()
-        self._write(self._parser.pop_delta(), response.delta, None)
-        if not response.delta.ByteSize():
-            return None
-        response.delta.index = self._index
-        return response
+        return self._responses(None)
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
         """Return TOOL_CALLS if the turn stopped with calls, LENGTH if it ended inside a call, else
@@ -266,6 +260,25 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
     def _parse(self, texts: Sequence[str]) -> None:
         for text in texts:
             self._parser.feed(text)
+
+    def _responses(self, num_decided: int | None) -> list[service_pb.ChatResponse]:
+        """The parsed output in order, if any; `num_decided` as in `ContentLogprobs.pop`."""
+        deltas = self._parser.pop_deltas()
+        responses: list[service_pb.ChatResponse] = []
+        for number, parsed in enumerate(deltas, 1):
+            decided = num_decided
+            if number < len(deltas):
+                decided = next((d.ranges[0][0] for d in deltas[number:] if d.ranges), decided)
+            response = service_pb.ChatResponse()
+            delta = response.delta
+            self._write(parsed, delta, decided)
+            if not delta.ByteSize():  # its calls are beyond the maximum, if it has any
+                continue
+            if responses:
+                responses[-1].delta.is_continued = True
+            delta.index = self._index
+            responses.append(response)
+        return responses
 
     def _write(
         self, parsed: TurnDelta, delta: service_pb.ChatDelta, num_decided: int | None
@@ -337,14 +350,13 @@ def _responses(
     """Convert an event of a choice, and count its tokens."""
     if isinstance(event, events.Delta):
         usage.add(choice, len(event.tokens))
-        yield turn.delta(event)
+        yield from turn.delta(event)
     elif isinstance(event, events.PromptTokens):
         yield turn.response_type(
             prompt_tokens=pb.PromptTokens(tokens=map(_prompt_token, event.tokens))
         )
     elif isinstance(event, events.Finished):
-        if (rest := turn.finish(event)) is not None:
-            yield rest
+        yield from turn.finish(event)
         usage.finish(choice, event)
         reason = turn.reason(event)
         span.finish(choice, event.timings, reason)

@@ -47,6 +47,31 @@ class ValidatingTransport(httpx.AsyncHTTPTransport):
         return answer
 
 
+async def test_a_call_with_text_behind_it_is_whole_and_can_be_sent_back(
+    aclient: openai.AsyncOpenAI,
+) -> None:
+    """The end of the arguments and what follows come in one batch of tokens. Semantic Kernel sends
+    the user's next message before the output."""
+    asked = "What is the weather in Paris and in Rome?"
+    first = await aclient.responses.create(
+        model=MODEL, input=asked, tools=[WEATHER], parallel_tool_calls=False, temperature=0
+    )
+    calls = [item for item in first.output if item.type == "function_call"]
+
+    assert [call.name for call in calls] == ["get_weather"]
+    assert set(json.loads(calls[0].arguments)) == {"city"}
+    output: Any = {"type": "function_call_output", "call_id": calls[0].call_id, "output": "sun"}
+    sent: list[Any] = [{"role": "user", "content": "Be brief."}, output]
+    second = await aclient.responses.create(
+        model=MODEL, input=sent, previous_response_id=first.id, max_output_tokens=16
+    )
+    assert second.status in ("completed", "incomplete")
+    with pytest.raises(openai.BadRequestError, match="No tool output found for function call"):
+        await aclient.responses.create(
+            model=MODEL, input="And?", previous_response_id=first.id, max_output_tokens=16
+        )
+
+
 async def test_a_chain_of_responses(aclient: openai.AsyncOpenAI) -> None:
     """The second continues the first by its id, and its prompt extends that of the first."""
     first = await aclient.responses.create(model=MODEL, input=CAPITAL, temperature=0)

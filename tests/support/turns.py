@@ -73,13 +73,24 @@ class Golden(NamedTuple):
 def feed(parser: TurnParser, text: str) -> TurnDelta:
     """Parse a piece of text and return what it adds."""
     parser.feed(text)
-    return parser.pop_delta()
+    return pop_joined(parser)
 
 
 def finish(parser: TurnParser) -> TurnDelta:
     """End the turn and return what that adds."""
     parser.finish()
-    return parser.pop_delta()
+    return pop_joined(parser)
+
+
+def pop_joined(parser: TurnParser) -> TurnDelta:
+    """The new output of a parser as one delta, without its order."""
+    joined = TurnDelta()
+    for delta in parser.pop_deltas():
+        joined.content += delta.content
+        joined.reasoning += delta.reasoning
+        joined.tool_calls += delta.tool_calls
+        joined.ranges += delta.ranges
+    return joined
 
 
 def merge_deltas(deltas: list[TurnDelta]) -> Parsed:

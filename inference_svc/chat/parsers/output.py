@@ -4,7 +4,6 @@ A range is where a part of the content begins and ends in the text of the turn, 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
@@ -17,7 +16,7 @@ Range = tuple[int, int]
 
 
 class TurnOutput:
-    """Collects content, reasoning and calls; `pop_delta` returns what was added since its last
+    """Collects content, reasoning and calls; `pop_deltas` returns what was added since its last
     call, with the pieces of a call joined. `position` returns the end of the text that is added;
     `markers` are those of the format."""
 
@@ -40,10 +39,8 @@ class TurnOutput:
         self._position = position
         self._new_call_id = new_call_id
         self._used_ids = used_ids  # of calls in earlier turns
-        self.content = ""
-        self.reasoning = ""
-        self._pieces: list[ToolCallPiece] = []
-        self._ranges: list[Range] = []
+        self._last = TurnDelta()
+        self._deltas = [self._last]
         self._gap = ""  # white space that is content only if content follows
         self._gap_ranges: list[Range] = []
         self.is_after_call = False
@@ -76,8 +73,7 @@ class TurnOutput:
         end = self._position()
         middle = end - len(text) + len(inside)
         if inside:
-            self.content += self._gap + inside
-            self._ranges += [*self._gap_ranges, (end - len(text), middle)]
+            self._append_content(self._gap + inside, *self._gap_ranges, (end - len(text), middle))
             self._drop_gap()
         if middle < end:
             self._gap += text[len(inside) :]
@@ -93,17 +89,18 @@ class TurnOutput:
     def add_verbatim(self, text: str) -> None:
         """Add content with its white space."""
         if text:
-            self.content += text
             end = self._position()
-            self._ranges.append((end - len(text), end))
+            self._append_content(text, (end - len(text), end))
 
     def add_reasoning(self, text: str) -> None:
         """Add reasoning, or content if reasoning is left in it."""
         if self._inline_reasoning:
             self.add_verbatim(text)
-        else:
-            self.reasoning += text
-            self._has_reasoning = self._has_reasoning or bool(text)
+        elif text:
+            if self._last.content or self._last.tool_calls:
+                self._begin_delta()
+            self._last.reasoning += text
+            self._has_reasoning = True
 
     def thought_sink(self) -> TextSink:
         """Return the sink for one thought; thoughts are separated as paragraphs."""
@@ -148,18 +145,17 @@ class TurnOutput:
         is_used = call_id in self._call_ids or call_id in self._used_ids
         if not call_id or is_used or len(call_id) > _MAX_ID_CHARACTERS:
             call_id = self._new_call_id()
-        self._pieces.append(ToolCallPiece(self.num_calls, call_id, name, ""))
+        self._last.tool_calls.append(ToolCallPiece(self.num_calls, call_id, name, ""))
         self._call_ids.add(call_id)
         self._arguments.clear()
 
     def add_arguments(self, text: str) -> None:
         """Add to the arguments of the current call."""
         self._arguments.append(text)
-        last = self._pieces[-1] if self._pieces else None
-        if last and last.index == self.num_calls - 1:
-            self._pieces[-1] = replace(last, arguments=last.arguments + text)
+        if pieces := self._last.tool_calls:
+            pieces[-1].arguments += text
         elif text:
-            self._pieces.append(ToolCallPiece(self.num_calls - 1, "", "", text))
+            pieces.append(ToolCallPiece(self.num_calls - 1, "", "", text))
 
     def add_call(self, name: str, arguments: str) -> None:
         """Add a complete call."""
@@ -168,19 +164,25 @@ class TurnOutput:
 
     def finish(self) -> None:
         """End the turn: trailing white space becomes content, unless the answer was closed."""
-        if self._is_closed:
-            self._drop_gap()
-        self.content += self._gap
-        self._ranges += self._gap_ranges
+        if self._gap and not self._is_closed:
+            self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()
 
-    def pop_delta(self) -> TurnDelta:
-        """Return and clear what was added."""
-        delta = TurnDelta(self.content, self.reasoning, tuple(self._pieces), tuple(self._ranges))
-        self.content = self.reasoning = ""
-        self._pieces.clear()
-        self._ranges.clear()
-        return delta
+    def pop_deltas(self) -> list[TurnDelta]:
+        """Return and clear what was added, in order. At least one delta, which may be empty."""
+        deltas, self._deltas = self._deltas, []
+        self._begin_delta()
+        return deltas
+
+    def _begin_delta(self) -> None:
+        self._last = TurnDelta()
+        self._deltas.append(self._last)
+
+    def _append_content(self, text: str, *ranges: Range) -> None:
+        if self._last.tool_calls:
+            self._begin_delta()
+        self._last.content += text
+        self._last.ranges += ranges
 
     def _drop_gap(self) -> None:
         self._gap = ""

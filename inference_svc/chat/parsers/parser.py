@@ -160,9 +160,10 @@ class TurnParser:
         word = _WORD.match(held)
         return word is not None and self._tools.has_name_with(word[1])
 
-    def pop_delta(self) -> TurnDelta:
-        """Return what was added since the last call."""
-        return self._output.pop_delta()
+    def pop_deltas(self) -> list[TurnDelta]:
+        """Return what was added since the last call, in the order in which the model wrote it; at
+        least one delta, which may be empty."""
+        return self._output.pop_deltas()
 
     def _position(self) -> int:
         return self._num_characters - self._reasoning.num_pending - self._source.num_unread
@@ -192,12 +193,15 @@ class ParsedContent:
     def feed(self, text: str) -> Sequence[tuple[int, int]]:
         """Add text; return where new content begins and ends, in characters."""
         self._parser.feed(text)
-        return self._parser.pop_delta().ranges
+        return self._pop_ranges()
 
     def finish(self, *, at_limit: bool) -> Sequence[tuple[int, int]]:
         """End the turn, by itself or at its limit; return where new content begins and ends."""
         self._parser.finish("" if at_limit else None)
-        return self._parser.pop_delta().ranges
+        return self._pop_ranges()
+
+    def _pop_ranges(self) -> list[tuple[int, int]]:
+        return [each for delta in self._parser.pop_deltas() for each in delta.ranges]
 
 
 def make_finder(

@@ -1,10 +1,10 @@
 """Deltas of a parsed turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ToolCallPiece:
     """A piece of a tool call. `id` and `name` are set in a call's first piece only."""
 
@@ -14,14 +14,16 @@ class ToolCallPiece:
     arguments: str
 
 
-class TurnDelta(NamedTuple):
-    """New content, reasoning and call pieces of a turn; never cumulative. `ranges` are those of the
-    content in the text of the turn, in characters."""
+@dataclass(slots=True)
+class TurnDelta:
+    """New output of a turn, never cumulative, in this order: reasoning, content, call pieces.
+    Output in another order is several deltas. `ranges` are those of the content in the text of the
+    turn, in characters."""
 
     content: str = ""
     reasoning: str = ""
-    tool_calls: tuple[ToolCallPiece, ...] = ()
-    ranges: tuple[tuple[int, int], ...] = ()
+    tool_calls: list[ToolCallPiece] = field(default_factory=list)
+    ranges: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Markers(NamedTuple):

@@ -216,7 +216,7 @@ class Parser:
         parser = self._new(request)
         parser.feed(model_output)
         parser.finish()
-        message = _message(parser.pop_delta())
+        message = _message(_joined(parser))
         message.content = message.content if (message.content or "").strip() else None
         return message
 
@@ -240,7 +240,7 @@ class Parser:
             running.texts.setdefault((self._format, current_text), self._offered(request))
             stream.finish()
             self._stream = None
-        delta = stream.pop_delta()
+        delta = _joined(stream)
         is_empty = not (delta.content or delta.reasoning or delta.tool_calls)
         return None if is_empty else _message(delta)
 
@@ -270,6 +270,16 @@ def _opened(turn_format: TurnFormat, variables: dict[str, Any]) -> TurnFormat:
         is_open = variables["thinking_mode"] == "enabled"
         turn_format = turn_format._replace(starts_in_reasoning=is_open)
     return turn_format
+
+
+def _joined(parser: TurnParser) -> TurnDelta:
+    """The new output as one delta, without its order."""
+    first, *later = parser.pop_deltas()
+    for delta in later:
+        first.content += delta.content
+        first.reasoning += delta.reasoning
+        first.tool_calls += delta.tool_calls
+    return first
 
 
 def _message(delta: TurnDelta) -> Record:
@@ -318,7 +328,7 @@ def _parsed(turn_format: TurnFormat, tools: OfferedTools, *pieces: str) -> Any:
     for piece in pieces:
         parser.feed(piece)
     parser.finish()
-    delta = parser.pop_delta()
+    delta = _joined(parser)
     return delta.content, delta.reasoning, delta.tool_calls
 
 

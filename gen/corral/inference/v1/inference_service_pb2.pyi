@@ -126,7 +126,7 @@ class ChatResponse(_message.Message):
     def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[ChatDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ..., prompt_tokens: _Optional[_Union[_generation_pb2.PromptTokens, _Mapping]] = ...) -> None: ...
 
 class ChatDelta(_message.Message):
-    __slots__ = ("index", "content", "reasoning", "tool_calls", "token_ids", "logprobs", "num_tokens")
+    __slots__ = ("index", "content", "reasoning", "tool_calls", "token_ids", "logprobs", "num_tokens", "is_continued")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,7 @@ class ChatDelta(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IS_CONTINUED_FIELD_NUMBER: _ClassVar[int]
     index: int
     content: str
     reasoning: str
@@ -141,7 +142,8 @@ class ChatDelta(_message.Message):
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[_generation_pb2.ChosenLogprob]
     num_tokens: int
-    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[_chat_pb2.ToolCallDelta, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.ChosenLogprob, _Mapping]]] = ..., num_tokens: _Optional[int] = ...) -> None: ...
+    is_continued: bool
+    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[_chat_pb2.ToolCallDelta, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.ChosenLogprob, _Mapping]]] = ..., num_tokens: _Optional[int] = ..., is_continued: _Optional[bool] = ...) -> None: ...
 
 class TextOrTokens(_message.Message):
     __slots__ = ("text", "token_ids")

@@ -25,6 +25,7 @@ from inference_svc.engine.events import (
 from inference_svc.rpc.streaming import ChatTurn
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
+from tests.support.random_turns import random_turns
 from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, merge_deltas
 
 WITH_MESSAGES = {"functionary", "gemma", "harmony", "muse"}
@@ -40,14 +41,6 @@ NO_CALLS = re.compile(
     )
 )
 """An empty list or section of calls, which is no content."""
-FRAGMENTS = st.sampled_from(
-    [
-        "<think>", "</think>", "<", "</", "[", "{", "}", "]", "(", ")", '"', "'", "\\", ",", ":",
-        "=", ";", " ", "\n", "\n\n", "{}", '{"name": "get_time"}', '{"name": "f", "arguments": {',
-        '"a": 1', "\\ud800", "é🙂", "```", "to=functions.f", "f(a=1", "x",
-    ]
-)  # fmt: skip
-
 ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in FinishReason]
 
 
@@ -64,30 +57,6 @@ def with_inline_reasoning(turn: Golden) -> Golden:
     if turn_format.frame_texts:
         turn_format = turn_format._replace(reasoning=ReasoningFormat.OFF)
     return turn._replace(turn_format=turn_format, inline_reasoning=True)
-
-
-def random_turns(family: str) -> st.SearchStrategy[Golden]:
-    """Turns joined from pieces of the family's golden texts, since random text rarely has calls."""
-    goldens = GOLDEN[family]
-    texts = st.sampled_from([golden.text[:400] for golden in goldens])
-    cut = st.builds(
-        lambda text, a, b: text[min(a, b) : max(a, b)],
-        texts,
-        st.integers(0, 400),
-        st.integers(0, 400),
-    )
-    markers = st.sampled_from([text for text in goldens[0].turn_format.marker_texts if text])
-    parts = st.lists(texts | cut | cut | markers | FRAGMENTS | st.text(max_size=3), max_size=6)
-    return st.builds(
-        lambda golden, parts, tools, opens, inline: Golden(
-            family, golden.turn_format, "".join(parts), Parsed(), tools, opens, inline
-        ),
-        st.sampled_from(goldens),
-        parts,
-        st.sampled_from([TOOLS, TOOLS, TOOLS, NO_TOOLS]),
-        st.booleans(),
-        st.booleans(),
-    )
 
 
 @pytest.mark.parametrize("family", GOLDEN)
@@ -168,13 +137,13 @@ def test_the_dropped_beginning_of_a_marker_has_no_log_probability(cut: str) -> N
 def chat_deltas(turn: Golden, pieces: Sequence[bytes], end: Finished) -> list[ChatDelta]:
     """Parse a turn whose tokens have these bytes."""
     chat, detokenizer = ChatTurn(0, turn.parser(), token_ids=False), Detokenizer()
-    responses: list[ChatResponse | None] = []
+    responses: list[ChatResponse] = []
     for piece in pieces:
         logprob = ChosenLogprob(Logprob(0, piece, -1.0), (), text=piece)
         delta = Delta(0, (detokenizer.push(piece),), (0,), (logprob,))
-        responses.append(chat.delta(delta))
-    responses.append(chat.finish(end))
-    return [response.delta for response in responses if response is not None]
+        responses += chat.delta(delta)
+    responses += chat.finish(end)
+    return [response.delta for response in responses]
 
 
 def tokens_and_content(deltas: Sequence[ChatDelta]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.reasoning_support import reasoning_spec
 from inference_svc.engine.reasoning_tracker import ReasoningTracker
 from tests.support.examples import examples
+from tests.support.turns import pop_joined
 
 FORMATS = [each for each in ReasoningFormat if each is not ReasoningFormat.OFF]
 WORDS = st.lists(st.sampled_from(["so ", "\n", "é", "<", "</", "x", "[/", "<|", " "]), max_size=12)
@@ -102,7 +103,7 @@ def test_a_budget_closes_the_thought_and_the_answer_follows(
     parser = TurnParser(of, opens_in_reasoning=is_open)
     parser.feed(written + answer)
     parser.finish()
-    assert parser.pop_delta().content == "Yes."
+    assert pop_joined(parser).content == "Yes."
 
 
 @pytest.mark.parametrize("reasoning", FORMATS)

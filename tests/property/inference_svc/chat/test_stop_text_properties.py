@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
+from corral.inference.v1 import inference_service_pb2 as service_pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,12 +58,13 @@ def run(turn: Golden, stops: Sequence[str], pieces: Sequence[bytes]) -> Stopped:
     finder = make_finder(turn.turn_format, turn.tools, turn.opens_in_reasoning)
     detokenizer = Detokenizer(stops, content=finder)
     chat = ChatTurn(0, turn.parser(), token_ids=False, stop=stops)
-    deltas, sent = [], ""
+    deltas: list[service_pb.ChatDelta] = []
+    sent = ""
 
     def send(text: str) -> None:
         nonlocal sent
         sent += text
-        deltas.append(chat.delta(Delta(0, (text,), (0,), ())).delta)
+        deltas.extend(each.delta for each in chat.delta(Delta(0, (text,), (0,), ())))
 
     for piece in pieces:
         send(detokenizer.push(piece))
@@ -71,8 +73,7 @@ def run(turn: Golden, stops: Sequence[str], pieces: Sequence[bytes]) -> Stopped:
     else:
         send(detokenizer.finish())
     end = Finished(0, FinishReason.STOP, detokenizer.stop, None, 1, Timings(0.0, 0.0, 0.0))
-    if (rest := chat.finish(end)) is not None:
-        deltas.append(rest.delta)
+    deltas.extend(each.delta for each in chat.finish(end))
     calls: list[tuple[str, str]] = []
     for call in (call for delta in deltas for call in delta.tool_calls):
         if call.name:

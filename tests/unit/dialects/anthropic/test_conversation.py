@@ -179,7 +179,11 @@ CASES: list[Any] = [
         id="neighbours are joined",
     ),
     pytest.param(
-        [user("q"), assistant(text("t"), LOOK, GO), user(text("u"), result("toolu_1"))],
+        [
+            user("q"),
+            assistant(text("t"), LOOK, GO),
+            user(text("u"), result("toolu_1"), result("toolu_2")),
+        ],
         {},
         [
             ("user", ["q"]),
@@ -189,9 +193,10 @@ CASES: list[Any] = [
                 [CALL, {"id": "toolu_2", "name": "go", "argumentsJson": "{}"}],
             ),
             ("tool", [""], "toolu_1"),
+            ("tool", [""], "toolu_2"),
             ("user", ["u"]),
         ],
-        id="results come before the rest of the turn, and may be absent",
+        id="results come before the rest of the turn, and their content may be absent",
     ),
     pytest.param(
         [
@@ -477,3 +482,28 @@ def test_a_long_session_name_is_shortened() -> None:
     names = [message_request(body, name).proto.options.cache.affinity for name in ("s", "s" * 300)]
 
     assert (names[0], len(names[1])) == ("s", 64)
+
+
+@pytest.mark.parametrize(
+    ("turns", "field", "words"),
+    [
+        ([assistant(LOOK), user("r")], "messages[1].content[0]",
+         "`tool_use` ids were found without `tool_result` blocks: toolu_1."),
+        ([user(result("toolu_9"))], "messages[1].content[0].tool_use_id",
+         "unexpected `tool_use_id` found in `tool_result` blocks: toolu_9."),
+        ([assistant(LOOK), user(result("toolu_1")), user("r", ), user(result("toolu_1"))],
+         "messages[4].content[0].tool_use_id", "each tool_use must have a single result."),
+        ([assistant(LOOK, LOOK), user(result("toolu_1"))], "messages[1].content[1].id",
+         "`tool_use` ids must be unique"),
+    ],
+)  # fmt: skip
+def test_calls_and_results_are_paired_by_id(turns: list[Any], field: str, words: str) -> None:
+    """With an error in Anthropic's words; turns may be between them."""
+    with pytest.raises(InvalidField) as caught:
+        convert(user("q"), *turns)
+
+    assert caught.value.field == field
+    assert words in caught.value.message
+
+    between = [assistant(LOOK), user("r"), assistant(text("s")), user(result("toolu_1"))]
+    assert convert(user("q"), *between)

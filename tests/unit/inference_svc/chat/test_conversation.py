@@ -17,6 +17,7 @@ from inference_svc.chat.conversation import (
     ToolMode,
     ToolSpec,
 )
+from inference_svc.chat.tool_turns import pair_results
 from svc_kit.errors import (
     DomainError,
     InvalidField,
@@ -41,8 +42,12 @@ TOOL_TEXT = GET_WEATHER.name + GET_WEATHER.description + GET_WEATHER.parameters_
 
 
 def check_error(invalid: Conversation, limits: ConversationLimits = LIMITS) -> DomainError:
-    with pytest.raises(DomainError) as raised:
+    def check() -> None:
         invalid.check(limits)
+        pair_results(invalid)
+
+    with pytest.raises(DomainError) as raised:
+        check()
     return raised.value
 
 
@@ -147,7 +152,7 @@ def test_invalid_parts_of_a_message_are_refused(message: Message, field: str) ->
 
 @pytest.mark.parametrize(
     "following",
-    [(), (user("never mind"),), (result("sun", "call_1"),), (result("sun", "call_1"), user("x"))],
+    [(), (user("never mind"),), (result("sun", "call_1"),), (user("x"), result("sun", "call_1"))],
 )
 def test_calls_without_results_are_refused(following: tuple[Message, ...]) -> None:
     """With OpenAI's message, which agents recognize."""
@@ -163,21 +168,76 @@ def test_calls_without_results_are_refused(following: tuple[Message, ...]) -> No
     assert "call_2" in error.message
 
 
-@pytest.mark.parametrize(
-    "preceding",
-    [
-        (user("q"),),
-        (user("q"), assistant("a")),
-        # The call with this id is in an earlier turn.
-        (user("q"), assistant("", call("1")), result("sun", "1"), user("r")),
-    ],
-)
+@pytest.mark.parametrize("preceding", [(user("q"),), (user("q"), assistant("a", call("2")))])
 def test_results_without_a_call_are_refused(preceding: tuple[Message, ...]) -> None:
-    """They must follow the turn with their call."""
+    """With the id that no call has."""
     error = check_error(conversation(*preceding, result("sun", "1")))
 
     assert error.field == f"messages[{len(preceding)}].role"
     assert "must be a response to a preceding message with 'tool_calls'" in error.message
+    assert "'1'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ((assistant("", call("1"), call("1")), result("sun", "1")), "messages[0].tool_calls[1].id"),
+        ((assistant("", call("1")), user("x"), assistant("", call("1"))),
+         "messages[2].tool_calls[0].id"),
+        ((assistant("", call("1")), result("sun", "1"), user("x"), result("rain", "1")),
+         "messages[3].tool_call_id"),
+    ],
+)  # fmt: skip
+def test_ids_of_two_open_calls_or_two_results_are_refused(
+    messages: tuple[Message, ...], field: str
+) -> None:
+    """It would not be known which belongs to which. A call may have the id of an answered one."""
+    assert check_error(conversation(*messages)).field == field
+
+    again = (assistant("", call("1")), result("sun", "1"), user("x")) * 2
+    assert pair_results(conversation(*again)).messages == again
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ((assistant("", call("1")), user("x"), result("sun", "1")),
+         (assistant("", call("1")), result("sun", "1"), user("x"))),
+        ((assistant("", call("1")), assistant("b"), result("sun", "1")),
+         (assistant("b", call("1")), result("sun", "1"))),
+        ((assistant("a", call("1")), assistant("b", call("2")), result("rain", "2"),
+          system("s"), result("sun", "1"), user("y")),
+         (replace(user("a", "b"), role=Role.ASSISTANT, tool_calls=(call("1"), call("2"))),
+          result("rain", "2"), result("sun", "1"), system("s"), user("y"))),
+        ((assistant("", call("1"), call("2")), result("sun", "1"), assistant("b"),
+          result("rain", "2")),
+         (assistant("b", call("1"), call("2")), result("sun", "1"), result("rain", "2"))),
+        ((assistant("", call("1")), user("x"), assistant("", call("2")), result("rain", "2"),
+          result("sun", "1")),
+         (assistant("", call("1")), result("sun", "1"), user("x"), assistant("", call("2")),
+          result("rain", "2"))),
+    ],
+)  # fmt: skip
+def test_results_are_brought_to_their_calls(
+    sent: tuple[Message, ...], expected: tuple[Message, ...]
+) -> None:
+    """What the assistant writes before the results is of the same turn; others come after them."""
+    assert pair_results(conversation(user("q"), *sent)).messages == (user("q"), *expected)
+
+
+def test_an_answer_before_a_result_is_not_continued() -> None:
+    """The last message that was sent is the result."""
+    sent = (assistant("", call("1")), user("x"), assistant("b"), result("sun", "1"))
+
+    assert not pair_results(conversation(*sent)).continues_final_message
+
+
+def test_a_picture_in_a_result_keeps_its_path() -> None:
+    """It is that of the request."""
+    picture = Message(Role.TOOL, (MediaPart("image", b"png"),), tool_call_id="1")
+    paired = pair_results(conversation(assistant("", call("1")), user("x"), picture))
+
+    assert [path for path, _ in paired.media] == ["messages[2].content[0].image"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from inference_svc.chat.parsers.formats import ToolCallFormat
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import Golden, decode_pieces, feed, merge_deltas
+from tests.support.turns import Golden, decode_pieces, feed, merge_deltas, pop_joined
 
 CASES = [
     pytest.param(golden, id=f"{family}: {golden.label}")
@@ -48,7 +48,7 @@ def test_a_call_that_is_cut_off_is_neither_content_nor_complete(golden: Golden) 
         parser = golden.parser()
         deltas = [feed(parser, golden.text[:end])]
         parser.finish(cut_before="")
-        content, _, calls = merge_deltas([*deltas, parser.pop_delta()])
+        content, _, calls = merge_deltas([*deltas, pop_joined(parser)])
         whole = golden.expected.calls[: len(calls)]
 
         assert golden.expected.content.startswith(re.sub(r"\s*(```\w*)?$", "", content)), end

@@ -5,7 +5,16 @@ import pytest
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser, new_call_id
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
-from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, merge_deltas
+from tests.support.turns import (
+    NO_TOOLS,
+    TOOLS,
+    Golden,
+    Parsed,
+    feed,
+    finish,
+    merge_deltas,
+    pop_joined,
+)
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 PLAIN = TurnFormat()
@@ -27,7 +36,7 @@ def test_text_of_a_format_without_markers_is_not_buffered() -> None:
     """Or trimmed."""
     parser = make_parser(PLAIN)
 
-    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=((0, 10),))
+    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=[(0, 10)])
     assert finish(parser) == TurnDelta()
     assert not parser.has_tool_calls
 
@@ -116,12 +125,12 @@ def test_arguments_stream_once_the_name_is_known() -> None:
     deltas = [feed(parser, text) for text in texts]
 
     assert [delta.tool_calls for delta in deltas] == [
-        (),
-        (),
-        (ToolCallPiece(0, "id1", "f", '{"a'),),
-        (ToolCallPiece(0, "", "", '": "x'),),
-        (ToolCallPiece(0, "", "", '"}'),),
-        (),
+        [],
+        [],
+        [ToolCallPiece(0, "id1", "f", '{"a')],
+        [ToolCallPiece(0, "", "", '": "x')],
+        [ToolCallPiece(0, "", "", '"}')],
+        [],
     ]
 
 
@@ -190,7 +199,7 @@ def test_a_call_that_ends_before_its_arguments_is_not_content(
     parser.feed(text)
     parser.finish(cut_before)
 
-    assert parser.pop_delta().content == content
+    assert pop_joined(parser).content == content
     assert parser.ends_in_call == ("<tool_call>" in text)
 
 
@@ -218,7 +227,7 @@ def test_a_call_without_a_marker_is_known_by_its_keys_or_the_name_of_a_tool(
     parser.feed(text)
     parser.finish(cut_before)
 
-    assert (parser.ends_in_call, parser.pop_delta().content) == (is_call, "" if is_call else text)
+    assert (parser.ends_in_call, pop_joined(parser).content) == (is_call, "" if is_call else text)
 
 
 def test_a_call_after_an_invalid_one_is_parsed() -> None:

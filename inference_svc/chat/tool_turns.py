@@ -1,0 +1,119 @@
+"""Brings the results of tools to where chat templates need them: directly after the turn with their
+calls. Callers may send them anywhere after it; calls and results are paired by id.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from inference_svc.chat.conversation import Conversation, MediaPart, Message, Part, Role
+from svc_kit.errors import InvalidField
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A message, and the results of its calls. An assistant's turn goes on while a call of it has
+    no result and nobody else has written."""
+
+    message: Message
+    results: list[Message] = field(default_factory=list)
+    num_open: int = 0
+    """Number of calls without a result."""
+
+
+def pair_results(conversation: Conversation) -> Conversation:
+    """Return the conversation in the order that templates need.
+
+    Messages keep their order, except that results follow their calls. What the assistant writes
+    between a call and its result is of one turn, and thus of one message. Raises `InvalidField`,
+    with OpenAI's messages, for calls without results, results without calls, and ids that two calls
+    without results or two results have.
+    """
+    turns: list[_Turn] = []
+    open_turns: dict[str, _Turn] = {}
+    answered: set[str] = set()
+    for index, message in enumerate(_with_paths(conversation.messages)):
+        if message.role is Role.TOOL:
+            turn = open_turns.pop(message.tool_call_id, None)
+            if turn is None:
+                is_second = message.tool_call_id in answered
+                raise _without_call(index, message.tool_call_id, is_second=is_second)
+            answered.add(message.tool_call_id)
+            turn.num_open -= 1
+            turn.results.append(message)
+            continue
+        if turns and turns[-1].num_open and message.role is Role.ASSISTANT:
+            turns[-1].message = _joined(turns[-1].message, message)
+        else:
+            turns.append(_Turn(message))
+        _open_calls(index, message, turns[-1], open_turns)
+    if open_turns:
+        raise _without_results(open_turns)
+    messages = tuple(each for turn in turns for each in (turn.message, *turn.results))
+    return _reordered(conversation, messages)
+
+
+def _open_calls(index: int, message: Message, turn: _Turn, open_turns: dict[str, _Turn]) -> None:
+    for number, call in enumerate(message.tool_calls):
+        if call.id in open_turns:
+            raise InvalidField(
+                field=f"messages[{index}].tool_calls[{number}].id",
+                problem=f"an earlier call without a tool message has the id '{call.id}' too",
+            )
+        open_turns[call.id] = turn
+        turn.num_open += 1
+
+
+def _joined(first: Message, second: Message) -> Message:
+    return replace(
+        first,
+        parts=first.parts + second.parts,
+        tool_calls=first.tool_calls + second.tool_calls,
+        reasoning=first.reasoning + second.reasoning,
+    )
+
+
+def _reordered(conversation: Conversation, messages: tuple[Message, ...]) -> Conversation:
+    """The conversation with these messages. An answer that was not the last message is not
+    continued."""
+    options, last = conversation.options, conversation.messages[-1]
+    if messages[-1].role is Role.ASSISTANT and last.role is not Role.ASSISTANT:
+        options = replace(options, continue_final_message=False)
+    return replace(conversation, messages=messages, options=options)
+
+
+def _with_paths(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages whose pictures, sounds and documents know where they are in the request."""
+    for index, message in enumerate(messages):
+        if any(isinstance(part, MediaPart) and not part.path for part in message.parts):
+            parts = (_with_path(index, *numbered) for numbered in enumerate(message.parts))
+            yield replace(message, parts=tuple(parts))
+        else:
+            yield message
+
+
+def _with_path(index: int, number: int, part: Part) -> Part:
+    if not isinstance(part, MediaPart) or part.path:
+        return part
+    return replace(part, path=f"messages[{index}].content[{number}].{part.kind}")
+
+
+def _without_call(index: int, call_id: str, *, is_second: bool) -> InvalidField:
+    if is_second:
+        return InvalidField(
+            field=f"messages[{index}].tool_call_id",
+            problem=f"an earlier tool message is the response to '{call_id}'",
+        )
+    return InvalidField(
+        field=f"messages[{index}].role",
+        problem="messages with role 'tool' must be a response to a preceding message with "
+        f"'tool_calls'. No call has the tool_call_id '{call_id}'.",
+    )
+
+
+def _without_results(call_ids: Iterable[str]) -> InvalidField:
+    return InvalidField(
+        field="messages",
+        problem="An assistant message with 'tool_calls' must be followed by tool messages "
+        "responding to each 'tool_call_id'. The following tool_call_ids did not have response "
+        f"messages: {', '.join(call_ids)}",
+    )
