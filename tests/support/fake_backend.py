@@ -401,9 +401,9 @@ class FakeBackend:
 
     def can_trim_to(self, slot: int, length: int) -> bool:
         """Whether the next token has its window, and the backend can drop the others."""
-        if not length or length >= self._lengths[slot]:
-            return True
-        return self.can_trim and self._firsts[slot] <= self._window_start(length)
+        kept = min(length, self._lengths[slot])
+        has_window = self._firsts[slot] <= self._window_start(kept)
+        return not kept or (has_window and (self.can_trim or kept == self._lengths[slot]))
 
     def min_restored(self, tokens: int) -> int:
         """As many tokens as have the first cell of the window in their own."""
