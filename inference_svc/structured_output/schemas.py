@@ -1,7 +1,7 @@
 """The types that a JSON schema allows, each with all its limits: `$ref`, `allOf`, `anyOf`, `oneOf`,
 `enum` and `const` are resolved, so that calls without JSON can be written from the result."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 _DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _MAX_REFERENCES = 16
 _MAX_OPTIONS = 256
-_MAX_PAIRS = _MAX_READ = 1024
+_MAX_WORK = 2048  # schemas that are read and pairs that are combined
 
 
 class Alternative(NamedTuple):
@@ -102,21 +102,25 @@ class _Reader:
         self._root = root
         self._reports = report
         self._open: set[int] = set()
-        self._num_read = 0
+        self._work = 0
         self._known: dict[int, tuple[Any, list[Alternative]]] = {}
 
     def _report(self, keyword: str) -> None:
         if self._reports is not None:
             self._reports(f"'{keyword}'")
 
+    def _may_do(self, work: int) -> bool:
+        self._work += work
+        if self._work > _MAX_WORK:
+            self._report("anyOf")
+        return self._work <= _MAX_WORK
+
     def read(self, schema: Any) -> list[Alternative]:
         if schema is False:
             return []
         if not isinstance(schema, dict):
             return [_ANY]
-        self._num_read += 1
-        if self._num_read > _MAX_READ:
-            self._report("anyOf")
+        if not self._may_do(1):
             return [_ANY]
         if id(schema) in self._open:  # it adds no alternative to itself
             return []
@@ -189,35 +193,41 @@ class _Reader:
             yield self._limited([each for branch in branches for each in branch], keyword)
 
     def _product(self, left: list[Alternative], right: list[Alternative]) -> list[Alternative]:
-        if len(left) * len(right) > _MAX_PAIRS:
-            self._report("anyOf")
+        if not self._may_do(len(left) * len(right)):
             return [_ANY]
         pairs = (self._both(one, other) for one in left for other in right)
         return self._limited([each for each in pairs if each is not None], "anyOf")
 
     def _limited(self, found: list[Alternative], keyword: str) -> list[Alternative]:
         """The alternatives, with the values of each type as one; any value if they are too many."""
-        listed: dict[str, list[Any]] = {}
+        listed: dict[str, dict[Hashable, Any]] = {}
         for each in found:
             if each.values is not None and not each.schema:
-                listed.setdefault(each.kind, []).extend(each.values)
+                values = listed.setdefault(each.kind, {})
+                values.update((_identity(value), value) for value in each.values)
         others = [each for each in found if each.values is None or each.schema]
         if len(others) > _MAX_OPTIONS:
             self._report(keyword)
             return [_ANY]
-        return [*others, *(Alternative(kind, {}, tuple(each)) for kind, each in listed.items())]
+        return [
+            *others,
+            *(Alternative(kind, {}, tuple(each.values())) for kind, each in listed.items()),
+        ]
 
     def _both(self, one: Alternative, other: Alternative) -> Alternative | None:
         """What matches both alternatives."""
         kind = _common_kind(one.kind, other.kind)
-        if kind is None or other == _ANY:
-            return None if kind is None else one
+        if kind is None:
+            return None
+        if _ANY in (one, other):
+            return one if other == _ANY else other
         schema = _merge(one.schema, other.schema, kind)
         values = one.values if other.values is None else other.values
         if values is None:
             return Alternative(kind, schema)
         if one.values is not None:
-            values = tuple(each for each in values if _is_among(each, one.values))
+            shared = set(map(_identity, one.values))
+            values = tuple(each for each in values if _identity(each) in shared)
         if kind in ("number", "integer"):
             values = tuple(each for each in values if _keeps(each, kind, schema))
             schema = {}
@@ -249,7 +259,7 @@ class _Reader:
         if _common_kind(one.kind, other.kind) is None:
             return True
         if one.values is not None and other.values is not None:
-            return not any(_is_among(each, other.values) for each in one.values)
+            return set(map(_identity, one.values)).isdisjoint(map(_identity, other.values))
         if one.kind != "object" or other.kind != "object" or one.combining or other.combining:
             return False
         both = [properties(each.schema) for each in (one, other)]
@@ -298,21 +308,15 @@ def _common_kind(one: str, other: str) -> str | None:
     return None if one else other
 
 
-def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    return any(_are_equal(value, each) for each in values)
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON: 1 and 1.0 are, 1 and true are not."""
-    if is_number(one) and is_number(other):
-        return exact(one) == exact(other)
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_are_equal, one, other))
-    return bool(one == other)
+def _identity(value: Any) -> Hashable:
+    """What is equal for values that are the same in JSON: 1 and 1.0 are, 1 and true are not."""
+    if is_number(value):
+        return exact(value)
+    if isinstance(value, dict):
+        return frozenset((key, _identity(each)) for key, each in value.items())
+    if isinstance(value, list):
+        return tuple(map(_identity, value))
+    return (type(value), value)
 
 
 def _keeps(value: Any, kind: str, schema: dict[str, Any]) -> bool:
