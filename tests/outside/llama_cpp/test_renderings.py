@@ -34,6 +34,7 @@ from tests.outside.llama_cpp.template_cases import read_template_cases
 from tests.outside.vllm.vllm_tests import vllm_templates
 from tests.support.sandbox_jobs import InlineJobs
 
+pytestmark = pytest.mark.timeout(240)  # the first run downloads vLLM's package
 Digests = dict[tuple[str, str], str]
 TEXTS_OF_CASES = [
     "You are a helpful assistant",

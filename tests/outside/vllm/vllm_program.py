@@ -11,6 +11,7 @@ import ast
 import importlib
 import importlib.abc
 import importlib.machinery
+import itertools
 import json
 import os
 import re
@@ -324,7 +325,8 @@ class Running:
 
 
 def _parsed(turn_format: TurnFormat, tools: OfferedTools, *pieces: str) -> Any:
-    parser = TurnParser(turn_format, tools=tools, new_call_id=lambda: "id")
+    numbers = itertools.count()
+    parser = TurnParser(turn_format, tools=tools, new_call_id=lambda: f"id{next(numbers)}")
     for piece in pieces:
         parser.feed(piece)
     parser.finish()

@@ -68,3 +68,41 @@ def test_finish_releases_a_held_back_beginning() -> None:
     stream.push(b"the EN")
 
     assert (stream.finish(), stream.stop) == ("EN", None)
+
+
+class InParentheses:
+    """Finds content in the text between the first parentheses."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    @property
+    def num_decided(self) -> int:
+        return len(self._text)
+
+    def feed(self, text: str) -> list[tuple[int, int]]:
+        begin, self._text = len(self._text), self._text + text
+        start = self._text.find("(") + 1 or len(self._text)
+        stop = self._text.find(")", start)
+        end = len(self._text) if stop < 0 else stop
+        return [(max(begin, start), end)] if max(begin, start) < end else []
+
+    def finish(self, *, at_limit: bool) -> list[tuple[int, int]]:
+        return []
+
+
+def test_stop_texts_end_the_content_and_end_texts_the_whole_text() -> None:
+    """With a finder of the content: the same text elsewhere is sent."""
+    for stop, ends, text in (
+        ("b", (), "ab(a"),
+        ("x", ("b",), "a"),
+        ("b", ("a)",), "ab(a"),
+        ("a", ("a)",), "ab("),
+        ("c", (), "ab(ab)b"),
+    ):
+        stream = Detokenizer([stop], ends=ends, content=InParentheses())
+        sent = ""
+        for byte in b"ab(ab)b":
+            sent += stream.push(bytes((byte,))) if stream.stop is None else ""
+
+        assert sent + stream.finish() == text, (stop, ends)

@@ -179,6 +179,17 @@ def test_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
         assert optional == replace(spec, thought=replace(reasoning, is_open=False))
 
 
+@pytest.mark.parametrize("mode", [ToolMode.AUTO, ToolMode.REQUIRED])
+def test_one_call_is_allowed_where_a_template_takes_back_one(mode: ToolMode) -> None:
+    """As with `parallel_tool_calls: false`."""
+    prompt = make_prompt(TurnFormat(ReasoningFormat.OFF, ToolCallFormat.LLAMA))
+    allowed = make_conversation(mode)
+
+    assert require_calls(convert_turn(allowed, prompt=prompt)).several
+    single = convert_turn(allowed.with_single_calls(), prompt=prompt)
+    assert not require_calls(single).several
+
+
 REASONING = Reasoning("<think>", "</think>", is_open=True)
 IMPLICIT = THINKING._replace(starts_in_reasoning=True)
 HARMONY = TurnFormat(ReasoningFormat.HARMONY, ToolCallFormat.HARMONY)
