@@ -2,7 +2,8 @@
 
 The packages are installed by name, in their newest releases, into throwaway environments; so this
 is no part of the tests. `ARGS=--write` writes the results with versions and date into the second
-table of docs/use/clients.md; other arguments are names of environments that are tried alone.
+table of docs/use/clients.md, where rows of other clients stay; other arguments are names of
+environments that are tried alone.
 """
 
 import datetime
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 
 from tools.client_matrix import (
     CHECKS,
+    DOCUMENT,
     ROOT,
     Row,
     print_row,
@@ -203,22 +205,39 @@ NODE: Final = (
 def main(arguments: Sequence[str]) -> int:
     """Try the clients. Returns how many failed a check, or could not be installed."""
     only = [each for each in arguments if not each.startswith("--")]
-    rows: list[Row] = []
+    num_failed = 0
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as base_url:
-        for environment in (*PYTHON, *NODE):
+        for environment in (*NODE, *PYTHON):
             if only and environment.name not in only:
                 continue
             home = Path(folder, environment.name)
             home.mkdir()
+            rows = []
             for row in _try_all(environment, home, base_url):
                 rows.append(row)
                 print_row(row)
+            num_failed += sum(bool(row.failures) for row in rows)
+            if "--write" in arguments:
+                _write(rows)
             shutil.rmtree(home)
-    if "--write" in arguments:
-        today = datetime.datetime.now(datetime.UTC).date()
-        text = f"Tried on {today:%Y-%m-%d}:\n\n{result_table(rows)}"
-        write_between(BEGIN, END, text)
-    return sum(bool(row.failures) for row in rows)
+    return num_failed
+
+
+def _write(rows: Sequence[Row]) -> None:
+    """Write rows into the table; those of other clients stay."""
+    _, _, rest = DOCUMENT.read_text().partition(BEGIN)
+    written = rest.partition(END)[0].strip().splitlines()[2:]
+    today = datetime.datetime.now(datetime.UTC).date()
+    head, line, *new = result_table(rows).splitlines()
+    known = {_name(each): each for each in written}
+    known |= {_name(each): f"{each} {today:%Y-%m-%d} |" for each in new}
+    names = [client.name for each in (*PYTHON, *NODE) for client in each.clients]
+    lines = [known[name] for name in names if name in known]
+    write_between(BEGIN, END, "\n".join([f"{head} tried |", f"{line}---|", *lines]))
+
+
+def _name(line: str) -> str:
+    return line.split("|")[1].strip()
 
 
 def _try_all(environment: Environment, home: Path, base_url: str) -> Iterator[Row]:

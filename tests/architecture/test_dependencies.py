@@ -14,6 +14,8 @@ from tests.architecture.test_house_rules import PRODUCT, ROOT
 
 LOCKS = ["build", "runtime", "dev", "weights", "bench", "mutants", "lm-eval", "transformers"]
 LOCKS += ["openapi-client"]
+INSTALLED_BY_NAME: Final = ROOT / "tests" / "clients" / "more"
+"""Programs whose packages `tools/more_clients.py` installs, which are in no lock file."""
 FIRST_PARTY: Final = frozenset({*PRODUCT, "bench", "corral", "migrations", "tests", "tools"})
 PACKAGES: Final = {
     "PIL": "pillow",
@@ -45,7 +47,7 @@ def find_imports(*folders: str) -> dict[str, str]:
         package: path.relative_to(ROOT).as_posix()
         for folder in folders
         for path in (ROOT / folder).rglob("*.py")
-        if "node_modules" not in path.parts
+        if "node_modules" not in path.parts and path.parent != INSTALLED_BY_NAME
         for name in imported_modules(path)
         if (package := distribution_name(name)) is not None
     }

@@ -57,6 +57,8 @@ class _Chunks(ABC):
         self._prompt_tokens = self._completion_tokens = 0
         self._done: list[generation_pb2.Done] = []
         self._head = self._tail = b""
+        self._without_role: set[int] = set()
+        """Choices whose first chunk has the role beside its output, because it may be a call."""
 
     def frames(self, message: Any, call: int = 0) -> Sequence[bytes]:
         """The chunks of one event of a call, usually one."""
@@ -169,6 +171,9 @@ class _Chunks(ABC):
         more: bytes = b"",
     ) -> bytes:
         """A chunk with one choice; `more` are further fields of the choice, after a comma."""
+        if index in self._without_role:
+            self._without_role.remove(index)
+            output = _with_role(output)
         head = b'%b%d,"%b":' % (self._head, index, self._field)
         end = b',"logprobs":%b,"finish_reason":%b%b' % (logprobs, finish_reason, more)
         return head + output + end + self._tail
@@ -191,17 +196,11 @@ class ChatChunks(_Chunks):
         self._call_deltas = call_deltas if body.has_functions else _tool_call
         if body.has_functions:
             self._finish = _FINISH | {generation_pb2.FINISH_REASON_TOOL_CALLS: b'"function_call"'}
-        self._waiting = set(range(self._num_choices)) if body.tools else set()
-        """Choices without a chunk. The first of a call has no content, which that of a text has."""
+        if body.tools:
+            self._without_role = set(range(self._num_choices))
 
     def _first_output(self, call: int) -> bytes:
-        return b"" if self._waiting else _ROLE
-
-    def _chunk(self, index: int, output: bytes, *args: bytes, **more: bytes) -> bytes:
-        if index in self._waiting:
-            self._waiting.remove(index)
-            output = _with_role(output)
-        return super()._chunk(index, output, *args, **more)
+        return b"" if self._without_role else _ROLE
 
     def _delta(self, delta: inference_service_pb2.ChatDelta, index: int) -> Sequence[bytes]:
         outputs, ids, logprobs = [], self._ids(delta.token_ids), _NULL

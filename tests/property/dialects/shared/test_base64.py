@@ -3,6 +3,7 @@
 import base64
 import binascii
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +53,13 @@ def test_a_long_text_is_decoded_in_pieces(size: int, width: int) -> None:
     lines = [text[i : i + width] for i in range(0, len(text), width)] if width else [text]
 
     assert media.decode_base64("data", "\r\n".join(lines)) == raw
+
+
+def test_nothing_follows_the_padding() -> None:
+    """Also where it ends a piece."""
+    piece = base64.b64encode(bytes(256 * 1024 // 4 * 3 - 1)).decode()
+    with pytest.raises(InvalidField):
+        media.decode_base64("data", f"{piece}AAAA")
+
+    assert piece.endswith("=")
+    assert len(piece) == 256 * 1024

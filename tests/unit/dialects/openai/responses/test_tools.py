@@ -9,10 +9,22 @@ from dialects.openai.responses.choices import ChoiceModel, tool_choice_object, t
 from dialects.openai.responses.input_items import item_to_proto, items_to_proto
 from dialects.openai.responses.namespaces import group_tools
 from dialects.openai.responses.output_items import item_object
+from dialects.openai.responses.requests import new_response, parse_response
 from dialects.openai.responses.tools import tool_object, tools_to_proto
 from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import InvalidField, UnsupportedField, UnsupportedValue
 
+PATCH = {
+    "type": "custom",
+    "name": "patch",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'},
+}
+DIAL = {
+    "type": "custom",
+    "name": "dial",
+    "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"},
+}
+NAMED_PATCH = {"type": "custom", "name": "patch"}
 ALWAYS = tool_pb2.McpTool.APPROVAL_ALWAYS
 NEVER = tool_pb2.McpTool.APPROVAL_NEVER
 
@@ -128,3 +140,27 @@ def test_hosted_tools_of_other_servers_are_ignored() -> None:
     assert [tool.function.name for tool in tools] == ["f"]
     assert len(items) == 1
     assert report.names == ("tools.web_search", "input.web_search_call")
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, True),
+        ({"tool_choice": "auto"}, True),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [NAMED_PATCH]}}, True),
+        ({"tool_choice": "required"}, False),
+        ({"tool_choice": NAMED_PATCH}, False),
+        ({"text": {"format": {"type": "json_object"}}}, True),
+        ({"text": {"format": {"type": "json_object"}}, "tools": [DIAL]}, False),
+        ({"tools": [DIAL]}, True),
+    ],
+)
+def test_a_grammar_that_is_only_read_is_named(fields: dict[str, Any], *, named: bool) -> None:
+    """Codex offers one with every request; it is enforced where a call is required, and one of a
+    regular expression also beside an output format."""
+    report = ParameterReport()
+    token = parameter_report.set(report)
+    new_response(parse_response({"model": "m", "input": "hi", "tools": [PATCH]} | fields))
+    parameter_report.reset(token)
+
+    assert report.names == (("tools[].format",) if named else ())
