@@ -91,7 +91,7 @@ class _Output:
     def parts(self) -> Iterator[Part]:
         for kind, pieces in self._parts:
             if kind == _CALL:
-                yield _call(*pieces[:2], "".join(pieces[2:]))
+                yield _call(pieces[0], pieces[1], "".join(pieces[2:]))
             else:
                 yield {"type": kind, "content": "".join(pieces)}
 
