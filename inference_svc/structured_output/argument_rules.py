@@ -35,6 +35,9 @@ _JSON_STRING = r'/"(\\["\\bfnrt]|[^"\\\x00-\x1f])*"/'
 _JSON = ArgumentSyntax(begin="", key_end=": ", between=", ", quotes=None, quotes_keys=True)
 _MAX_DEPTH = 6
 _ANY_KIND = ("string", "number", "boolean", "null", "object", "array")
+_MEMBER_WORDS = frozenset(
+    ("type", "properties", "required", "additionalProperties", "$defs", "definitions")
+)
 _VALUES = {"boolean": (True, False), "null": (None,)}
 
 
@@ -119,14 +122,18 @@ class ArgumentRules:
 
     def _described(self, schema: dict[str, Any]) -> dict[str, Any] | None:
         """The schema of an object that only describes its members, and allows no others."""
-        problems: list[str] = []
-        options = alternatives(schema, schema, problems.append)
-        if problems or len(options) != 1 or options[0].kind != "object":
-            return None
-        top = options[0].schema
+        option = Alternative("object", schema)
+        if schema.get("type") != "object" or not schema.keys() <= _MEMBER_WORDS:
+            problems: list[str] = []
+            options = alternatives(schema, schema, problems.append)
+            if problems or len(options) != 1 or options[0].kind != "object":
+                return None
+            option = options[0]
+            if option.values is not None or option.combining:
+                return None
+        top = option.schema
         has_others = top.get("additionalProperties", not members(top)) is not False
-        is_plain = options[0].values is None and not options[0].combining
-        return top if is_plain and not has_others else None
+        return None if has_others else top
 
     def _members(self, schema: dict[str, Any], at: _Place, *, needs_one: bool = False) -> str:
         """Add the members of an object in the order of the schema."""
