@@ -1,7 +1,8 @@
 """Azure's paths for OpenAI's API, which are served as OpenAI's: `/openai/v1/...` (also Groq's),
 `/openai/...`, and `/openai/deployments/NAME/...`, where NAME is the model of the body.
 
-Only paths of OpenAI's API are served. Proxies that keep callers from other paths need no new rule.
+Only paths of OpenAI's API are served. A proxy that keeps callers from some of them needs a rule for
+`/openai/` too.
 """
 
 import re

@@ -69,6 +69,16 @@ class Draft:
     is_done: bool = False
     """Whether the item is complete."""
 
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether it is a function call whose arguments are a whole object: nothing can follow."""
+        if self.kind is not DraftKind.FUNCTION:
+            return False
+        try:
+            return isinstance(orjson.loads(self.text), dict)
+        except orjson.JSONDecodeError:
+            return False
+
     def content(self) -> Content:
         """The content so far. The content of a hosted call is built by its tool instead."""
         match self.kind:

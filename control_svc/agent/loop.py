@@ -188,7 +188,7 @@ class _Attempt:
 
     def _item(self, draft: Draft, *, turn_is_complete: bool) -> Item:
         """The item of a draft. Calls of an interrupted turn are not executed."""
-        is_complete = turn_is_complete or draft.is_done
+        is_complete = turn_is_complete or draft.is_done or draft.is_whole_call
         item = draft.item(ItemStatus.COMPLETED if is_complete else ItemStatus.INCOMPLETE)
         if draft.kind is not DraftKind.HOSTED:
             return item

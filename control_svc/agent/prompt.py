@@ -95,7 +95,11 @@ class _Group:
 class _MessageBuilder:
     def __init__(self, items: Sequence[Item], names: Mapping[str, str]) -> None:
         self._names = names
-        self._items = [item for item in items if item.status is not ItemStatus.IN_PROGRESS]
+        self._items = [
+            item
+            for item in items
+            if item.status is not ItemStatus.IN_PROGRESS or _is_call(item)  # it may be answered
+        ]
         self._answered_ids = _answered_calls(self._items)
         self._approval_requests = {
             item.id: item.content
@@ -104,6 +108,8 @@ class _MessageBuilder:
         }
         self._messages: list[TurnMessage] = []
         self._group = _Group()
+        self._last_calls = -1
+        """Where the last message with calls is."""
 
     def messages(self) -> list[TurnMessage]:
         for item in self._items:
@@ -128,6 +134,7 @@ class _MessageBuilder:
                     self._group.calls.append(_turn_call(call))
             case FunctionCallOutput() | CustomToolCallOutput() as output:
                 if item.id in self._answered_ids:
+                    self._keep_reasoning()
                     parts = _output_parts(output.output, f"{name}.output")
                     self._append(TurnMessage(TurnRole.TOOL, parts, call_id=output.call_id))
             case _:
@@ -171,8 +178,22 @@ class _MessageBuilder:
             self._close_group()
 
     def _close_group(self) -> None:
+        if self._group.calls:
+            self._last_calls = len(self._messages)
         self._messages += self._group.messages()
         self._group = _Group()
+
+    def _keep_reasoning(self) -> None:
+        """Add thoughts between calls and their outputs to the message of the calls."""
+        group, at = self._group, self._last_calls
+        if group.reasoning and at >= 0 and not (group.parts or group.calls):
+            message = self._messages[at]
+            self._messages[at] = replace(message, reasoning=message.reasoning + group.reasoning)
+            self._group = _Group()
+
+
+def _is_call(item: Item) -> bool:
+    return isinstance(item.content, FunctionCall | CustomToolCall)
 
 
 def _answered_calls(items: Sequence[Item]) -> set[str]:

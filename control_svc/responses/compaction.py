@@ -74,28 +74,28 @@ def has_all_calls(items: Iterable[Item]) -> bool:
 
 
 def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
-    """Validate that each call has an output and each output in the input has a call.
+    """Validate that each completed call has an output and each output in the input has a call.
 
     Raises ToolCallMissing, ToolOutputMissing, or InvalidField for an id that two open calls have.
     """
-    open_calls: dict[str, None] = {}
+    open_calls: dict[str, ItemStatus] = {}
     num_earlier = len(history)
     for index, item in enumerate([*history, *input_items]):
         match item.content:
             case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                if index >= num_earlier and call_id in open_calls:
+                if index >= num_earlier and open_calls.get(call_id) is ItemStatus.COMPLETED:
                     problem = f"two function calls without an output have the call_id '{call_id}'"
                     raise InvalidField(field="input", problem=problem)
-                if item.status is ItemStatus.COMPLETED:
-                    open_calls[call_id] = None
+                open_calls[call_id] = item.status
             case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
                 if index >= num_earlier and call_id not in open_calls:
                     raise ToolCallMissing(call=call_id)
                 open_calls.pop(call_id, None)
             case _:
                 pass
-    for call_id in open_calls:
-        raise ToolOutputMissing(call=call_id)
+    for call_id, status in open_calls.items():
+        if status is ItemStatus.COMPLETED:
+            raise ToolOutputMissing(call=call_id)
 
 
 @dataclass(frozen=True)

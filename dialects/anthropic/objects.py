@@ -9,6 +9,7 @@ from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import Field
 
+from dialects.anthropic.conversation import TOOL_USE_PREFIX
 from dialects.anthropic.message_request import CreateMessageBody
 from dialects.anthropic.signatures import write_signature
 from dialects.shared.fields import WireModel, parse_integer, validate
@@ -32,7 +33,7 @@ def message_id() -> str:
 
 def tool_use_id(call_id: str) -> str:
     """The id of a tool_use block for the id of a call."""
-    return f"toolu_{call_id.removeprefix('call_')}"
+    return f"{TOOL_USE_PREFIX}{call_id.removeprefix('call_')}"
 
 
 class MessageState:

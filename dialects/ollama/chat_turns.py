@@ -4,7 +4,8 @@ Results of tools may lack the id of their call, as may the calls themselves when
 them back: they are paired by id, then by name, then in order.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from corral.inference.v1 import chat_pb2
@@ -84,18 +85,17 @@ def chat_tools(tools: Sequence[ToolSpec] | None) -> list[chat_pb2.Tool]:
 
 def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMessage]:
     """Convert messages. Raises DomainErrors with paths such as messages[0].images[1]."""
-    open_calls: list[chat_pb2.ToolCall] = []
+    open_calls = _OpenCalls()
     converted = []
     for index, message in enumerate(messages):
         proto = _message(f"messages[{index}]", index, message)
         if proto.role == chat_pb2.ROLE_TOOL:
-            call = _answered_call(message, open_calls)
+            call = open_calls.pop_answered(message)
             if call is None:
                 problem = "it is the result of a tool, but no call before it lacks one"
                 raise InvalidField(field=f"messages[{index}]", problem=problem)
-            open_calls.remove(call)
             proto.tool_call_id, proto.name = call.id, call.name
-        open_calls += proto.tool_calls
+        open_calls.add(proto.tool_calls)
         converted.append(proto)
     check_media_size(
         (image_path(f"messages[{index}]", number), part)
@@ -156,11 +156,31 @@ def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMe
     )
 
 
-def _answered_call(
-    message: ChatMessageBody, open_calls: Sequence[chat_pb2.ToolCall]
-) -> chat_pb2.ToolCall | None:
-    """The call that a tool's message answers, None if all have been answered."""
-    by_id = (call for call in open_calls if call.id == message.tool_call_id)
-    by_name = (call for call in open_calls if call.name == message.tool_name)
-    in_order = iter(open_calls)
-    return next(by_id, None) or next(by_name, None) or next(in_order, None)
+class _OpenCalls:
+    """The calls without a result, in their order."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[int, chat_pb2.ToolCall] = OrderedDict()
+        self._by_id: dict[str, deque[int]] = {}
+        self._by_name: dict[str, deque[int]] = {}
+        """Numbers of calls, also of answered ones."""
+        self._num_calls = 0
+
+    def add(self, calls: Iterable[chat_pb2.ToolCall]) -> None:
+        """Add the calls of a message."""
+        for call in calls:
+            self._calls[self._num_calls] = call
+            for index, key in ((self._by_id, call.id), (self._by_name, call.name)):
+                index.setdefault(key, deque()).append(self._num_calls)
+            self._num_calls += 1
+
+    def pop_answered(self, message: ChatMessageBody) -> chat_pb2.ToolCall | None:
+        """Remove the call that a tool's message answers: that with its id, or the first with its
+        name, or the first. None if all have been answered."""
+        by_id = self._by_id.get(message.tool_call_id or "")
+        by_name = self._by_name.get(message.tool_name or "")
+        for numbers in (by_id, by_name):
+            while numbers:
+                if (call := self._calls.pop(numbers.popleft(), None)) is not None:
+                    return call
+        return self._calls.popitem(last=False)[1] if self._calls else None

@@ -5,6 +5,7 @@ messages that it renders.
 """
 
 import json
+from itertools import chain
 from typing import Any
 
 from inference_svc.chat.json_values import json_or_none
@@ -99,24 +100,22 @@ def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
 def _with_single_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give each call a message of its own, with its results behind it. Text and reasoning belong to
     the first one."""
-    turns: list[dict[str, Any]] = []
-    ends: dict[str, int] = {}  # where the results of the last calls end, by their ids
+    turns: list[list[dict[str, Any]]] = []
+    open_turns: dict[str, list[dict[str, Any]]] = {}  # of the last calls, by their ids
     for message in messages:
         calls = message.get("tool_calls", ())
-        if message["role"] == "tool" and message.get("tool_call_id") in ends:
-            at = ends[message["tool_call_id"]]
-            turns.insert(at, message)
-            ends = {call_id: end + (end >= at) for call_id, end in ends.items()}
+        if message["role"] == "tool" and message.get("tool_call_id") in open_turns:
+            open_turns[message["tool_call_id"]].append(message)
             continue
-        ends = {}
+        open_turns = {}
         if len(calls) < 2:
-            turns.append(message)
+            turns.append([message])
             continue
         for i, call in enumerate(calls):
             own = message if i == 0 else {"role": message["role"], "content": ""}
-            turns.append({**own, "tool_calls": [call]})
-            ends[call["id"]] = len(turns)
-    return turns
+            turns.append([{**own, "tool_calls": [call]}])
+            open_turns[call["id"]] = turns[-1]
+    return list(chain.from_iterable(turns))
 
 
 def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
 """Brings the results of tools to where chat templates need them: directly after the turn with their
-calls. Callers may send them anywhere after it; calls and results are paired by id.
+calls, in the order of these, since many templates show no ids. Callers may send them anywhere after
+it; calls and results are paired by id.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from inference_svc.chat.conversation import Conversation, MediaPart, Message, Part, Role
 from svc_kit.errors import InvalidField
@@ -11,11 +13,13 @@ from svc_kit.errors import InvalidField
 
 @dataclass(slots=True)
 class _Turn:
-    """A message, and the results of its calls. An assistant's turn goes on while a call of it has
-    no result and nobody else has written."""
+    """The messages that become one, and the results of its calls. An assistant's turn goes on while
+    a call of it has no result and nobody else has written."""
 
-    message: Message
-    results: list[Message] = field(default_factory=list)
+    parts: list[Message]
+    results: list[tuple[int, Message]] = field(default_factory=list)
+    """Each with the number of its call in the turn."""
+    num_calls: int = 0
     num_open: int = 0
     """Number of calls without a result."""
 
@@ -29,46 +33,57 @@ def pair_results(conversation: Conversation) -> Conversation:
     without results or two results have.
     """
     turns: list[_Turn] = []
-    open_turns: dict[str, _Turn] = {}
+    open_turns: dict[str, tuple[_Turn, int]] = {}
     answered: set[str] = set()
     for index, message in enumerate(_with_paths(conversation.messages)):
         if message.role is Role.TOOL:
-            turn = open_turns.pop(message.tool_call_id, None)
+            turn, number = open_turns.pop(message.tool_call_id, (None, 0))
             if turn is None:
                 is_second = message.tool_call_id in answered
                 raise _without_call(index, message.tool_call_id, is_second=is_second)
             answered.add(message.tool_call_id)
             turn.num_open -= 1
-            turn.results.append(message)
+            turn.results.append((number, message))
             continue
         if turns and turns[-1].num_open and message.role is Role.ASSISTANT:
-            turns[-1].message = _joined(turns[-1].message, message)
+            turns[-1].parts.append(message)
         else:
-            turns.append(_Turn(message))
+            turns.append(_Turn([message]))
         _open_calls(index, message, turns[-1], open_turns)
     if open_turns:
         raise _without_results(open_turns)
-    messages = tuple(each for turn in turns for each in (turn.message, *turn.results))
+    messages = tuple(each for turn in turns for each in _messages(turn))
     return _reordered(conversation, messages)
 
 
-def _open_calls(index: int, message: Message, turn: _Turn, open_turns: dict[str, _Turn]) -> None:
+def _messages(turn: _Turn) -> Iterator[Message]:
+    yield _joined(turn.parts)
+    for _, result in sorted(turn.results, key=itemgetter(0)):
+        yield result
+
+
+def _open_calls(
+    index: int, message: Message, turn: _Turn, open_turns: dict[str, tuple[_Turn, int]]
+) -> None:
     for number, call in enumerate(message.tool_calls):
         if call.id in open_turns:
             raise InvalidField(
                 field=f"messages[{index}].tool_calls[{number}].id",
                 problem=f"an earlier call without a tool message has the id '{call.id}' too",
             )
-        open_turns[call.id] = turn
+        open_turns[call.id] = turn, turn.num_calls
+        turn.num_calls += 1
         turn.num_open += 1
 
 
-def _joined(first: Message, second: Message) -> Message:
+def _joined(messages: Sequence[Message]) -> Message:
+    if len(messages) == 1:
+        return messages[0]
     return replace(
-        first,
-        parts=first.parts + second.parts,
-        tool_calls=first.tool_calls + second.tool_calls,
-        reasoning=first.reasoning + second.reasoning,
+        messages[0],
+        parts=tuple(part for each in messages for part in each.parts),
+        tool_calls=tuple(call for each in messages for call in each.tool_calls),
+        reasoning="".join(each.reasoning for each in messages),
     )
 
 

@@ -4,7 +4,8 @@ Called for every token, so the constant parts of a chunk are encoded once per st
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import orjson
@@ -68,14 +69,14 @@ class _Chunks(ABC):
                 self._completion_tokens += message.delta.num_tokens
                 self._set_tail()
             index = message.delta.index
-            frames = self._delta(message.delta, first_index + index)
-            return self._after_prompt(call, index, frames) if self._prompts else frames
+            make = partial(self._delta, message.delta, first_index + index)
+            return self._after_prompt(call, index, make) if self._prompts else make()
         if event == "finished":
             finished = message.finished
             reason = self._finish[finished.reason]
             index = first_index + finished.index
-            chunk = self._chunk(index, self._no_output, finish_reason=reason)
-            return self._after_prompt(call, finished.index, [chunk])
+            make = partial(self._end, index, reason)
+            return self._after_prompt(call, finished.index, make)
         if event == "accepted":
             self._prompt_tokens += message.accepted.prompt_tokens
             self._start(message.accepted.model)
@@ -109,19 +110,24 @@ class _Chunks(ABC):
         """The choices of a call."""
         return range(call * self._num_choices, (call + 1) * self._num_choices)
 
-    def _after_prompt(self, call: int, choice: int, frames: Sequence[bytes]) -> Sequence[bytes]:
-        """The chunks of a choice, after those with what was requested of the prompt. The first
+    def _after_prompt(
+        self, call: int, choice: int, make: Callable[[], Sequence[bytes]]
+    ) -> Sequence[bytes]:
+        """Make the chunks of a choice, after those with what was requested of the prompt. The first
         choice begins when the prompt is complete; what others have before is held back."""
         if call not in self._prompts:
-            return frames
+            return make()
         if self._sends_prompt and choice > 0:
-            self._held.setdefault(call, []).extend(frames)
+            self._held.setdefault(call, []).extend(make())
             return ()
         prompt = self._prompts.pop(call)
         if not self._sends_prompt:
-            return frames
+            return make()
         chunks = self._prompt_chunks(call, prompt, prompt_fields(self._options, prompt))
-        return [*chunks, *self._held.pop(call, ()), *frames]
+        return [*chunks, *self._held.pop(call, ()), *make()]
+
+    def _end(self, index: int, reason: bytes) -> Sequence[bytes]:
+        return (self._chunk(index, self._no_output, finish_reason=reason),)
 
     def _new_prompt(self) -> PromptTokens:
         return PromptTokens(self._options.prompt_logprobs)

@@ -56,6 +56,10 @@ class Client:
         """The entries of an answer."""
         raise NotImplementedError
 
+    def written(self, call_id: str) -> str:
+        """The id that the model wrote for what the client received."""
+        return call_id
+
     def calls(self, entry: Json) -> list[str]:
         """The ids of the calls of an entry."""
         raise NotImplementedError
@@ -101,6 +105,9 @@ class Messages(Client):
     def calls(self, entry: Json) -> list[str]:
         blocks = entry["content"] if isinstance(entry["content"], list) else ()
         return [block["id"] for block in blocks if block["type"] == "tool_use"]
+
+    def written(self, call_id: str) -> str:
+        return call_id.removeprefix("toolu_")
 
     def result(self, call_id: str, text: str) -> Json:
         block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
@@ -199,15 +206,15 @@ def received(proto: ConversationProto) -> tuple[Message, ...]:
 
 
 def check_template_order(messages: Sequence[Message]) -> None:
-    """Results follow the message with their calls, one for each."""
-    waiting: set[str] = set()
+    """Results follow the message with their calls, one for each, in the order of these."""
+    waiting: list[str] = []
     for message in messages:
         if message.role is Role.TOOL:
-            waiting.remove(message.tool_call_id)
+            assert message.tool_call_id == waiting.pop(0)
         else:
             assert not waiting
-            waiting = {call.id for call in message.tool_calls}
-            assert len(waiting) == len(message.tool_calls)
+            waiting = [call.id for call in message.tool_calls]
+            assert len({*waiting}) == len(waiting)
     assert not waiting
 
 
@@ -225,7 +232,7 @@ def test_an_answer_can_be_sent_back_with_results_anywhere_after_their_calls(
     entries, texts = [HELLO], ["hello"]
     for _ in range(data.draw(st.integers(1, 3))):
         turn = data.draw(random_turns(family))
-        used = [call_id for entry in entries for call_id in client.calls(entry)]
+        used = [client.written(each) for entry in entries for each in client.calls(entry)]
         sent = serve(parse(turn, numbers, used), [[turn.text.encode()]])
         entries += client.answer(sent)
         roles = data.draw(st.lists(st.sampled_from(["user", "assistant", "system"]), max_size=2))
@@ -241,7 +248,9 @@ def test_an_answer_can_be_sent_back_with_results_anywhere_after_their_calls(
     messages = received(client.send(entries))
 
     check_template_order(messages)
-    assert [call.id for message in messages for call in message.tool_calls] == ids
+    assert [call.id for message in messages for call in message.tool_calls] == [
+        client.written(call_id) for call_id in ids
+    ]
     written = "\n".join(message.text for message in messages)
     assert [text for text in texts if text not in written] == []
 

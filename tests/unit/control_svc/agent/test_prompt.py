@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from control_svc.agent.prompt import turn_messages
 from control_svc.inference.turns import DocumentPart, ImagePart, TextPart
 from control_svc.items.model import (
@@ -14,9 +16,12 @@ from control_svc.items.model import (
     Item,
     ItemStatus,
     Message,
+    Reasoning,
     Role,
     Text,
 )
+from control_svc.responses.compaction import check_calls
+from svc_kit.errors import ToolOutputMissing
 
 
 def make_call(city: str, call_id: str = "call_1") -> FunctionCall:
@@ -90,3 +95,43 @@ def test_pictures_and_documents_keep_their_places_and_are_named_by_their_items()
         (ImagePart("i3.content[0]", file_id="file-2"),),
         (TextPart("ab"),),
     ]
+
+
+def test_reasoning_between_a_call_and_its_output_is_of_the_calls_turn() -> None:
+    """Also behind the output of another call."""
+    question = Message(role=Role.USER, content=(Text(text="?"),))
+    items = make_items(
+        question,
+        make_call("Rome"),
+        make_call("Oslo", "call_2"),
+        Reasoning(text="first "),
+        make_output("sun"),
+        Reasoning(text="second"),
+        make_output("rain", "call_2"),
+    )
+    messages = turn_messages("", items)
+
+    assert [message.reasoning for message in messages] == ["", "first second", "", ""]
+
+
+def test_a_call_that_was_cut_off_is_shown_if_it_is_answered() -> None:
+    """Whatever its status: clients execute what they received."""
+    question = Message(role=Role.USER, content=(Text(text="?"),))
+    for status in ItemStatus:
+        items = make_items(question, make_call("Rome"), make_output("sun"))
+        items[1] = items[1].with_content(items[1].content, status)
+
+        assert [len(message.calls) for message in turn_messages("", items)] == [0, 1, 0]
+        check_calls([], items)
+        check_calls(items[:2], items[2:])
+
+
+def test_only_a_completed_call_needs_an_output() -> None:
+    """The client may not have seen the others."""
+    question = Message(role=Role.USER, content=(Text(text="?"),))
+    items = make_items(question, make_call("Rome"))
+    with pytest.raises(ToolOutputMissing):
+        check_calls(items, [])
+    items[1] = items[1].with_content(items[1].content, ItemStatus.INCOMPLETE)
+
+    check_calls(items, [])

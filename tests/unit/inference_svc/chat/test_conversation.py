@@ -208,7 +208,7 @@ def test_ids_of_two_open_calls_or_two_results_are_refused(
         ((assistant("a", call("1")), assistant("b", call("2")), result("rain", "2"),
           system("s"), result("sun", "1"), user("y")),
          (replace(user("a", "b"), role=Role.ASSISTANT, tool_calls=(call("1"), call("2"))),
-          result("rain", "2"), result("sun", "1"), system("s"), user("y"))),
+          result("sun", "1"), result("rain", "2"), system("s"), user("y"))),
         ((assistant("", call("1"), call("2")), result("sun", "1"), assistant("b"),
           result("rain", "2")),
          (assistant("b", call("1"), call("2")), result("sun", "1"), result("rain", "2"))),
@@ -221,7 +221,8 @@ def test_ids_of_two_open_calls_or_two_results_are_refused(
 def test_results_are_brought_to_their_calls(
     sent: tuple[Message, ...], expected: tuple[Message, ...]
 ) -> None:
-    """What the assistant writes before the results is of the same turn; others come after them."""
+    """What the assistant writes before the results is of the same turn; others come after them.
+    Results stand in the order of the calls: templates without ids pair them by it."""
     assert pair_results(conversation(user("q"), *sent)).messages == (user("q"), *expected)
 
 

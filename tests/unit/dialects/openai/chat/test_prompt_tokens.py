@@ -1,6 +1,6 @@
 """What is returned of a prompt: log probabilities and token ids, in objects and in streams."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -159,6 +159,17 @@ def test_a_streamed_chat_sends_its_prompt_before_the_answer() -> None:
     assert prompt["choices"][0]["delta"] == {}
     assert answer["choices"][0]["token_ids"] == [5]
     assert all("prompt_logprobs" not in chunk for chunk in (role, answer, end))
+
+
+@pytest.mark.parametrize("option", [{"prompt_logprobs": 1}, {"return_token_ids": True}])
+def test_the_first_chunk_of_a_chat_with_tools_has_the_role(option: Mapping[str, Any]) -> None:
+    """It is that of the prompt, which comes before the answer."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    body = chat_body(stream=True, tools=[tool], **option)
+    prompt, *others = _streamed(ChatChunks(make_envelope(), body), CHAT_EVENTS)
+
+    assert prompt["choices"][0]["delta"]["role"] == "assistant"
+    assert all("role" not in chunk["choices"][0]["delta"] for chunk in others)
 
 
 @pytest.mark.parametrize(
