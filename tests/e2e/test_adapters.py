@@ -374,7 +374,7 @@ async def test_files_that_cannot_be_loaded_are_refused(rpc: Rpc, server: Adapted
 
 
 def test_an_invalid_adapter_in_the_settings_stops_the_start(tmp_path: Path) -> None:
-    """Of all services, with a line that has its name and the reason."""
+    """Before any service starts, with a line that has its name and the reason."""
     settings = {"adapters": {"x": {"path": str(FOREIGN)}}}
     loopback = "127.0.0.1:0"
     flags = ("--listen", loopback, "--inference-listen", loopback, "--control-listen", loopback)
@@ -384,9 +384,8 @@ def test_an_invalid_adapter_in_the_settings_stops_the_start(tmp_path: Path) -> N
         lines = [line.text for line in program.stderr if not line.fields]
 
     assert (code, remaining) == (1, [])
-    problem = f"corral: adapter 'x' ({FOREIGN}): The adapter 'x' was trained for another"
-    assert [line for line in lines if line.startswith(problem)]
-    assert lines[-1].startswith("corral: inference could not start: it exited with code 1")
+    assert lines[0] == "corral: The inference settings have 1 problem(s):"
+    assert f"adapters (CORRAL_INFERENCE_ADAPTERS): 'x' ({FOREIGN}): " in lines[-1]
 
 
 # --- a killed engine ------------------------------------------------------------------------------

@@ -315,9 +315,10 @@ def test_ingestion_survives_kills(searching: Corral, client: openai.OpenAI) -> N
     file = client.files.create(file=("book.txt", text.encode()), purpose="assistants")
     client.vector_stores.files.create(store.id, file_id=file.id)
     polled: list[Any] = []
+    patient = client.with_options(max_retries=20)  # the start of control takes seconds
     waiting = threading.Thread(
         target=lambda: polled.append(
-            client.vector_stores.files.poll(file.id, vector_store_id=store.id)
+            patient.vector_stores.files.poll(file.id, vector_store_id=store.id)
         )
     )
     waiting.start()
