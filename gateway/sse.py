@@ -21,7 +21,9 @@ from gateway.http.rate_limits import set_rate_limits
 from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
 from svc_kit.tasks import retrieve_exception
 
-_NO_EFFECT = "the model has no such thinking"
+_THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_tokens"))
+_NO_THINKING = "the model has no such thinking"
+_NOT_ENFORCED = "a part of it is not enforced"
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -191,8 +193,9 @@ class CallResponse(Response):
 def _report_ignored(first: object, rename: Rename) -> None:
     """Report the options that the model of a call cannot honour, by the caller's names."""
     for name in getattr(getattr(first, "accepted", None), "ignored_options", ()):
-        renamed = rename(UnsupportedField(field=name, problem=_NO_EFFECT))
-        ignore_parameter(renamed.field or name, _NO_EFFECT)
+        problem = _NO_THINKING if name in _THINKING else _NOT_ENFORCED
+        renamed = rename(UnsupportedField(field=name, problem=problem))
+        ignore_parameter(renamed.field or name, problem)
 
 
 async def _stop_on_disconnect(receive: Receive, calls: Calls[Any]) -> None:

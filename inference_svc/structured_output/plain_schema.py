@@ -18,7 +18,7 @@ _ANNOTATIONS = frozenset(
         "writeOnly",
     )
 )
-_CHECKED = ("format", "$id", "uniqueItems")
+_CHECKED = ("format", "$id", "uniqueItems", "propertyNames")
 _BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
@@ -39,9 +39,9 @@ class PlainSchema(NamedTuple):
 
 
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
-    """Remove `uniqueItems` that is false, unknown formats, each `$id` that is no URI, and, unless
-    `annotations`, the keywords that only describe values, so that more schemas are equal. `text` is
-    that of the schema."""
+    """Remove `uniqueItems` that is false, `propertyNames` that every name fits, unknown formats,
+    each `$id` that is no URI, and, unless `annotations`, the keywords that only describe values, so
+    that more schemas are equal. `text` is that of the schema."""
     formats: list[str] = []
     plain = _Cleaner(formats, annotations=annotations).clean(schema)
     return PlainSchema(plain, may_be_rounded(text) and is_rounded(plain), bool(formats))
@@ -66,6 +66,8 @@ class _Cleaner:
             self._formats.append(value)
             return True
         is_name = keyword == "$id" and isinstance(value, str) and not _URI.fullmatch(value)
+        if keyword == "propertyNames":
+            return value is True or value in ({}, {"type": "string"})
         return is_name or (keyword == "uniqueItems" and value is False)
 
     def _inner(self, keyword: str, value: Any) -> Any:

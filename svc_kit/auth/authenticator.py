@@ -43,17 +43,19 @@ def find_credential(headers: Iterable[tuple[str, str]]) -> str | None:
     case, or one made of x-api-key or api-key, which clients of Anthropic's API and of Azure send.
     None: there is none.
 
-    Raises InvalidField if there are several credentials: a proxy and Corral could choose others.
+    Raises InvalidField if there are several credentials, unless headers of different names have the
+    same: a proxy and Corral could choose others.
     """
-    found = [(name, value) for name, value in headers if name in _CREDENTIAL_HEADERS]
-    if len(found) > 1:
-        names = ", ".join(name for name, _ in found)
-        problem = f"the request has {len(found)} credentials ({names}); send one"
-        raise InvalidField(field=found[-1][0], problem=problem)
-    if not found:
-        return None
-    name, value = found[0]
-    return value if name == "authorization" else f"Bearer {value}"
+    found = [
+        (name, value if name == "authorization" else f"Bearer {value}")
+        for name, value in headers
+        if name in _CREDENTIAL_HEADERS
+    ]
+    names = [name for name, _ in found]
+    if len({value for _, value in found}) > 1 or len(names) > len({*names}):
+        problem = f"the request has {len(found)} credentials ({', '.join(names)}); send one"
+        raise InvalidField(field=names[-1], problem=problem)
+    return found[0][1] if found else None
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.structured_output.plain_schema import plain_schema
 from inference_svc.structured_output.spec import (
     MAX_OUTPUT_FORMAT_BYTES,
     MAX_TOOL_SCHEMAS_BYTES,
@@ -333,3 +334,13 @@ async def test_a_keyword_that_tags_cannot_enforce_is_ignored_unless_its_tool_is_
     assert compiled.ignored == ("tools[0]",)
     assert isinstance(error, SchemaInvalid)
     assert (error.field, keyword in error.problem) == ("tools[0]", True)
+
+
+@pytest.mark.parametrize("names", [{"type": "string"}, {}, True])
+def test_names_of_members_that_may_be_any_limit_nothing(names: object) -> None:
+    """As zod writes records."""
+    schema = {"propertyNames": names, "additionalProperties": {"type": "number"}}
+
+    assert plain_schema(schema, json.dumps(schema)).schema == {
+        "additionalProperties": {"type": "number"}
+    }
