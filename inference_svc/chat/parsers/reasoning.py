@@ -130,6 +130,7 @@ class ReasoningSplitter:
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._pending = ""
+        self._num_unread = 0
         self._stripper = TextStripper()
         self._state = _State.START if markers else _State.REST
         self.has_opened = False
@@ -153,14 +154,16 @@ class ReasoningSplitter:
 
     @property
     def num_pending(self) -> int:
-        """The number of characters that are held back."""
-        return len(self._pending)
+        """The number of characters that are held back or not read yet."""
+        return len(self._pending) + self._num_unread
 
     def feed(self, text: str) -> str:
         """Split a piece of text; returns the part that is not reasoning."""
+        self._num_unread = len(text)
         return "".join(map(self._feed, _pieces(text)))
 
     def _feed(self, text: str) -> str:
+        self._num_unread -= len(text)
         self._pending += text
         before = None
         while self._state is not before and self._state is not _State.REST:
