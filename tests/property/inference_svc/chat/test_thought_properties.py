@@ -206,3 +206,27 @@ def test_what_may_be_a_call_is_held_back_up_to_a_limit(family: str) -> None:
 
     assert len(sent) > 3 * MAX_CALL_CHARACTERS
     assert feed(parser, f"{markers.end}Yes.").content == "Yes."
+
+
+@pytest.mark.parametrize("family", CALLING)
+@settings(max_examples=examples(5), deadline=None)
+@given(st.data())
+def test_limits_in_long_thoughts_do_not_depend_on_how_the_text_is_split(
+    family: str, data: st.DataObject
+) -> None:
+    """With many calls that begin, and a whole one behind them or none."""
+    turn_format = CALLING[family]
+    texts = [golden.text for name, golden in WHOLE if name == family]
+    begins = st.builds(lambda text, size: text[:size], st.sampled_from(texts), st.integers(40, 90))
+    unit = data.draw(begins) + data.draw(WORDS) + data.draw(mentions(family))
+    thought = unit * data.draw(st.integers(1, 1 + 2 * MAX_CALL_CHARACTERS // len(unit)))
+    thought += data.draw(WORDS) + data.draw(st.sampled_from(["", *texts]))
+    markers = turn_format.reasoning_markers
+    assert markers is not None
+    end = data.draw(st.sampled_from(["", f"{markers.end}Yes."]))
+    text = f"{markers.begin}so {thought}{end}"
+    turn = Golden("", turn_format, text, Parsed())
+    expected = turn.parse([text])
+
+    assert turn.parse(list(text)) == expected
+    assert turn.parse(splits(data, text)) == expected
