@@ -183,7 +183,7 @@ class GenerationService:
             # Parsers must see these control tokens.
             visible_tokens=model.vocabulary.control_tokens_in(prompt.turn_format.marker_texts),
             stop_texts=prompt.stop_texts,
-            content=_content(prompt, conversation),
+            content=content_finder(prompt, conversation, request.options.stopping.stop),
             reasoning=await self._reasoning(conversation, prompt, model),
         )
         inline = request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE
@@ -403,10 +403,14 @@ def make_parser(prompt: RenderedPrompt, conversation: Conversation, *, inline: b
     )
 
 
-def _content(
-    prompt: RenderedPrompt, conversation: Conversation
+def content_finder(
+    prompt: RenderedPrompt, conversation: Conversation, stop: Sequence[str]
 ) -> Callable[[], ContentFinder] | None:
-    """How the engine finds the content of the output; None if all output is content."""
+    """How the engine finds the content of the output, in which alone the stop texts of a request
+    count; None if all output is content or there are no stop texts, since it is sent with all
+    tools."""
+    if not stop:
+        return None
     turn_format, tools = prompt.turn_format, _offered(conversation)
     has_others = turn_format.reasoning_markers or turn_format.frame_texts
     if not has_others and not (tools and turn_format.marker_texts):

@@ -155,16 +155,19 @@ def _reasoning(
     conversation: Conversation, prompt: RenderedPrompt, *, before_calls: bool = False
 ) -> Reasoning | None:
     """The reasoning part of the grammar: required if the template opens it, optional if the request
-    enables thinking, or before required calls if the template cannot switch it off."""
-    markers = prompt.turn_format.reasoning_markers
+    enables thinking, or before required calls if the template cannot switch it off. A call inside
+    it would escape the constraints, and so cannot begin."""
+    turn_format = prompt.turn_format
+    markers = turn_format.reasoning_markers
     if markers is None:
         return None
-    is_open = prompt.opens_in_reasoning or prompt.turn_format.starts_in_reasoning
+    is_open = prompt.opens_in_reasoning or turn_format.starts_in_reasoning
     thinks = conversation.thinks
     if thinks is None and before_calls:
         thinks = prompt.thinking.mode is ThinkingMode.ALWAYS
     may_begin = bool(thinks) and not conversation.continues_final_message
     if not is_open and not may_begin:
         return None
-    after = prompt.turn_format.family.after_reasoning
-    return Reasoning(markers.begin, markers.end, is_open=is_open, after=after)
+    calls = turn_format.calls_in_thoughts if conversation.offers_tools else ()
+    barred = turn_format.interrupts + calls
+    return Reasoning(*markers, is_open, barred, turn_format.family.after_reasoning)

@@ -33,6 +33,12 @@ def escape(text: str) -> str:
     return re.escape(text).replace("/", r"\/").replace("\n", "n")
 
 
+def anything_but(barred: Sequence[str]) -> str:
+    """A terminal of any text without one of these."""
+    texts = "|".join(map(escape, barred))
+    return f"{ANYTHING} & ~/(?s:.*)({texts})(?s:.*)/" if texts else ANYTHING
+
+
 def free_rules(
     calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
 ) -> Iterator[str]:
@@ -113,7 +119,7 @@ def _text_until(
     """
     begins = [*markers, *barred]
     tokens = [control[text] for text in begins if text in control]
-    texts = [escape(text) for text in begins if text not in control]
+    texts = [text for text in begins if text not in control]
     plain = f"{name.upper()}_PLAIN"
     ended = [f"{plain} <[{control[text]}]>" if text in control else "" for text in markers]
     if not texts and not on_bytes:
@@ -121,8 +127,7 @@ def _text_until(
         yield f'{name}_end: ""'
         ended = [text.removeprefix(plain) for text in ended]
     else:
-        without = f" & ~/(?s:.*)({'|'.join(texts)})(?s:.*)/" if texts else ""
-        yield f"{plain}: {ANYTHING}{without}"
+        yield f"{plain}: {anything_but(texts)}"
         others = ",".join(str(token) for token in control.values() if token not in tokens)
         yield f"{name}: ({plain} <[{others}]>)*" if others else f'{name}: ""'
         yield f"{name}_end: {plain}"

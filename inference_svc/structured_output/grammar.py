@@ -19,6 +19,7 @@ from inference_svc.structured_output.free_text import (
     PLACEHOLDER_RULES,
     ControlTokens,
     Markers,
+    anything_but,
     free_rules,
 )
 from inference_svc.structured_output.numbers import parse_json
@@ -284,10 +285,13 @@ def _reasoning_reference(thought: Reasoning | None) -> str:
 
 
 def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
+    text = "THOUGHT" if thought.barred else ANYTHING
+    if thought.barred:
+        yield f"THOUGHT: {anything_but(thought.barred)}"
     if any(token in thought.end for token in control):
-        yield f"thinking: {ANYTHING} {Markers(control).write(thought.end)}"
+        yield f"thinking: {text} {Markers(control).write(thought.end)}"
     else:
-        yield f"thinking[suffix={json.dumps(thought.end)}]: {ANYTHING}"
+        yield f"thinking[suffix={json.dumps(thought.end)}]: {text}"
     yield f"after: {Markers(control).write(thought.after or SPACE)}"
     if not thought.is_open:
         yield f"begun: {Markers(control).write(thought.begin)} thinking"

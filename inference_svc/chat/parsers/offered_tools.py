@@ -1,6 +1,8 @@
 """Names and argument types of the tools that a request offers."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -38,10 +40,9 @@ class OfferedTools:
         text = {"True": "true", "False": "false", "None": "null"}.get(written.strip(), written)
         value = json_or_none(text)
         kinds = self._kinds(name, path)
-        is_whole = isinstance(value, float) and value.is_integer()
-        if is_whole and kinds & {"integer", "number"} == {"integer"}:
-            value = int(value)
-            text = str(value)
+        is_integer = kinds & {"integer", "number"} == {"integer"}
+        if is_integer and isinstance(value, float) and (whole := _whole_number(text)) is not None:
+            value, text = whole, str(whole)
         is_null = value is None and text.strip() == "null"
         if (value is None and not is_null) or (kinds and not kinds & _kinds_of(value)):
             return json_text(written)
@@ -54,6 +55,20 @@ class OfferedTools:
             schema = _member_schema(schema, key, root)
         kinds = frozenset(option.kind for option in alternatives(schema, root))
         return frozenset() if "" in kinds else kinds
+
+
+def _whole_number(text: str) -> int | None:
+    """The value of a JSON number that is whole, with all digits; None for others, and for those
+    that no float has."""
+    try:
+        number = Decimal(text.strip())
+        is_whole = number == number.to_integral_value()
+    except ArithmeticError:
+        return None
+    if not number:
+        return 0
+    is_whole = is_whole and number.adjusted() <= sys.float_info.max_10_exp
+    return int(number) if is_whole else None
 
 
 def _member_schema(schema: Any, key: str, root: dict[str, Any]) -> Any:

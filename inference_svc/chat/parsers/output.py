@@ -32,7 +32,7 @@ class TurnOutput:
         self._markers = markers
         self.closing = ""
         """The text that closes the answer, if that is open."""
-        self._is_closed = False
+        self._is_closing = False  # the gap has the text that closes the answer
         self._inline_reasoning = inline_reasoning
         self._has_reasoning = False
         self._has_message = False
@@ -50,25 +50,30 @@ class TurnOutput:
 
     def content_until(self, source: Source, begins: Sequence[str]) -> ParseSteps[str]:
         """Read content up to and including the first of these texts; return it, or an empty text at
-        the end. Behind a call, other markers of the format are dropped, and everywhere the text
-        that closes an open answer."""
+        the end. Directly behind a call, other markers of the format are dropped. The text that
+        closes an open answer is content only if content follows."""
         while True:
-            dropped = {*(self._markers if self._call_ids else ()), *filter(None, (self.closing,))}
-            dropped -= {*begins}
-            found = yield from source.until((*begins, *dropped), self.add_content)
-            if found not in dropped:
+            strays = {*(self._markers if self.is_after_call else ())} - {*begins}
+            closings = {*filter(None, (self.closing,))} - {*begins}
+            texts = (*begins, *(strays | closings))
+            found = yield from source.until(texts, self.add_content)
+            if found not in strays | closings:
                 return found
             source.mark()
-            if found == self.closing:
-                self.closing, self._is_closed = "", True
+            if self.is_after_call:
+                continue
+            if found in closings:
+                self._add_closing(found)
+            else:
+                self.add_content(found)
 
     def add_content(self, text: str) -> None:
         """Add content."""
-        if self.is_after_call or self._is_closed:
+        if self.is_after_call:
             text = text.lstrip()
         if not text:
             return
-        self.is_after_call = self._is_closed = False
+        self.is_after_call = False
         inside = text.rstrip()
         end = self._position()
         middle = end - len(text) + len(inside)
@@ -78,6 +83,16 @@ class TurnOutput:
         if middle < end:
             self._gap += text[len(inside) :]
             self._gap_ranges.append((middle, end))
+
+    def _add_closing(self, text: str) -> None:
+        """Add the text that closes the answer, unless it does so later."""
+        if self._is_closing:
+            self._append_content(self._gap, *self._gap_ranges)
+            self._drop_gap()
+        end = self._position()
+        self._gap += text
+        self._gap_ranges.append((end - len(text), end))
+        self._is_closing = True
 
     def begin_message(self) -> None:
         """Begin a message of content; messages are separated as paragraphs, unless a call is
@@ -140,6 +155,8 @@ class TurnOutput:
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
+        if self._is_closing:
+            self.closing = ""
         self._drop_gap()
         self.is_after_call = True
         is_used = call_id in self._call_ids or call_id in self._used_ids
@@ -164,7 +181,7 @@ class TurnOutput:
 
     def finish(self) -> None:
         """End the turn: trailing white space becomes content, unless the answer was closed."""
-        if self._gap and not self._is_closed:
+        if self._gap and not self._is_closing:
             self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()
 
@@ -187,3 +204,4 @@ class TurnOutput:
     def _drop_gap(self) -> None:
         self._gap = ""
         self._gap_ranges.clear()
+        self._is_closing = False

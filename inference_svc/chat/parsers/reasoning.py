@@ -4,10 +4,10 @@ Reasoning is at the start of a turn, or was opened by the prompt; then a second 
 accepted. It ends with its closing marker, where a text begins that a thought never contains, or
 where a whole call is written: a marker of calls that is only mentioned is part of the thought.
 White space around reasoning is dropped, and so are a repeated closing marker and the text that
-opens an answer.
+opens an answer. The work is linear in the length of the turn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from inference_svc.chat.json_values import json_or_none
@@ -17,6 +17,13 @@ from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
 from inference_svc.chat.parsers.turn import Markers
 from inference_svc.engine.detokenizer import partial_marker
+
+MAX_CALL_CHARACTERS = 8192
+"""The length up to which what may be a call is held back; a longer one does not end a thought."""
+MAX_BROKEN_CALLS = 8
+"""After so many calls that begin in a thought and become no whole ones, markers are only text."""
+_PIECE_CHARACTERS = 256
+"""The length of the pieces in which text is read, so that little is read again."""
 
 
 class _State(Enum):
@@ -37,60 +44,66 @@ class CallProbe:
         tools: OfferedTools,
     ) -> None:
         self._source = Source()
-        self._output = _FirstCall(tools)
+        self._output = _FirstCall(tools, position=lambda: self._source.position)
         self._steps = read(self._source, self._output, tools)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a call has begun."""
+        return self._output.num_calls > 0
 
     @property
     def is_open(self) -> bool:
         """Whether a call has begun and may become a whole one."""
-        return self._output.num_calls > 0 and self._output.is_whole is None
+        return self.has_begun and self._output.is_whole is None
 
     def feed(self, text: str) -> bool | None:
-        """Add text; returns whether there is a whole call, None until that is certain. A call that
-        something else ends is none, which shows in the same step."""
-        for character in text:
-            self._source.feed(character)
-            next(self._steps, None)
-            if self._output.is_whole is not None:
-                break
+        """Add text; returns whether there is a whole call, None until that is certain."""
+        self._source.feed(text)
+        next(self._steps, None)
         return self._output.is_whole
 
 
 class _FirstCall(TurnOutput):
-    """Checks the first call, and that nothing is before it."""
+    """Checks the first call, and that nothing is before it, and that nothing else ends it."""
 
-    def __init__(self, tools: OfferedTools) -> None:
-        super().__init__(str, position=lambda: 0)
+    def __init__(self, tools: OfferedTools, *, position: Callable[[], int]) -> None:
+        super().__init__(str, position=position)
         self._tools = tools
         self._scan = JsonScan()
-        self._written = ""
+        self._end: int | None = None
         self.is_whole: bool | None = None
 
     def add_content(self, text: str) -> None:
-        if text.strip():
+        # At the end of the call: its reader has closed it, because of this text.
+        if text.strip() and (self.is_whole is None or self._end == self._position()):
             self.is_whole = False
 
     def begin_call(self, name: str, call_id: str = "") -> None:
-        super().begin_call(name, call_id or "call")
-        if name not in self._tools:
+        if self.is_whole is None and name in self._tools:
+            super().begin_call(name, call_id or "call")
+        elif self.is_whole is None:
             self.is_whole = False
 
     def add_arguments(self, text: str) -> None:
-        for character in text:
-            if self.is_whole is not None:
+        if self.is_whole is not None:
+            return
+        for at, character in enumerate(text):
+            if self._scan.feed(character) is not ScanState.OPEN:
+                self._arguments.append(text[: at + 1])
+                self.is_whole = json_or_none("".join(self._arguments)) is not None
+                self._end = self._position()
                 return
-            self._written += character
-            state = self._scan.feed(character)
-            if state is not ScanState.OPEN:
-                self.is_whole = json_or_none(self._written) is not None
+        self._arguments.append(text)
 
 
 class ReasoningSplitter:
     """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
     markers and white space.
 
-    `interrupts` end the reasoning and are not part of it. `calls` do so if a whole call follows,
-    which a new `probe` finds out. `opening` is what an answer may begin with, which is dropped.
+    `interrupts` end the reasoning and are not part of it. `calls` do so if a whole call follows
+    within `MAX_CALL_CHARACTERS`, which a new `probe` finds out. `opening` is what an answer may
+    begin with, which is dropped.
     """
 
     def __init__(
@@ -107,15 +120,17 @@ class ReasoningSplitter:
     ) -> None:
         self._markers = Markers(markers.begin.lstrip(), markers.end) if markers else Markers("", "")
         self._calls = calls if probe is not None else ()
-        self._ends = (self._markers.end, *interrupts, *self._calls)
+        self._interrupts = interrupts
         self._new_probe = probe
         self._probe: CallProbe | None = None
         self._num_probed = 0
+        self._num_broken = 0
         self._opening = opening
         self._sink = sink
         self._is_open = opens_in_reasoning
         self._verbatim = verbatim
         self._pending = ""
+        self._num_unread = 0
         self._stripper = TextStripper()
         self._state = _State.START if markers else _State.REST
         self.has_opened = False
@@ -134,12 +149,21 @@ class ReasoningSplitter:
         return self._state is _State.CALLING and self._probe is not None and self._probe.is_open
 
     @property
+    def _ends(self) -> tuple[str, ...]:
+        return (self._markers.end, *self._interrupts, *self._calls)
+
+    @property
     def num_pending(self) -> int:
-        """The number of characters that are held back."""
-        return len(self._pending)
+        """The number of characters that are held back or not read yet."""
+        return len(self._pending) + self._num_unread
 
     def feed(self, text: str) -> str:
         """Split a piece of text; returns the part that is not reasoning."""
+        self._num_unread = len(text)
+        return "".join(map(self._feed, _pieces(text)))
+
+    def _feed(self, text: str) -> str:
+        self._num_unread -= len(text)
         self._pending += text
         before = None
         while self._state is not before and self._state is not _State.REST:
@@ -185,7 +209,7 @@ class ReasoningSplitter:
             opening, self._pending = self._pending[: spaces + len(begin)], trimmed[len(begin) :]
             if self._verbatim:
                 self._sink(opening)
-        elif not self._verbatim and self._drops(trimmed):
+        elif not self._verbatim and self._drop_marker(trimmed):
             self._state = _State.AFTER
         elif trimmed and not any(text.startswith(trimmed) for text in (begin, end, self._opening)):
             self._state = _State.THINKING if self._is_open else _State.REST
@@ -213,27 +237,46 @@ class ReasoningSplitter:
         end = self._markers.end
         at = self._pending.find(end, max(0, self._num_probed - len(end)))
         size = len(self._pending) - partial_marker(self._pending, (end,)) if at < 0 else at
-        is_call = None
-        if self._probe is not None and size > self._num_probed:
-            is_call = self._probe.feed(self._pending[self._num_probed : size])
-            self._num_probed = size
+        size = min(size, MAX_CALL_CHARACTERS)
+        is_call = self._probe_to(size)
         if is_call:
             self._state = _State.REST
-        elif is_call is False or at >= 0:
+        elif is_call is False:
             marker = next(text for text in self._calls if self._pending.startswith(text))
-            self._pending = self._pending[len(marker) :]
-            self._state = _State.THINKING
-            self._add_reasoning(marker)
+            self._num_broken += self._probe is not None and self._probe.has_begun
+            if self._num_broken == MAX_BROKEN_CALLS:
+                self._calls = ()
+            self._end_call(len(marker))
+        elif size == MAX_CALL_CHARACTERS:
+            self._end_call(size - partial_marker(self._pending[:size], self._ends))
+        elif at >= 0:
+            self._end_call(at)
+
+    def _probe_to(self, size: int) -> bool | None:
+        """Read the text up to there; return whether there is a whole call."""
+        is_call = None
+        pieces = _pieces(self._pending[self._num_probed : size])
+        while self._probe is not None and is_call is None and (piece := next(pieces, "")):
+            is_call = self._probe.feed(piece)
+        self._num_probed = max(size, self._num_probed)
+        return is_call
+
+    def _end_call(self, size: int) -> None:
+        """Go on behind so much text, which is reasoning, and in which no other call is looked
+        for."""
+        text, self._pending = self._pending[:size], self._pending[size:]
+        self._state = _State.THINKING
+        self._add_reasoning(text)
 
     def _read_after(self) -> None:
         self._pending = self._pending.lstrip()
-        while self._drops(self._pending):
+        while self._drop_marker(self._pending):
             self._pending = self._pending.lstrip()
         texts = (self._markers.end, "" if self.has_opened else self._opening)
         if self._pending and not any(text.startswith(self._pending) for text in texts):
             self._state = _State.REST
 
-    def _drops(self, text: str) -> bool:
+    def _drop_marker(self, text: str) -> bool:
         """Hold back a text without the closing marker, or the opening of the answer, with which it
         begins; return whether it begins with one."""
         is_open = self._is_open and self._state is _State.START
@@ -248,3 +291,7 @@ class ReasoningSplitter:
 
     def _add_reasoning(self, text: str, marker: str = "") -> None:
         self._sink(text + marker if self._verbatim else self._stripper.feed(text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))

@@ -1,6 +1,7 @@
 """Markers of calls in thoughts: a thought ends at its own marker, or where a whole call follows."""
 
 import itertools
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,11 +12,13 @@ from inference_svc.chat.json_values import json_or_none
 from inference_svc.chat.parsers.formats import (
     FAMILIES,
     ReasoningFormat,
+    ToolCallFormat,
     TurnFormat,
 )
+from inference_svc.chat.parsers.reasoning import MAX_CALL_CHARACTERS
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
-from tests.support.turns import Golden, Parsed
+from tests.support.turns import Golden, Parsed, feed
 
 THINKING = {
     family: turn_format._replace(starts_in_reasoning=False)
@@ -128,3 +131,102 @@ def test_the_families_whose_calls_may_be_in_thoughts_are_tried() -> None:
     assert {family for family, _ in WHOLE} == {
         family for family, turn_format in FORMATS.items() if turn_format.calls_in_thoughts
     }
+
+
+CALLING = {family: each for family, each in FORMATS.items() if each.calls_in_thoughts}
+"""The formats whose calls end thoughts."""
+REPEATED = {
+    ToolCallFormat.GLM: "<tool_call>get_weather<arg_key>city</arg_key><arg_value>x ",
+    ToolCallFormat.QWEN_CODER: "<tool_call>\n<function=get_weather>\n<parameter=city>\nx ",
+    ToolCallFormat.KIMI: "<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
+    '{\\"',
+}
+"""Beginnings of calls in which a next one belongs to the arguments."""
+
+
+def num_steps(turn: Golden, pieces: list[str]) -> int:
+    """How many functions are called to parse a turn."""
+    count, before = 0, sys.getprofile()
+
+    def add(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(add)
+    try:
+        turn.parse(pieces)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def check_is_linear(turn_format: TurnFormat, thought: str, end: str, *, pieces: bool) -> None:
+    """Twice and four times a long thought is about as much more work."""
+    markers = turn_format.reasoning_markers
+    assert markers is not None
+    counts = []
+    for times in (1, 2, 4):
+        texts = [markers.begin, "so ", *[thought] * (50 * times), end, markers.end, "Yes."]
+        turn = Golden("", turn_format, "", Parsed())
+        counts.append(num_steps(turn, texts if pieces else ["".join(texts)]))
+    assert counts[2] - counts[1] <= 3 * (counts[1] - counts[0]) + 2000
+
+
+@pytest.mark.parametrize("end", ["", "\n", '"<'])
+@pytest.mark.parametrize("pieces", [True, False])
+@pytest.mark.parametrize("family", REPEATED)
+def test_repeated_beginnings_of_calls_are_read_once(
+    family: ToolCallFormat, pieces: bool, end: str
+) -> None:
+    """Whatever ends the last of them: the work is linear in the length of the thought."""
+    check_is_linear(CALLING[family], REPEATED[family], end, pieces=pieces)
+
+
+@pytest.mark.parametrize("family", CALLING)
+@settings(max_examples=examples(5), deadline=None)
+@given(st.data())
+def test_the_work_is_linear_in_the_length_of_a_thought(family: str, data: st.DataObject) -> None:
+    """With anything repeated in it: mentions, beginnings of calls, and whole calls."""
+    thought, pieces = data.draw(mentions(family)), data.draw(st.booleans())
+    check_is_linear(CALLING[family], thought, data.draw(WORDS), pieces=pieces)
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_what_may_be_a_call_is_held_back_up_to_a_limit(family: str) -> None:
+    """The rest of a longer thought is sent before it ends."""
+    turn_format = CALLING[family]
+    golden = next(golden for name, golden in WHOLE if name == family)
+    call = golden.text[: golden.text.index("Paris")]
+    markers = turn_format.reasoning_markers
+    assert markers is not None
+    parser = golden.parser()
+    sent = feed(parser, f"{markers.begin}so {call}").reasoning
+    for _ in range(4 * MAX_CALL_CHARACTERS // 16):
+        sent += feed(parser, "and nothing else ").reasoning
+
+    assert len(sent) > 3 * MAX_CALL_CHARACTERS
+    assert feed(parser, f"{markers.end}Yes.").content == "Yes."
+
+
+@pytest.mark.parametrize("family", CALLING)
+@settings(max_examples=examples(5), deadline=None)
+@given(st.data())
+def test_limits_in_long_thoughts_do_not_depend_on_how_the_text_is_split(
+    family: str, data: st.DataObject
+) -> None:
+    """With many calls that begin, and a whole one behind them or none."""
+    turn_format = CALLING[family]
+    texts = [golden.text for name, golden in WHOLE if name == family]
+    begins = st.builds(lambda text, size: text[:size], st.sampled_from(texts), st.integers(40, 90))
+    unit = data.draw(begins) + data.draw(WORDS) + data.draw(mentions(family))
+    thought = unit * data.draw(st.integers(1, 1 + 2 * MAX_CALL_CHARACTERS // len(unit)))
+    thought += data.draw(WORDS) + data.draw(st.sampled_from(["", *texts]))
+    markers = turn_format.reasoning_markers
+    assert markers is not None
+    end = data.draw(st.sampled_from(["", f"{markers.end}Yes."]))
+    text = f"{markers.begin}so {thought}{end}"
+    turn = Golden("", turn_format, text, Parsed())
+    expected = turn.parse([text])
+
+    assert turn.parse(list(text)) == expected
+    assert turn.parse(splits(data, text)) == expected

@@ -1,12 +1,22 @@
 """Enforced calls in each tool-call format: the parser reads all calls that the grammar accepts."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from corral.inference.v1 import generation_pb2 as pb
 
-from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat, TurnFormat
-from inference_svc.rpc.output_constraints import enforced_tool_call_format
+from inference_svc.chat.control_tokens import PromptSpan
+from inference_svc.chat.conversation import ToolChoice, ToolMode, ToolSpec
+from inference_svc.chat.parsers.formats import (
+    FAMILIES,
+    ReasoningFormat,
+    ToolCallFormat,
+    TurnFormat,
+)
+from inference_svc.chat.templates import RenderedPrompt
+from inference_svc.rpc.output_constraints import chat_output_spec, enforced_tool_call_format
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar
 from inference_svc.structured_output.matcher import build_matcher
@@ -19,6 +29,8 @@ from inference_svc.structured_output.spec import (
     ToolCallSpec,
     ToolCallSyntax,
 )
+from tests.support.conversations import conversation, user
+from tests.support.golden_turns import GOLDEN
 from tests.support.turns import Golden, Parsed
 
 ARGUMENTS = '{"city": "Paris"}'
@@ -141,3 +153,44 @@ def test_the_model_chooses_the_numbers_of_calls() -> None:
     assert is_accepted(spec, call.replace(":0<", ":27<"), CONTROL_TOKENS)
     assert not is_accepted(spec, call.replace(":0<", ":x<"), CONTROL_TOKENS)
     assert not is_accepted(spec, call.replace(":0<", ":<"), CONTROL_TOKENS)
+
+
+THINKING = {
+    family: TurnFormat(turns[0].turn_format.reasoning, family, starts_in_reasoning=True)
+    for family, turns in ((ToolCallFormat(name), turns) for name, turns in GOLDEN.items())
+    if FAMILIES[family].interrupts
+}
+"""Formats in which a call or an answer may end a thought."""
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize("has_control", [False, True], ids=["plain markers", "control tokens"])
+@pytest.mark.parametrize("constraint", [pb.Constraint(), pb.Constraint(regex="a")], ids=str)
+@pytest.mark.parametrize("family", THINKING)
+def test_a_call_in_a_thought_does_not_escape_what_is_enforced(
+    family: ToolCallFormat, constraint: pb.Constraint, has_control: bool
+) -> None:
+    """Where the parser accepts one there, the grammar does not, in any syntax of the model."""
+    turn_format = THINKING[family]
+    if turn_format.reasoning_markers is None:
+        turn_format = turn_format._replace(reasoning=ReasoningFormat.THINK)
+    mode = ToolMode.AUTO if constraint.regex else ToolMode.REQUIRED
+    tool = ToolSpec("get_weather", parameters_json=json.dumps(CITY), strict=True)
+    asked = conversation(user("q"), tools=(tool,), choice=ToolChoice(mode))
+    prompt = RenderedPrompt((PromptSpan("x", trusted=True),), False, turn_format)
+    spec = chat_output_spec(constraint, asked, prompt)
+    assert spec is not None
+    texts = dict.fromkeys((*turn_format.family.markers, *turn_format.reasoning_ends))
+    control = {text: 300 + number for number, text in enumerate(texts if has_control else ())}
+
+    end = turn_format.reasoning_ends[0]
+    goldens = [each.text for each in GOLDEN[family.value] if "Paris" in each.text]
+    for begin in turn_format.calls_in_thoughts:
+        call = next((text[text.index(begin) :] for text in goldens if begin in text), "")
+        evil = call.replace("Paris", "EVIL")
+        for thought in (f"hm {evil} so", f"hm {begin} so"):
+            assert not is_accepted(spec, f"{thought}{end}{call}", control)
+    for begin in turn_format.interrupts:
+        assert not is_accepted(spec, f"hm {begin} so{end}a", control)
+    if constraint.regex:
+        assert is_accepted(spec, f"hm < so{end}a", control)
