@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 import httpx2
-import orjson
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -29,6 +28,7 @@ from mcp.types import (
     Tool,
 )
 from pydantic import TypeAdapter
+from pydantic_core import to_json
 
 from control_svc.agent.mcp import McpError
 from control_svc.config import McpServerSettings
@@ -228,9 +228,14 @@ def _tool_description(tool: Tool) -> McpToolDescription:
     return McpToolDescription(
         name=tool.name,
         description=tool.description or "",
-        input_schema_json=orjson.dumps(tool.input_schema).decode(),
+        input_schema_json=_json_text(tool.input_schema),
         annotations_json="" if hints is None else hints.model_dump_json(exclude_none=True),
     )
+
+
+def _json_text(value: object) -> str:
+    """JSON text, also of integers of more than 64 bits, which the package parses."""
+    return to_json(value, inf_nan_mode="null").decode()
 
 
 def _text(result: CallToolResult) -> str:
@@ -246,7 +251,7 @@ def _text(result: CallToolResult) -> str:
         else:
             pieces.append(f"[{block.type}]")
     if not pieces and result.structured_content is not None:
-        return orjson.dumps(result.structured_content).decode()
+        return _json_text(result.structured_content)
     return "\n".join(pieces)
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc.aio
+import orjson
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
@@ -134,21 +135,21 @@ class LineClient:
         """See `LineRunner`."""
         metadata = call_metadata(self._token, project, Priority.BATCH)
         call = _Call(project, metadata, self._timeout_s, len(line.request), [])
-        # Validated as an object.
-        fields = await off_loop(len(line.request) // _ITEM_BYTES, load_exact, line.request)
         try:
+            # Validated as an object.
+            fields = await off_loop(len(line.request) // _ITEM_BYTES, load_exact, line.request)
             check_depth(line.request)
             body = await self._endpoints[batch.endpoint](fields["body"], call)
             usage = _usage(body)
         except DomainError as error:
             if is_retryable(error):
                 raise
-            return _failure(batch, line, fields["custom_id"], error)
+            return _failure(batch, line, error)
         except Exception:  # a bug must fail only the line that hits it
             request_id = line_id(batch.id, line.number)
             _log.exception("request %s failed", request_id)
             internal = InternalError(request_id=request_id)
-            return _failure(batch, line, fields["custom_id"], internal)
+            return _failure(batch, line, internal)
         request_id = call.request_ids[-1] if call.request_ids else ""
         text = answered_line(batch, line.number, fields["custom_id"], request_id, body)
         return LineResult(line.number, LineState.COMPLETED, text, usage)
@@ -330,7 +331,8 @@ def _check_not_streamed(stream: bool | None) -> None:
         raise UnsupportedValue(field="stream", value="true")
 
 
-def _failure(batch: Batch, line: PendingLine, custom_id: str, error: DomainError) -> LineResult:
+def _failure(batch: Batch, line: PendingLine, error: DomainError) -> LineResult:
+    custom_id = orjson.loads(line.request)["custom_id"]
     cause = error.__cause__
     request_id = request_id_of(cause) if isinstance(cause, grpc.aio.AioRpcError) else ""
     text = refused_line(batch, line.number, custom_id, request_id, error)

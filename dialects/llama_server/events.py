@@ -9,6 +9,7 @@ from corral.inference.v1 import generation_pb2
 
 from dialects.llama_server.completion import ContinuationBody
 from dialects.llama_server.errors import error_body
+from dialects.shared.json_body import answer_value, json_text
 from dialects.shared.timings import timings_object
 from dialects.shared.token_logprobs import chat_logprobs
 from svc_kit.errors import DomainError
@@ -35,9 +36,10 @@ class Continuations:
     """The answers to the prompts of a body, as events or as objects."""
 
     def __init__(self, body: ContinuationBody, prompts: Sequence[str | list[int]]) -> None:
-        self._settings = body.model_dump(
+        settings = body.model_dump(
             exclude_none=True, exclude={"prompt", "input_prefix", "input_suffix", "input_extra"}
         )
+        self._settings = answer_value(json_text(settings))
         self._model = body.model or ""
         self._answers = [_Continuation(prompt) for prompt in prompts]
 

@@ -5,12 +5,14 @@ have their own, the `max_length` of its model, or MAX_ITEMS (`parameters.py`).
 """
 
 import json
-from decimal import Decimal
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
 
 from svc_kit.errors import InvalidJson, TooLong
+from svc_kit.json_numbers import exact_number
 
 INVALID_INPUT: Final = "INVALID_JSON"
 """The key of a tool's input whose JSON cannot be parsed; its value is the text. Anthropic's
@@ -34,6 +36,7 @@ _SMALL_BYTES: Final = 64 * 1024
 _SMALL_CONTAINERS: Final = 500
 _DIGITS: Final = bytes.maketrans(b"0123456789.", b"0" * 11)
 _LONG: Final = b"0" * 16  # a double has 15 digits for certain, and a point takes one more place
+_LONG_NUMBERS: Final = re.compile(r"[-+.0-9eE]{16,}")
 _MAX_INTEGER: Final = 2**63
 
 
@@ -80,8 +83,7 @@ class StructureCount:
         text = self._escape + text
         num_backslashes = len(text) - len(text.rstrip(b"\\"))
         self._escape = b"\\" * (num_backslashes % 2)  # it belongs to the next character
-        text = text[: len(text) - len(self._escape)]
-        parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        parts = _split_strings(text[: len(text) - len(self._escape)])
         outside = b"".join(parts[self._in_string :: 2])
         self._in_string ^= (len(parts) - 1) % 2
         brackets = outside.translate(_AS_BRACKETS, _OTHER_BYTES)
@@ -116,8 +118,11 @@ class LongNumber(float):
 
 
 def _exact_float(text: str) -> float:
-    value = float(text)
-    return value if Decimal(repr(value)) == Decimal(text) else LongNumber(text)
+    try:
+        value = exact_number(text)
+    except ValueError:
+        return LongNumber(text)
+    return value if isinstance(value, float) else LongNumber(text)
 
 
 def _exact_integer(text: str) -> float:
@@ -125,27 +130,53 @@ def _exact_integer(text: str) -> float:
     return value if -_MAX_INTEGER <= value < 2 * _MAX_INTEGER else LongNumber(text)
 
 
-def _has_long_number(raw: bytes) -> bool:
-    return _LONG in raw.translate(_DIGITS)
+_HOOKS: Final[Mapping[type, Callable[[str], float]]] = {int: _exact_integer, float: _exact_float}
+
+
+def _split_strings(text: bytes) -> list[bytes]:
+    """The parts of JSON text outside and inside of strings in turn, without escaped quotes."""
+    return text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+
+
+def _long_kinds(raw: bytes) -> set[type]:
+    """Which of `int` and `float` have numbers in valid text that 64 bits or a float do not hold. It
+    is fast, and numbers of the other kind can be read without a hook."""
+    if _LONG not in raw.translate(_DIGITS):
+        return set()
+    outside = b" ".join(_split_strings(raw)[::2])
+    if _LONG not in outside.translate(_DIGITS):
+        return set()
+    kinds: set[type] = set()
+    for text in _LONG_NUMBERS.findall(outside.decode()):
+        kind = int if text.lstrip("-").isdigit() else float
+        if kind not in kinds and isinstance(_HOOKS[kind](text), LongNumber):
+            kinds.add(kind)
+    return kinds
 
 
 def load_exact(raw: bytes) -> Any:
     """Parse JSON text. Numbers with more digits than a float has are `LongNumber`, unless the text
     is nested far deeper than MAX_DEPTH. Raises `orjson.JSONDecodeError`."""
-    value = orjson.loads(raw)
-    if not _has_long_number(raw):
-        return value
-    try:
-        return json.loads(raw, parse_float=_exact_float, parse_int=_exact_integer)
-    except RecursionError:
-        return value
+    return _load(raw)[0]
 
 
 def answer_value(text: str) -> Any:
-    """The value of JSON text in an answer: the text itself if parsing it would change a number.
-    Raises `orjson.JSONDecodeError`."""
-    value = orjson.loads(text)
-    return orjson.Fragment(text) if _has_long_number(text.encode()) else value
+    """The value of JSON text in an answer: if parsing it would change a number, it is text on one
+    line. Raises `orjson.JSONDecodeError`."""
+    value, has_long_number = _load(text.encode())
+    return orjson.Fragment(json_bytes(value)) if has_long_number else value
+
+
+def _load(raw: bytes) -> tuple[Any, bool]:
+    """The value, and whether it has a `LongNumber`."""
+    value = orjson.loads(raw)
+    hooks = {kind: _HOOKS[kind] for kind in _long_kinds(raw)}
+    if not hooks:
+        return value, False
+    try:
+        return json.loads(raw, parse_int=hooks.get(int), parse_float=hooks.get(float)), True
+    except RecursionError:
+        return value, False
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

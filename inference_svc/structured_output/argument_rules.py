@@ -66,7 +66,8 @@ class ArgumentRules:
         self._marker = Markers(control).write
         self._rules = RuleSet()
         self._num_documents = 0
-        self._values: dict[tuple[str, int, str, bool, int, int], str] = {}
+        self._values: dict[tuple[str, int, str, bool, int, int], tuple[str, list[str]]] = {}
+        """Rules of values, and what was reported of them."""
 
     @property
     def lines(self) -> Iterable[str]:
@@ -224,12 +225,14 @@ class ArgumentRules:
         document = self._num_documents if "$ref" in text else 0
         known = (text, document, end, self._strict, at.depth, at.scope)
         if known in self._values:
-            return self._values[known]
+            rule, reported = self._values[known]
+            for subject in reported:
+                self._report(subject)
+            return rule
         num_reported = len(self._reported)
         value = self._value(self._options(schema, at.root), end, at)
         rule = self._rules.rule(f"{self._marker(opening)} {value}") if opening else value
-        if len(self._reported) == num_reported:
-            self._values[known] = rule
+        self._values[known] = rule, list(dict.fromkeys(self._reported[num_reported:]))
         return rule
 
     def _options(self, schema: Any, root: dict[str, Any]) -> list[Alternative]:

@@ -192,9 +192,8 @@ def form_schema(form: OutputFormat) -> PlainSchema | None:
 
 @lru_cache(maxsize=8)
 def _form_schema(text: str, field: str) -> PlainSchema:
-    schema = parse_schema(text, field)
     with _named_errors(field, {}):
-        return plain_schema(schema, text)
+        return plain_schema(parse_schema(text, field), text)
 
 
 def _json_grammars(rules: ArgumentRules) -> list[Grammar]:

@@ -19,6 +19,7 @@ _MAX_LEXER_STATES = 20_000
 # llguidance's error if no token is allowed, and the suffix of a shortened message.
 _NOTHING_ALLOWED = "NoExtensionBias"
 _NOT_VERBOSE = "<non-verbose/>"
+_ONE_OF = "oneOf constraints are not supported"  # an option follows that callers do not have
 FEW = 4096
 """Maximum length of the list of allowed tokens; for more it is faster to mask the whole row."""
 _MAX_TEMPLATES = 16
@@ -47,10 +48,12 @@ def check_usable(matcher: LLMatcher) -> None:
 
 
 def matcher_error(matcher: LLMatcher) -> str:
-    """The error of a failed matcher, without internal markers of llguidance."""
+    """The error of a failed matcher, without internal markers and options of llguidance."""
     error: str = matcher.get_error()
     if error.startswith(_NOTHING_ALLOWED):
         return "nothing can satisfy it"
+    if error.startswith(_ONE_OF):
+        return "'oneOf' cannot be enforced where several of its schemas may match"
     return error.removesuffix(_NOT_VERBOSE).rstrip()
 
 

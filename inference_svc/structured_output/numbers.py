@@ -11,6 +11,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from svc_kit.json_numbers import exact_number
+
 Number = int | float | Decimal
 ANY_NUMBER = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 WHOLE_NUMBER = "-?(0|[1-9][0-9]*)"
@@ -33,11 +35,12 @@ def parse_json(text: str) -> Any:
 
 
 def _exact_float(text: str) -> float | Decimal:
-    number = Decimal(text)
+    number = exact_number(text)
+    if isinstance(number, float):
+        return number
     if len(number.as_tuple().digits) + abs(number.adjusted()) > _MAX_WRITTEN_DIGITS:
         raise ValueError(f"a number has more than {_MAX_WRITTEN_DIGITS} digits")
-    as_float = float(number)
-    return as_float if Decimal(repr(as_float)) == number else number
+    return number
 
 
 def _refuse_constant(name: str) -> None:

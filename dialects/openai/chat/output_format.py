@@ -1,15 +1,14 @@
 """Output formats (response_format and its extensions), converted to a Constraint."""
 
-import json
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
+import orjson
 from corral.inference.v1 import generation_pb2
 from pydantic import Field, Tag
 
 from dialects.shared.fields import BY_KIND, Gbnf, WireModel
-from dialects.shared.json_body import json_text
+from dialects.shared.json_body import json_bytes, json_text, load_exact
 from dialects.shared.parameters import Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField
 
@@ -106,10 +105,8 @@ def _same(one: generation_pb2.Constraint, other: generation_pb2.Constraint) -> b
     if not (one.json_schema and other.json_schema):
         return False
     try:
-        first, second = (
-            repr(json.loads(each.json_schema, parse_float=Decimal)) for each in (one, other)
-        )
-    except (ValueError, RecursionError):
+        first, second = (json_bytes(load_exact(each.json_schema.encode())) for each in (one, other))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return False
     return first == second
 

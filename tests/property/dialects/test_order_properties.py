@@ -23,7 +23,7 @@ from dialects.ollama.events import ChatAnswer
 from dialects.openai.chat.chunks import ChatChunks
 from dialects.openai.chat.objects import ChatCompletion
 from dialects.openai.responses.events import event_object
-from dialects.shared.json_body import tool_input
+from dialects.shared.json_body import json_text, load_exact, tool_input
 from inference_svc.rpc.span_content import OutputMessages
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
@@ -129,11 +129,12 @@ def of_ollama_lines(sent: Sequence[ChatResponse]) -> list[Piece]:
     answer = ChatAnswer("m")
     pieces: list[Piece] = []
     for line in (line for each in sent for line in answer.frames(each)):
-        message = orjson.loads(line)["message"]
+        assert line.count(b"\n") == 1
+        message = load_exact(line)["message"]
         pieces += [("reasoning", message["thinking"])] if message.get("thinking") else []
         pieces += [("text", message["content"])] if message["content"] else []
         for call in message.get("tool_calls", ()):
-            arguments = orjson.dumps(call["function"]["arguments"]).decode()
+            arguments = json_text(call["function"]["arguments"])
             pieces.append(("call", call["function"]["name"], arguments))
     return joined(pieces)
 
@@ -244,10 +245,13 @@ def without_order(pieces: Sequence[Piece]) -> Parsed:
 
 
 def with_inputs(pieces: Iterable[Piece]) -> list[Piece]:
-    """The pieces with arguments as objects, as in dialects that have no text of them."""
-    return [
-        (*piece[:2], str(tool_input(piece[2]))) if piece[0] == "call" else piece for piece in pieces
-    ]
+    """The pieces with arguments as objects, as in dialects that have no text of them. Numbers are
+    floats, as in spans."""
+    return [(*piece[:2], _as_input(piece[2])) if piece[0] == "call" else piece for piece in pieces]
+
+
+def _as_input(arguments: str) -> str:
+    return orjson.dumps(orjson.loads(orjson.dumps(tool_input(arguments)))).decode()
 
 
 def is_in_order(pieces: Sequence[Piece], text: str) -> bool:
@@ -319,3 +323,18 @@ def test_a_batch_with_text_between_two_calls_is_not_torn() -> None:
     assert of_stream(sent) == expected
     for read in ORDERED.values():
         assert with_inputs(read(sent)) == with_inputs(expected)
+
+
+def test_line_breaks_and_long_numbers_of_arguments_stay_in_one_line() -> None:
+    """Of Ollama; every dialect has all digits."""
+    arguments = '{\n "id": 18446744073709551616,\r\n "part": 0.12345678901234567890\n}'
+    text = f'<tool_call>\n{{"name": "get_weather", "arguments": {arguments}}}\n</tool_call>'
+    turn = Golden("", GOLDEN["hermes"][0].turn_format, text, Parsed())
+    sent = responses(turn, [[text.encode()]], None)
+
+    for name in ORDERED.keys() - {"span"}:
+        ((_, _, written),) = ORDERED[name](sent)
+        assert "18446744073709551616" in written, name
+        assert "0.12345678901234567890" in written, name
+    lines = [line for each in sent for line in ChatAnswer("m").frames(each)]
+    assert all(line.count(b"\n") == 1 for line in lines)

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_svc.structured_output.compile_job import compile_grammar
-from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
+from inference_svc.structured_output.spec import (
+    CallableTool,
+    OutputFormat,
+    OutputFormatKind,
+    OutputSpec,
+    ToolCallSpec,
+    ToolCallSyntax,
+)
 from tests.support.examples import examples, timeout
 from tests.support.grammar_walk import END, JSON_ENDINGS, SIZE, Walk, accepts
+from tests.support.json_numbers import HARD_NUMBERS, number_texts
 
 _NUMBERS = (
     "0", "-1", "0.5", "0.1", "7", "100", "9007199254740993", "-9223372036854775808", "12.25",
@@ -145,8 +153,25 @@ def _near(draw: st.DataObject, schema: dict[str, Any]) -> Any:
 
 def compile_format(schema: Any) -> dict[str, Any]:
     """Compile a schema as an output format."""
-    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, write(schema), "constraint.json_schema")
-    asked = json.loads(json.dumps(asdict(OutputSpec(form, None, None))))  # as in the sandbox
+    return compile_text(write(schema))
+
+
+def compile_text(schema: str) -> dict[str, Any]:
+    """Compile the text of a schema as an output format."""
+    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, schema, "constraint.json_schema")
+    return compile_spec(OutputSpec(form, None, None))
+
+
+def compile_tool(schema: str, *, strict: bool) -> dict[str, Any]:
+    """Compile the text of a schema as the arguments of a tool."""
+    tool = CallableTool("f", schema, strict, "tools[0]")
+    calls = ToolCallSpec((ToolCallSyntax("[", "|", "]"),), (tool,), True, False)
+    return compile_spec(OutputSpec(None, calls, None))
+
+
+def compile_spec(spec: OutputSpec) -> dict[str, Any]:
+    """Compile a spec as the sandbox does."""
+    asked = json.loads(json.dumps(asdict(spec)))
     vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
     return compile_grammar({"asked": asked, "vocabulary": vocabulary})
 
@@ -214,11 +239,32 @@ def test_a_grammar_allows_what_is_valid_with_every_digit(
 )
 def test_named_numbers_and_keywords_are_enforced(schema: str, valid: str, invalid: str) -> None:
     """Those of clients and of zod, which were rounded or refused."""
-    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, schema, "constraint.json_schema")
-    asked = json.loads(json.dumps(asdict(OutputSpec(form, None, None))))
-    vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
-    compiled = compile_grammar({"asked": asked, "vocabulary": vocabulary})
+    compiled = compile_text(schema)
 
     assert compiled["ignored"] == []
     assert accepts(compiled["grammar"], valid)
     assert not accepts(compiled["grammar"], invalid)
+
+
+_PLACES = (
+    '{"const": %s}', '{"enum": [[%s]]}', '{"type": "number", "minimum": %s}',
+    '{"type": "integer", "exclusiveMaximum": %s}', '{"type": "number", "multipleOf": %s}',
+    '{"type": "string", "minLength": %s}', '{"type": "array", "maxItems": %s}',
+    '{"type": "null", "default": %s}', '{"type": %s}', '{"properties": {"a": %s}}', "%s",
+)  # fmt: skip
+
+
+@timeout(60)
+@settings(max_examples=examples(60), deadline=None)
+@given(place=st.sampled_from(_PLACES), number=number_texts() | st.sampled_from(HARD_NUMBERS))
+def test_any_number_compiles_or_is_refused_with_its_field(place: str, number: str) -> None:
+    """Also one whose exponent no decimal holds; of an output format and of tools."""
+    schema = place % number
+    compiled = compile_text(schema)
+    assert "grammar" in compiled or compiled["field"] == "constraint.json_schema"
+
+    arguments = f'{{"properties": {{"a": {schema}}}}}'
+    strict = compile_tool(arguments, strict=True)
+    assert "grammar" in strict or strict["field"] == "tools[0]"
+    loose = compile_tool(arguments, strict=False)
+    assert "grammar" in loose or loose["field"] == "tools[0]"

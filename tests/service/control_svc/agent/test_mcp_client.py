@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -147,7 +148,6 @@ def page(num_tools: int, description: str, cursor: str | None = None) -> dict[st
             lambda params: page(40, "", params.get("cursor", "") + "m"),
             f"more than {MAX_TOOLS} tools",
         ),
-        (lambda _: {"tools": [{"name": "t", "inputSchema": HUGE}]}, "could not be used"),
     ],
 )
 async def test_an_excessive_list_of_tools_is_refused(
@@ -158,6 +158,22 @@ async def test_an_excessive_list_of_tools_is_refused(
     async with serve_http(answer_methods(answers, [])) as url:
         with pytest.raises(McpError, match=problem):
             await servers(url).tools(LABEL)
+
+
+async def test_integers_of_more_than_64_bits_are_kept() -> None:
+    """In the schema of a tool, and in a result that is not text."""
+    answers: Answers = {
+        "tools/list": lambda _: {"tools": [{"name": "t", "inputSchema": HUGE}]},
+        "tools/call": lambda _: {"content": [], "structuredContent": HUGE},
+        "DELETE": lambda _: None,
+    }
+    async with serve_http(answer_methods(answers, [])) as url:
+        (tool,) = await servers(url).tools(LABEL)
+        result = await servers(url).call(LABEL, "t", {})
+
+    schema = {"type": "object", "maximum": 10**30}
+    assert json.loads(tool.input_schema_json) == schema
+    assert json.loads(result) == schema
 
 
 async def test_a_call_does_not_list_tools() -> None:

@@ -14,6 +14,7 @@ from control_svc.batches.model import BatchEndpoint, LineState, NewBatch
 from svc_kit.errors import FileNotFound
 from svc_kit.rpc.client import open_channel
 from tests.support.batches import RESPONSES, batch_line
+from tests.support.json_numbers import HARD_NUMBERS
 from tests.support.stored_files import MemoryFiles
 
 BATCH = NewBatch(input_file_id="f", endpoint=BatchEndpoint.RESPONSES).make(
@@ -59,3 +60,18 @@ async def test_errors_of_a_line_are_its_result(
 
     assert (result.state, response["status_code"]) == (state, status)
     assert response["body"].get("error", {}).get("code") == code
+
+
+@pytest.mark.parametrize("number", HARD_NUMBERS, ids=lambda number: number[:24])
+async def test_no_number_of_a_line_fails_its_batch(channel: grpc.aio.Channel, number: str) -> None:
+    """The line has a result, whatever number is in its request."""
+    client = LineClient(
+        channel, None, fingerprint="f", timeout_s=5, responses=run_response, files=MemoryFiles()
+    )
+    request = json.dumps(batch_line("a", RESPONSES, input="ok", temperature="NUMBER")).encode()
+    line = PendingLine(1, b"", request.replace(b'"NUMBER"', number.encode()))
+    if abs(float(number)) > 1e308:
+        return  # such a line is refused when the batch is created
+    result = await client.run("p", BATCH, line)
+
+    assert result.state is LineState.COMPLETED

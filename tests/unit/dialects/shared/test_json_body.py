@@ -1,6 +1,7 @@
 """JSON text whose numbers a float does not hold."""
 
 import json
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -15,10 +16,12 @@ from dialects.shared.json_body import (
     LongNumber,
     answer_value,
     json_text,
+    load_exact,
     parse_object,
     tool_input,
 )
 from svc_kit.errors import InvalidJson
+from tests.support.json_numbers import HARD_NUMBERS, number_texts
 
 NUMBERS = (
     "18446744073709551616", "-9223372036854775809", "1234.5678901234567", "1e-7",
@@ -48,9 +51,24 @@ def test_bodies_keep_all_digits(numbers: list[str]) -> None:
 @given(number=_numbers)
 def test_answers_keep_all_digits(convert: Callable[[str], Any], number: str) -> None:
     """Of schemas and of the arguments that a model wrote."""
-    text = f'{{"id": {number}}}'
+    text = f'{{\n "id": {number}\r\n}}'
 
-    assert exact(orjson.dumps({"x": convert(text)}).decode())["x"] == exact(text)
+    written = orjson.dumps({"x": convert(text)}).decode()
+    assert exact(written)["x"] == exact(text)
+    assert written == "".join(written.splitlines())
+
+
+@given(number=number_texts() | st.sampled_from(HARD_NUMBERS))
+def test_any_number_is_kept_or_refused(number: str) -> None:
+    """Also one whose exponent no decimal holds, and one that is an infinity as a float."""
+    try:
+        body = parse_object(f'{{"a": [{number}], "b": 18446744073709551616}}'.encode())
+    except InvalidJson:
+        assert abs(float(number)) > 1e308
+        return
+    (value,) = json.loads(json_text(body))["a"]
+
+    assert float(value) == float(number)
 
 
 def test_other_numbers_are_ordinary() -> None:
@@ -66,3 +84,37 @@ def test_deep_text_with_long_numbers_is_refused() -> None:
     depth = 50 * MAX_DEPTH
     with pytest.raises(InvalidJson):
         parse_object(b'{"a": 18446744073709551616, "b": ' + b"[" * depth + b"]" * depth + b"}")
+
+
+def calls_of(function: Callable[[bytes], Any], raw: bytes) -> int:
+    """The calls of Python functions while it parses a text."""
+    num_calls = 0
+
+    def count(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal num_calls
+        num_calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function(raw)
+    finally:
+        sys.setprofile(before)
+    return num_calls
+
+
+@pytest.mark.parametrize(
+    ("first", "limit"),
+    [
+        ('"call_1234567890123456"', 10),
+        ("1234567890123456789", 10),
+        ("0.30000000000000004", 10),
+        ("18446744073709551616", 1_050),
+        ("0.12345678901234567890", 2_050),
+    ],
+)
+def test_short_numbers_cost_little_beside_long_ones(first: str, limit: int) -> None:
+    """Digits of a string, and numbers that nothing would change, do not slow down the others."""
+    raw = f"[{first}, {', '.join(['1.5', '2'] * 1_000)}]".encode()
+
+    assert calls_of(load_exact, raw) <= limit

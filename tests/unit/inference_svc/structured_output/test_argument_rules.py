@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from inference_svc.structured_output.argument_rules import ArgumentRules
 from inference_svc.structured_output.compile_job import byte_tokenizer, compile_grammar
 from inference_svc.structured_output.matcher import build_matcher
+from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.spec import (
     ArgumentSyntax,
     CallableTool,
@@ -17,7 +19,8 @@ from inference_svc.structured_output.spec import (
 )
 
 JSON = ToolCallSyntax("[", "|", "]")
-TAGS = ToolCallSyntax("[", "|", "]", arguments=ArgumentSyntax("<", ">", ";"))
+TAGGED = ArgumentSyntax("<", ">", ";")
+TAGS = ToolCallSyntax("[", "|", "]", arguments=TAGGED)
 ASSIGNED = ArgumentSyntax("", "=", between=",", quotes=None, brackets=True)
 PYTHON = ToolCallSyntax("[", "|", "]", arguments=ASSIGNED)
 OTHER = CallableTool("g", '{"properties": {"n": {"type": "integer"}}}', True, "tools[1]")
@@ -112,3 +115,26 @@ def test_references_do_not_multiply() -> None:
 
     assert matches(compiled, '[f|a={"b": {"c": {}}}]')
     assert not matches(compiled, '[f|a={"b": {"c": 1}}]')
+
+
+def test_what_is_not_enforced_does_not_multiply_references() -> None:
+    """A schema of which something is reported costs as much as one without."""
+    members: dict[str, Any] = {key: {"$ref": "#"} for key in "abcd"}
+    schema = {"type": "object", "properties": {**members, "n": {"not": {"type": "null"}}}}
+    rules, reported = ArgumentRules({}), list[str]()
+    rules.arguments(PlainSchema(schema), ASSIGNED, reported.append, strict=False)
+
+    assert set(reported) == {"'not'"}
+    assert len(reported) < 100
+    assert len(list(rules.lines)) < 100
+
+
+def test_every_tool_is_named_whose_shared_rule_is_not_enforced() -> None:
+    """A rule that two tools share, and two members of one of them, is reported of both tools."""
+    schema = {"properties": {"a": {"not": {}}, "b": {"not": {}}}, "required": ["a"]}
+    rules = ArgumentRules({})
+    reports = [list[str](), list[str]()]
+    for reported in reports:
+        rules.arguments(PlainSchema(schema), TAGGED, reported.append, strict=False)
+
+    assert [set(reported) for reported in reports] == [{"'not'"}, {"'not'"}]
