@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from dialects.shared.json_body import INVALID_INPUT
 from tools.response_schemas.examples import TEXT
 
 Schema = dict[str, Any]
@@ -24,7 +25,7 @@ def infer_schema(values: Sequence[Any]) -> Schema:
             _infer_texts([value for value in values if isinstance(value, str)]),
             *_infer_scalars(values),
             _infer_array([value for value in values if isinstance(value, list)]),
-            *_infer_objects([value for value in values if isinstance(value, dict)]),
+            *_infer_objects([_without_input(value) for value in values if isinstance(value, dict)]),
         )
         if schema is not None
     ]
@@ -35,6 +36,11 @@ def infer_schema(values: Sequence[Any]) -> Schema:
     if len(kinds) == 2 and nullable and kinds[0].keys() == {"type"}:
         return {"type": [kinds[0]["type"], "null"]}
     return {"anyOf": kinds} if kinds else {}
+
+
+def _without_input(value: dict[str, Any]) -> dict[str, Any]:
+    """An input of a tool has any members; the examples of damaged ones have one."""
+    return {} if value.keys() == {INVALID_INPUT} else value
 
 
 def reference(name: str) -> Schema:
