@@ -33,7 +33,7 @@ BAD_FIELDS: list[tuple[str, Any, str, str]] = [
     (CHAT, BODY | {"messages": [USER | {"content": 5}]}, "invalid_type", "messages[0].content"),
     (CHAT, BODY | {"temperature": 101}, "integer_above_max_value", "temperature"),
     (CHAT, BODY | {"stop": ["x"] * 17}, "array_above_max_length", "stop"),
-    (CHAT, BODY | {"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
+    (CHAT, BODY | {"functions": [{}]}, "missing_required_parameter", "functions[0].name"),
     (CHAT, BODY | {"nonsense": 1, "stream": True}, "unknown_parameter", "nonsense"),
     (TEXT, {"model": "fake"}, "missing_required_parameter", "prompt"),
     (TEXT, {"model": "fake", "prompt": [1, "a"]}, "invalid_type", "prompt[1]"),
