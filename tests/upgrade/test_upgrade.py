@@ -212,7 +212,7 @@ CREATED = re.compile(r'(^data: .*"type": ?"response\.created".*?"status": ?)"in_
 
 
 def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
-    """Byte by byte, for runs and responses in every state, but for the status in `response.created`."""
+    """Byte by byte, for runs and responses in every state, but for `CREATED`."""
     # Other tests delete or retry these.
     others = {upgraded.known["responses"]["archived"], *retried_ids(upgraded.known)}
     digests = {
