@@ -98,7 +98,8 @@ class _MessageBuilder:
         self._items = [
             item
             for item in items
-            if item.status is not ItemStatus.IN_PROGRESS or _is_call(item)  # it may be answered
+            if item.status is not ItemStatus.IN_PROGRESS
+            or isinstance(item.content, FunctionCall | CustomToolCall)  # it may be answered
         ]
         self._answered_ids = _answered_calls(self._items)
         self._approval_requests = {
@@ -190,10 +191,6 @@ class _MessageBuilder:
             message = self._messages[at]
             self._messages[at] = replace(message, reasoning=message.reasoning + group.reasoning)
             self._group = _Group()
-
-
-def _is_call(item: Item) -> bool:
-    return isinstance(item.content, FunctionCall | CustomToolCall)
 
 
 def _answered_calls(items: Sequence[Item]) -> set[str]:
