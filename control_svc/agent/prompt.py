@@ -135,7 +135,7 @@ class _MessageBuilder:
                     self._group.calls.append(_turn_call(call))
             case FunctionCallOutput() | CustomToolCallOutput() as output:
                 if item.id in self._answered_ids:
-                    self._keep_reasoning()
+                    self._move_reasoning()
                     parts = _output_parts(output.output, f"{name}.output")
                     self._append(TurnMessage(TurnRole.TOOL, parts, call_id=output.call_id))
             case _:
@@ -184,7 +184,7 @@ class _MessageBuilder:
         self._messages += self._group.messages()
         self._group = _Group()
 
-    def _keep_reasoning(self) -> None:
+    def _move_reasoning(self) -> None:
         """Add thoughts between calls and their outputs to the message of the calls."""
         group, at = self._group, self._last_calls
         if group.reasoning and at >= 0 and not (group.parts or group.calls):
