@@ -13,8 +13,8 @@ from svc_kit.errors import InvalidField
 
 @dataclass(slots=True)
 class _Turn:
-    """The messages that become one, and the results of its calls. An assistant's turn goes on while
-    a call of it has no result and nobody else has written."""
+    """The messages that become one, and the results of its calls. Further messages of the assistant
+    are joined to its turn until all calls have results or another role writes."""
 
     parts: list[Message]
     results: list[tuple[int, Message]] = field(default_factory=list)

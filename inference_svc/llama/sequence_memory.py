@@ -19,7 +19,7 @@ from inference_svc.llama.state_convert import (
 
 _CHUNKED = frozenset({"llama4"})
 """Architectures whose windows are chunks: a position depends on those since the last multiple of
-the size. llama.cpp tells the size of a window, but not its type."""
+the size. llama.cpp's API has the size of a window, but not its type."""
 
 
 class SequenceMemory:

@@ -232,8 +232,9 @@ def _at_most(number: Decimal, is_open: bool) -> str:
 
 
 def _differ(digits: str, limit: str, more: str) -> Iterable[str]:
-    """The digits that are larger (limit 9) or smaller (0) at one place. `more` says how many digits
-    follow; "{n}": as many as in `digits`, which begin with no zero."""
+    """Yield patterns of digits that are equal to `digits` up to a place, and larger there (`limit`
+    "9") or smaller ("0"). `more` is the quantifier of the digits behind that place, in which "n"
+    stands for their number in `digits`; with "{n}" there is no leading zero."""
     for place, digit in enumerate(digits):
         if digit != limit:
             least, most = (int(digit) + 1, 9) if limit == "9" else (0, int(digit) - 1)

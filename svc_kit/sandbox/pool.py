@@ -184,7 +184,7 @@ class SandboxPool:
     def _may_run(self, owner: _Owner) -> bool:
         num_children, busy = len(self._idle) + len(self._busy), self._busy.values()
         of_project = sum(other.project == owner.project for other in busy)
-        if of_project >= max(1, num_children - 1):
+        if of_project >= max(1, self._settings.max_children - 1):
             return False
         if owner.key in self._trusted:
             return True

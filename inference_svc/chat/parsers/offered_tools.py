@@ -27,8 +27,8 @@ class OfferedTools:
         return any(name.startswith(beginning) for name in self._schemas)
 
     def takes_text(self, name: str, key: str, *, is_text: bool = False) -> bool:
-        """Whether an argument is always a string; or, if the model says that it is one (`is_text`),
-        whether it may be."""
+        """Whether an argument is read as text, not as JSON: the schema allows strings only, or the
+        model marks it as a string (`is_text`) and the schema allows one."""
         kinds = self._kinds(name, (key,))
         return kinds == {"string"} or (is_text and (not kinds or "string" in kinds))
 

@@ -3,6 +3,7 @@ dialect; and templates get it in their order, with nothing lost.
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -45,32 +46,32 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HELLO: Json = {"role": "user", "content": "hello"}
 
 
-class Client:
+class Client(ABC):
     """Builds the body of the next request as clients do, from answers and results."""
 
     def user(self, role: str, text: str) -> Json:
         """A message of the user, of the assistant, or instructions."""
         return {"role": role, "content": text}
 
+    @abstractmethod
     def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
         """The entries of an answer."""
-        raise NotImplementedError
 
     def written(self, call_id: str) -> str:
         """The id that the model wrote for what the client received."""
         return call_id
 
+    @abstractmethod
     def calls(self, entry: Json) -> list[str]:
         """The ids of the calls of an entry."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(self, call_id: str, text: str) -> Json:
         """The result of a call."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, entries: Sequence[Json]) -> ConversationProto:
         """The conversation that the inference service gets. Raises DomainErrors."""
-        raise NotImplementedError
 
 
 class Chat(Client):
