@@ -12,7 +12,7 @@ import pytest
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.plain_http import plain_client
 from tests.support.rpc import Rpc, connect
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, RESTART_RETRIES, Corral, corral_up
 
 ODD_NAME = "acme:demo-1.0"
 """A second name of the demo model, with characters that are special in URLs."""
@@ -72,7 +72,9 @@ async def aclient(server: Corral) -> AsyncIterator[openai.AsyncOpenAI]:
 @pytest.fixture
 def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with enough retries for a server whose processes are killed."""
-    with openai.OpenAI(base_url=server.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(
+        base_url=server.api, api_key="unused", max_retries=RESTART_RETRIES
+    ) as connected:
         yield connected
 
 

@@ -27,7 +27,7 @@ from tests.support.sdk_batches import (
     start_batch,
     wait_for_batch,
 )
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.services import MODEL, RESTART_RETRIES, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +47,9 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 @pytest.fixture
 def retrying_client(killed: Corral) -> Iterator[openai.OpenAI]:
     """The SDK with retries, for the server whose processes are killed."""
-    with openai.OpenAI(base_url=killed.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(
+        base_url=killed.api, api_key="unused", max_retries=RESTART_RETRIES
+    ) as connected:
         yield connected
 
 

@@ -19,7 +19,7 @@ from tests.support.plain_http import plain_client
 from tests.support.processes import Ends, Program
 from tests.support.rpc import PARIS, Rpc, connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.sdk import capital_of_france, start_story
-from tests.support.services import MODEL, corral_up, expect_restart, run_inference
+from tests.support.services import MODEL, RESTART_RETRIES, corral_up, expect_restart, run_inference
 
 pytestmark = pytest.mark.e2e
 
@@ -75,7 +75,7 @@ async def test_a_killed_engine_ends_http_streams_with_an_error_event(
     with pytest.raises(openai.APIError) as torn:
         async for _ in stream:
             pass
-    answer = await capital_of_france(sdk.with_options(max_retries=3))
+    answer = await capital_of_france(sdk.with_options(max_retries=RESTART_RETRIES))
 
     assert torn.value.code == "engine_restarting"
     assert answer == PARIS
@@ -98,7 +98,7 @@ async def test_requests_are_refused_with_a_retry_delay_while_the_engine_restarts
             probes = [(await plain.get(path)).status_code for path in ("/health", "/ready")]
     finally:
         hidden.rename(killable.model)
-    answer = await capital_of_france(sdk.with_options(max_retries=5))
+    answer = await capital_of_france(sdk.with_options(max_retries=RESTART_RETRIES))
 
     assert (over_grpc.code, over_grpc.reason) == (
         grpc.StatusCode.UNAVAILABLE,

@@ -17,7 +17,7 @@ from tests.support.documents import docx, pdf
 from tests.support.minilm import load_minilm, minilm_path
 from tests.support.moving import corral, read_id_map
 from tests.support.sdk_batches import CONTROL, ENGINE, kill_process
-from tests.support.services import Corral, corral_up
+from tests.support.services import RESTART_RETRIES, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,9 @@ def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 @pytest.fixture(scope="module")
 def client(searching: Corral) -> Iterator[openai.OpenAI]:
     """The official client with retries."""
-    with openai.OpenAI(base_url=searching.api, api_key="unused", max_retries=8) as connected:
+    with openai.OpenAI(
+        base_url=searching.api, api_key="unused", max_retries=RESTART_RETRIES
+    ) as connected:
         yield connected
 
 
@@ -315,10 +317,9 @@ def test_ingestion_survives_kills(searching: Corral, client: openai.OpenAI) -> N
     file = client.files.create(file=("book.txt", text.encode()), purpose="assistants")
     client.vector_stores.files.create(store.id, file_id=file.id)
     polled: list[Any] = []
-    patient = client.with_options(max_retries=20)  # the start of control takes seconds
     waiting = threading.Thread(
         target=lambda: polled.append(
-            patient.vector_stores.files.poll(file.id, vector_store_id=store.id)
+            client.vector_stores.files.poll(file.id, vector_store_id=store.id)
         )
     )
     waiting.start()

@@ -28,6 +28,9 @@ TINY: Settings = {
     "engine.warm_up_s": 0,
     "management_listen": "127.0.0.1:0",
 }
+RESTART_RETRIES = 60
+"""Retries of a client while a killed service restarts: one a second, on a busy machine."""
+
 ANY_MANAGEMENT_PORT: Settings = {"management_listen": "127.0.0.1:0"}
 
 
