@@ -16,6 +16,7 @@ from dialects.shared.parameters import ignore_parameter
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
+from gateway.http.large_bodies import end_arrival
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
 from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
@@ -176,11 +177,13 @@ class CallResponse(Response):
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         calls = self._start()
+        del self._start  # and the request's body, which it holds
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         watcher.add_done_callback(retrieve_exception)
         try:
             with self._active_calls.track(calls):
                 await calls.open()
+                end_arrival(scope)
                 set_rate_limits(scope, calls.first)
                 _report_ignored(calls.first, self._rename)
                 await self._writer.send_all(calls, scope, receive, send)

@@ -6,6 +6,7 @@ The two differ in whether special tokens are added unless the body says so.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
+import orjson
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from pydantic import Field, Tag
 
@@ -15,6 +16,7 @@ from svc_kit.errors import MissingField
 Json = dict[str, Any]
 MAX_PARTS: Final = 1024
 MAX_TOKENS: Final = 2**20
+_NUMBERS_OF_PART: Final = 4096
 TOKENIZE_PARAMS: Final = {"text": "content", "token_ids": "content"}
 PROMPT_TOKENIZE_PARAMS: Final = {"text": "prompt", "conversation": "messages"}
 DETOKENIZE_PARAMS: Final = {"token_ids": "tokens"}
@@ -121,6 +123,22 @@ def detokenize_request(body: DetokenizeBody) -> inference_service_pb2.Detokenize
     )
 
 
+def token_answer(
+    body: TokenizeBody, replies: Sequence[inference_service_pb2.TokenizeResponse]
+) -> Json:
+    """llama-server's answer. Many tokens are JSON already: Python's objects take 36 bytes each."""
+    if body.with_pieces or not isinstance(body.content, str):
+        return token_list(body, replies)
+    return {"tokens": json_numbers(replies[0].token_ids)}
+
+
+def json_numbers(numbers: Sequence[int]) -> orjson.Fragment:
+    """The JSON of a list of numbers, made in parts."""
+    starts = range(0, len(numbers), _NUMBERS_OF_PART)
+    parts = [orjson.dumps(list(numbers[at : at + _NUMBERS_OF_PART]))[1:-1] for at in starts]
+    return orjson.Fragment(b"[%b]" % b",".join(parts))
+
+
 def token_list(
     body: TokenizeBody, replies: Sequence[inference_service_pb2.TokenizeResponse]
 ) -> Json:
@@ -149,7 +167,7 @@ def counted_tokens(
     return {
         "count": len(tokens),
         "max_model_len": model.resolved_limits.context_tokens or model.trained_context_tokens,
-        "tokens": list(tokens),
+        "tokens": json_numbers(tokens),
         "token_strs": texts,
     }
 

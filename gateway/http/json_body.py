@@ -61,7 +61,7 @@ class JsonBodies:
     async def reserve(self, scope: Scope, num_bytes: int) -> None:
         """Reserve memory for a text that did not come as a body, until `release` of the scope.
         Raises QueueFull."""
-        await self._large.reserve(scope, num_bytes)
+        await self._large.reserve(scope, num_bytes, arrives=False)
 
     def set_large(self, *, is_large: bool) -> None:
         """Set whether `convert` converts in turn, in the running task."""

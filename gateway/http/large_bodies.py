@@ -1,7 +1,8 @@
 """Memory and time of large JSON bodies, which projects get in turn.
 
-A large body reserves memory before it is read, until its response has ended. It is parsed and
-converted in a thread, one body at a time, so that other requests are not delayed.
+A large body reserves memory before it is read, until its response has ended. Until the call that
+it asks for is accepted there are several copies of it, so that a project has few such bodies. It is
+parsed and converted in a thread, one body at a time, so that other requests are not delayed.
 """
 
 import asyncio
@@ -18,30 +19,37 @@ from svc_kit.off_loop import ConversionTurns
 
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
-_RESERVATION: Final = "corral.reservation"
+_HELD: Final = "corral.held_memory"
+_ARRIVING: Final = "corral.arriving_memory"
 Result = TypeVar("Result")
 
 
 class LargeBodies:
-    """The large bodies of all requests. A project holds at most half of `memory_bytes`."""
+    """The large bodies of all requests. A project holds at most half of `memory_bytes`, and at most
+    `max_arriving_bytes`, or one body, before the calls are accepted."""
 
-    def __init__(self, memory_bytes: int, wait_s: float) -> None:
+    def __init__(self, memory_bytes: int, wait_s: float, max_arriving_bytes: int) -> None:
         """`wait_s`: how long a body waits for memory."""
         self._memory = FairSemaphore(memory_bytes, client_limit=memory_bytes // 2)
-        self._memory_bytes = memory_bytes
+        self._arriving = FairSemaphore(memory_bytes, client_limit=max_arriving_bytes)
+        self._max_bytes, self._max_arriving_bytes = memory_bytes // 2, max_arriving_bytes
         self._wait_s = wait_s
         self._turns = ConversionTurns()
 
-    async def reserve(self, scope: Scope, num_bytes: int) -> None:
-        """Reserve memory for the body of a request until `release`. Raises QueueFull."""
-        project = project_var.get()
+    async def reserve(self, scope: Scope, num_bytes: int, *, arrives: bool = True) -> None:
+        """Reserve memory for the body of a request until `release`; what `arrives` also counts as
+        arriving until `end_arrival`. Raises QueueFull."""
+        project, limit = project_var.get(), self._max_arriving_bytes
         try:
             async with asyncio.timeout(self._wait_s):
+                if arrives:
+                    await self._arriving.acquire(num_bytes, project)
+                    scope[_ARRIVING] = (self._arriving, num_bytes, project)
+                limit = self._max_bytes
                 await self._memory.acquire(num_bytes, project)
         except TimeoutError:
-            limit = self._memory_bytes // 2
             raise QueueFull(bound="bytes of large requests", depth=limit, limit=limit) from None
-        scope[_RESERVATION] = (self._memory, num_bytes, project)
+        scope[_HELD] = (self._memory, num_bytes, project)
 
     async def convert(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call a function in a thread, in the project's turn."""
@@ -50,7 +58,17 @@ class LargeBodies:
 
 def release(scope: Scope) -> None:
     """Release what the body of a request reserved, if any."""
-    if (reserved := scope.pop(_RESERVATION, None)) is not None:
+    end_arrival(scope)
+    _release(scope, _HELD)
+
+
+def end_arrival(scope: Scope) -> None:
+    """Let others of the project arrive: the request's call is accepted."""
+    _release(scope, _ARRIVING)
+
+
+def _release(scope: Scope, name: str) -> None:
+    if (reserved := scope.pop(name, None)) is not None:
         memory, num_bytes, project = reserved
         memory.release(num_bytes, project)
 

@@ -233,6 +233,17 @@ METHOD_SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
     }
 )
 """Full method name ("/package.Service/Method") to scope."""
+LONG_LIVED: Final = frozenset(
+    {
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/corral.inference.v1.EngineService/WatchLoad",
+        "/corral.inference.v1.EngineService/WatchModels",
+        "/corral.control.v1.AdapterService/WatchDesired",
+    }
+)
+"""Unbounded streams: they have no default deadline, and a drain ends them at once."""
 
 
 def check_scopes_cover(

@@ -22,7 +22,7 @@ from prometheus_client import Gauge
 
 from svc_kit.auth.authenticator import Authenticator, find_credential
 from svc_kit.auth.principal import current_principal, peer_host, set_principal
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES, Scope
 from svc_kit.errors import (
     CallerCancelled,
     ClientNotAllowed,
@@ -34,7 +34,7 @@ from svc_kit.errors import (
     InternalError,
     ScopeMissing,
 )
-from svc_kit.errors.kinds import PermissionDenied
+from svc_kit.errors.kinds import PermissionDenied, ResourceExhausted
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import log_errors, project_var, request_id_var, start_call_fields
 from svc_kit.metrics import RpcMetrics, exemplar
@@ -45,6 +45,7 @@ from svc_kit.rpc.admin_call import (
     current_admin_call,
     set_admin_call,
 )
+from svc_kit.rpc.refusal_pace import RefusalPace
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 from svc_kit.tracing.span import (
@@ -57,17 +58,6 @@ from svc_kit.tracing.span import (
 )
 
 _log = logging.getLogger(__name__)
-LONG_LIVED: Final = frozenset(
-    {
-        "/grpc.health.v1.Health/Watch",
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-        "/corral.inference.v1.EngineService/WatchLoad",
-        "/corral.inference.v1.EngineService/WatchModels",
-        "/corral.control.v1.AdapterService/WatchDesired",
-    }
-)
-"""Unbounded streams: they have no default deadline, and a drain ends them at once."""
 _FAULTS: Final = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
@@ -145,6 +135,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._explain = explain
         self._record_act = record_act
         self._refusals = RecentRefusals()
+        self._pace = RefusalPace()
         self._tracer = tracer or Tracer()
         self._authenticator = authenticator
         self._client_names = client_names
@@ -277,6 +268,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             self._record(call, error)
         if method.scope is Scope.ADMIN and isinstance(error, PermissionDenied):
             await self._record_refusal(call, error)
+        if call.is_authenticated and isinstance(error, ResourceExhausted):
+            await self._pace.wait(project_var.get())
         if method.receives_stream and call.is_authenticated and not method.is_long_lived:
             await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))

@@ -18,9 +18,8 @@ import pytest
 from google.protobuf import message_factory
 
 from svc_kit.auth.authenticator import ServiceToken
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES, Scope
 from svc_kit.errors.status import request_id_of
-from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.examples import TIMES, timeout
 from tests.support.processes import Program, resident_bytes
 from tests.support.random_requests import RandomRequests, describe, load_descriptors

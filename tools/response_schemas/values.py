@@ -182,7 +182,7 @@ def _token_lists() -> Iterator[Any]:
     reply = inference_service_pb2.TokenizeResponse(token_ids=[1, 1], pieces=[b"~", b"\xff"])
     for with_pieces in (True, False):
         body = tokens.parse_tokenize({"content": TEXT, "with_pieces": with_pieces})
-        yield tokens.token_list(body, [reply])
+        yield tokens.token_answer(body, [reply])
         pieces = reply.pieces if with_pieces else None
         yield tokens.counted_tokens(reply.token_ids, pieces, model_pb2.Model())
 

@@ -27,7 +27,7 @@ from dialects.llama_server.tokens import (
     prompt_tokenize_request,
     split_chat,
     text_of_tokens,
-    token_list,
+    token_answer,
     tokenize_requests,
 )
 from dialects.openai.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
@@ -65,7 +65,7 @@ async def _tokenize_content(
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
         replies = [await inference.call(methods.Tokenize, request) for request in requests]
-    return token_list(body, replies)
+    return await convert(token_answer, body, replies)
 
 
 async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,8 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
     with openai_names(PROMPT_TOKENIZE_PARAMS):
         reply = await inference.call(methods.Tokenize, prompt_tokenize_request(body))
     pieces = reply.pieces if body.return_token_strs else None
-    return counted_tokens(reply.token_ids, pieces, await get_model(inference, body.model or ""))
+    model = await get_model(inference, body.model or "")
+    return await convert(counted_tokens, reply.token_ids, pieces, model)
 
 
 @router.post(

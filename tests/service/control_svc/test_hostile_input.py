@@ -15,10 +15,9 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from svc_kit.auth.scopes import METHOD_SCOPES
+from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES
 from svc_kit.errors import DomainError, Internal
 from svc_kit.rpc.client import translate_errors
-from svc_kit.rpc.interceptors import LONG_LIVED
 from tests.support.control import Client, RunningControl
 from tests.support.examples import every_second
 from tests.support.threads import ThreadClient, make_new_message

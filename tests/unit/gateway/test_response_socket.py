@@ -47,7 +47,7 @@ def make_context(
         control=unused,
         active_calls=active_calls,
         stored_files=StoredFileReader(active_calls),
-        bodies=JsonBodies(2**25, 60.0, LargeBodies(memory_bytes, 0.01)),
+        bodies=JsonBodies(2**25, 60.0, LargeBodies(memory_bytes, 0.01, 2**25)),
         fingerprint="",
     )
 

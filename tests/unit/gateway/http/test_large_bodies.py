@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.large_bodies import LargeBodies, convert, large_body, release
+from gateway.http.large_bodies import LargeBodies, convert, end_arrival, large_body, release
 from svc_kit.errors import QueueFull
 from svc_kit.logs import project_var
 
@@ -17,7 +17,7 @@ async def test_only_large_bodies_are_converted_in_a_thread() -> None:
     """Small ones at once, which costs nothing."""
     here = threading.get_ident()
     at_once = await convert(threading.get_ident)
-    large_body.set(LargeBodies(MIB, 1.0))
+    large_body.set(LargeBodies(MIB, 1.0, MIB))
 
     assert at_once == here
     assert await convert(threading.get_ident) != here
@@ -25,7 +25,7 @@ async def test_only_large_bodies_are_converted_in_a_thread() -> None:
 
 async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -> None:
     """A project with many of them does not delay another by all of them."""
-    bodies, order, running = LargeBodies(MIB, 1.0), list[str](), list[int]()
+    bodies, order, running = LargeBodies(MIB, 1.0, MIB), list[str](), list[int]()
 
     def work(project: str) -> None:
         running.append(threading.active_count())
@@ -45,7 +45,7 @@ async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -
 
 async def test_a_turn_lasts_until_its_thread_has_ended() -> None:
     """Also if the client has left, since a thread cannot be cancelled."""
-    bodies = LargeBodies(MIB, 1.0)
+    bodies = LargeBodies(MIB, 1.0, MIB)
     started, ending, order = threading.Event(), threading.Event(), list[str]()
 
     def work() -> None:
@@ -69,12 +69,13 @@ async def test_a_turn_lasts_until_its_thread_has_ended() -> None:
 
 async def test_a_project_waits_for_its_half_of_the_memory_while_another_gets_in() -> None:
     """It gets 429 if it waits too long; what a request reserved is released at its end."""
-    bodies = LargeBodies(4 * MIB, 0.01)
+    bodies = LargeBodies(4 * MIB, 0.01, 4 * MIB)
     first, second, other = (dict[str, Any]() for _ in range(3))
     project_var.set("a")
     await bodies.reserve(first, 2 * MIB)
     with pytest.raises(QueueFull, match="bytes of large requests"):
         await bodies.reserve(second, MIB)
+    release(second)
     project_var.set("b")
     await bodies.reserve(other, 2 * MIB)
     release(first)
@@ -82,4 +83,25 @@ async def test_a_project_waits_for_its_half_of_the_memory_while_another_gets_in(
     await bodies.reserve(second, 2 * MIB)
 
     assert first == {}
+    assert second
+
+
+async def test_few_bodies_of_a_project_arrive_at_once() -> None:
+    """The next one waits until a call is accepted, although there is memory; others do not wait."""
+    bodies = LargeBodies(8 * MIB, 0.01, MIB)
+    first, second, other, frame = (dict[str, Any]() for _ in range(4))
+    project_var.set("a")
+    await bodies.reserve(first, MIB)
+    with pytest.raises(QueueFull, match="1048576"):
+        await bodies.reserve(second, MIB)
+    await bodies.reserve(frame, MIB, arrives=False)
+    project_var.set("b")
+    await bodies.reserve(other, MIB)
+    project_var.set("a")
+    end_arrival(first)
+    await bodies.reserve(second, MIB)
+    release(second)
+    await bodies.reserve(second, MIB)
+
+    assert first
     assert second

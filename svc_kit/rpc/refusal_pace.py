@@ -1,0 +1,39 @@
+"""The pace of refusals: projects that repeat calls which a limit refuses wait for the answers.
+
+A refusal costs nearly as much as a call that is served. Callers who wait before they try again, as
+RetryInfo asks, do not notice.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+RATE: Final = 20
+"""Refusals of a project in a second that are not delayed."""
+MAX_DELAY_S: Final = 2.0
+_MAX_PROJECTS: Final = 4096
+"""So many are remembered after their turns."""
+
+
+class RefusalPace:
+    """When the refusals of each project are answered."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._turns: dict[str, float] = {}
+        """When the next refusal has its turn. It is answered up to a second before that."""
+
+    def take_turn(self, project: str) -> float:
+        """Count a refusal; return the seconds until it is answered."""
+        now = self._now()
+        turn = max(self._turns.get(project, 0.0), now)
+        self._turns[project] = min(turn + 1 / RATE, now + 1 + MAX_DELAY_S)
+        if len(self._turns) > _MAX_PROJECTS:
+            self._turns = {name: each for name, each in self._turns.items() if each > now}
+        return max(0.0, turn - now - 1)
+
+    async def wait(self, project: str) -> None:
+        """Wait until a refusal is answered, at most MAX_DELAY_S."""
+        if delay_s := self.take_turn(project):
+            await asyncio.sleep(delay_s)

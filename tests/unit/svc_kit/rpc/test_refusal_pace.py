@@ -1,0 +1,41 @@
+"""Refusals beyond a rate are answered later."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc_kit.rpc.refusal_pace import MAX_DELAY_S, RATE, RefusalPace
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 0.2)), max_size=200))
+def test_a_project_gets_its_rate_and_what_it_did_not_use_in_a_second(
+    refusals: list[tuple[str, float]],
+) -> None:
+    """In any window, but for the refusals that have waited as long as one may."""
+    clock = [0.0]
+    pace = RefusalPace(now=lambda: clock[0])
+    answers: dict[str, list[float]] = {"a": [], "b": []}
+    for project, later_s in refusals:
+        clock[0] += later_s
+        delay_s = pace.take_turn(project)
+        assert 0 <= delay_s <= MAX_DELAY_S
+        if delay_s < MAX_DELAY_S:
+            answers[project].append(clock[0] + delay_s)
+
+    for times in answers.values():
+        for first, start in enumerate(times):
+            within = sum(start <= each < start + 1 for each in times[first:])
+            assert within <= 2 * RATE + 1
+
+
+def test_others_do_not_wait() -> None:
+    """The flood of one project delays no refusal of another, and ends with its last second."""
+    clock = [0.0]
+    pace = RefusalPace(now=lambda: clock[0])
+    delays = [pace.take_turn("a") for _ in range(200)]
+    other = pace.take_turn("b")
+    clock[0] = 1 + MAX_DELAY_S
+
+    assert delays[:RATE] == [0.0] * RATE
+    assert delays[-1] == MAX_DELAY_S
+    assert other == 0.0
+    assert pace.take_turn("a") == 0.0
