@@ -24,7 +24,7 @@ class RefusalPace:
         self._turns: dict[str, float] = {}
         """When the next refusal has its turn. It is answered up to a second before that."""
 
-    def take_turn(self, project: str) -> float:
+    def add(self, project: str) -> float:
         """Count a refusal; return the seconds until it is answered."""
         now = self._now()
         turn = max(self._turns.get(project, 0.0), now)
@@ -35,5 +35,5 @@ class RefusalPace:
 
     async def wait(self, project: str) -> None:
         """Wait until a refusal is answered, at most MAX_DELAY_S."""
-        if delay_s := self.take_turn(project):
+        if delay_s := self.add(project):
             await asyncio.sleep(delay_s)

@@ -16,7 +16,7 @@ def test_a_project_gets_its_rate_and_what_it_did_not_use_in_a_second(
     answers: dict[str, list[float]] = {"a": [], "b": []}
     for project, later_s in refusals:
         clock[0] += later_s
-        delay_s = pace.take_turn(project)
+        delay_s = pace.add(project)
         assert 0 <= delay_s <= MAX_DELAY_S
         if delay_s < MAX_DELAY_S:
             answers[project].append(clock[0] + delay_s)
@@ -31,11 +31,11 @@ def test_others_do_not_wait() -> None:
     """The flood of one project delays no refusal of another, and ends with its last second."""
     clock = [0.0]
     pace = RefusalPace(now=lambda: clock[0])
-    delays = [pace.take_turn("a") for _ in range(200)]
-    other = pace.take_turn("b")
+    delays = [pace.add("a") for _ in range(200)]
+    other = pace.add("b")
     clock[0] = 1 + MAX_DELAY_S
 
     assert delays[:RATE] == [0.0] * RATE
     assert delays[-1] == MAX_DELAY_S
     assert other == 0.0
-    assert pace.take_turn("a") == 0.0
+    assert pace.add("a") == 0.0
