@@ -68,6 +68,7 @@ RESPONSE_PARAMS: ParamNames = (
         "conversation_id": "conversation",
         "messages": "input",
         "prompt": "input",
+        "reasoning_effort": "reasoning.effort",
         "response_format": "text.format.schema",
     }
 )
