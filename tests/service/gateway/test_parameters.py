@@ -115,6 +115,22 @@ async def test_the_header_overrides_the_setting(fake: FakeInference) -> None:
     assert error_of(invalid) == (400, "x-corral-strict-parameters", "invalid_value")
 
 
+async def test_tools_of_chats_have_the_fields_of_responses(client: AsyncClient) -> None:
+    """Clients of tool search mark tools in both."""
+    function = {"name": "f", "defer_loading": True}
+    body = CHAT | {"tools": [{"type": "function", "function": function, "defer_loading": True}]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    wrong = body | {"tools": [{"type": "function", "function": function, "allowed_callers": ["x"]}]}
+    refused = await client.post("/v1/chat/completions", json=wrong)
+
+    assert answer.status_code == 200
+    assert (
+        answer.headers["x-corral-ignored"]
+        == "tools[].defer_loading, tools[].function.defer_loading"
+    )
+    assert error_of(refused) == (400, "tools[0].allowed_callers", "unsupported_parameter")
+
+
 async def test_members_of_schemas_that_are_not_enforced_have_the_callers_names(
     fake: FakeInference, client: AsyncClient
 ) -> None:

@@ -114,6 +114,12 @@ INVALID_SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/properties/a",
         "multipleOf",
     ),
+    "a negative multiple": (
+        {"properties": {"a": {"type": "integer", "multipleOf": -5}}},
+        "#/properties/a",
+        "multipleOf",
+    ),
+    "a negative decimal": ({"type": "number", "multipleOf": -0.01}, "#", "multipleOf"),
     "a number of 500 digits": ('{"maximum": 1e500}', "#", "400 digits"),
     "not an object": ("[1]", "#", "object"),
     "not JSON": ('{"a": ', "#", "JSON"),
