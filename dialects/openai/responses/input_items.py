@@ -367,7 +367,7 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
-_MODELS: Final[Mapping[str, type[ItemModel]]] = {
+_MODELS: Final[Mapping[str, type[ItemModel | HostedCallModel]]] = {
     "message": MessageModel,
     "function_call": CallModel,
     "function_call_output": OutputModel,
