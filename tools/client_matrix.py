@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ROOT / "tests" / "clients" / "matrix"
+FOLDERS: Final = [ROOT / "tests" / "clients" / name for name in ("matrix", "more")]
+"""Of programs. Those with clients that `make test-clients` tries too may be in the second one."""
 DOCUMENT = ROOT / "docs" / "use" / "clients.md"
 BEGIN, END = "<!-- clients: made by make test-clients ARGS=--write -->", "<!-- /clients -->"
 CHECKS: Final = ("answer", "stream", "tools", "structured", "error", "cancel")
@@ -57,8 +58,14 @@ class Row:
 
 CLIENTS: Final = (
     Client("OpenAI for Python", "openai_sdk.py", "clients", "openai"),
-    Client("LangChain, `langchain-openai`", "langchain_chat.py", "clients", "langchain-openai"),
-    Client("pydantic-ai", "pydantic_ai_agent.py", "clients", "pydantic-ai-slim"),
+    Client(
+        "LangChain, `langchain-openai`",
+        "langchain_models.py",
+        "clients",
+        "langchain-openai",
+        "langchain-openai",
+    ),
+    Client("pydantic-ai", "pydantic_ai_models.py", "clients", "pydantic-ai-slim", "chat"),
     Client("`llm`", "llm_command.py", "clients", "llm"),
     Client("litellm", "litellm_sdk.py", "clients-litellm", "litellm"),
     Client(
@@ -71,7 +78,7 @@ CLIENTS: Final = (
     Client("DSPy", "dspy_program.py", "clients-litellm", "dspy"),
     Client("litellm's proxy", "litellm_proxy.py", "litellm-proxy", "litellm"),
     Client("Open WebUI's backend", "open_webui_backend.py", "open-webui", "open-webui"),
-    Client("Vercel AI SDK", "vercel_ai.mjs", "node", "ai"),
+    Client("Vercel AI SDK", "ai_sdk_providers.mjs", "node", "ai", "@ai-sdk/openai-compatible"),
     Client("OpenAI for Node", "openai_node.mjs", "node", "openai"),
     Client("Codex", "coding_agents.py", "agents", "@openai/codex", "codex"),
     Client("Continue's `cn`", "coding_agents.py", "agents", "@continuedev/cli", "continue"),
@@ -110,11 +117,16 @@ def run_clients(base_url: str, command_of: Callable[[str], Sequence[str] | None]
         if command is None:
             print(f"SKIPPED {client.name}: its packages cannot be installed here")
             continue
-        program = [*command, str(PROGRAMS / client.program), *client.argument.split()]
+        program = [*command, str(program_path(client.program)), *client.argument.split()]
         row = Row(client.name, _version(client), run_program(program, base_url))
         rows.append(row)
         print_row(row)
     return rows
+
+
+def program_path(name: str) -> Path:
+    """Where a program is."""
+    return next(folder / name for folder in FOLDERS if (folder / name).exists())
 
 
 def run_program(program: Sequence[str], base_url: str, **variables: str) -> dict[str, str]:

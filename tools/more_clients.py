@@ -1,4 +1,5 @@
-"""Runs the programs of tests/clients/more with clients of others, for `make more-clients`.
+"""Runs the programs of tests/clients/more, and one of tests/clients/matrix, with clients of others,
+for `make more-clients`.
 
 The packages are installed by name, in their newest releases, into throwaway environments; so this
 is no part of the tests. `ARGS=--write` writes the results with versions and date into the second
@@ -20,16 +21,16 @@ from typing import Final, NamedTuple
 from tools.client_matrix import (
     CHECKS,
     DOCUMENT,
-    ROOT,
+    FOLDERS,
     Row,
     print_row,
+    program_path,
     result_table,
     run_program,
     write_between,
 )
 from tools.corral_server import running_server
 
-PROGRAMS: Final = ROOT / "tests" / "clients" / "more"
 BEGIN: Final = "<!-- more clients: made by make more-clients ARGS=--write -->"
 END: Final = "<!-- /more clients -->"
 INSTALL_TIMEOUT_S: Final = 900
@@ -251,7 +252,7 @@ def _try_all(environment: Environment, home: Path, base_url: str) -> Iterator[Ro
             continue
         program = client.program or environment.program
         if is_python:
-            command = [str(home / "bin" / "python"), str(PROGRAMS / program)]
+            command = [str(home / "bin" / "python"), str(program_path(program))]
         else:
             command = ["node", str(home / program)]
         version = _python_version if is_python else _node_version
@@ -271,7 +272,7 @@ def _install_python(packages: Sequence[str], home: Path) -> str:
 def _install_node(packages: Sequence[str], home: Path) -> str:
     """As `_install_python`. Programs are copied, because Node looks for packages beside them."""
     (home / "package.json").write_text('{"private": true, "type": "module"}')
-    for program in (PROGRAMS.parent / "matrix" / "scenario.mjs", *PROGRAMS.glob("*.mjs")):
+    for program in (program for folder in FOLDERS for program in folder.glob("*.mjs")):
         shutil.copy(program, home)
     quiet = ["--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--legacy-peer-deps"]
     return _run(["npm", "install", *quiet, *packages], cwd=home)

@@ -123,8 +123,12 @@ class TurnRecorder(ABC):
     events of a turn suffice to restore its drafts. Each method may raise LeaseLost.
     """
 
-    def __init__(self, sink: EventSink, open_turn: OpenTurn = NO_TURN) -> None:
+    def __init__(
+        self, sink: EventSink, open_turn: OpenTurn = NO_TURN, ignored: tuple[str, ...] = ()
+    ) -> None:
+        """`ignored` are the ignored parameters of earlier attempts."""
         self.sink = sink
+        self.ignored_parameters = ignored
         self.open_turn = open_turn
         """The turn that the attempt continues."""
         self._drafts = list(open_turn.drafts)
@@ -137,6 +141,8 @@ class TurnRecorder(ABC):
         """Count the tokens of the prompt. Called again when a turn is resumed."""
         prompt = TurnUsage(started.prompt_tokens, started.cached_tokens, 0, 0)
         self.usage = add_usage(self.usage, prompt)
+        names = dict.fromkeys((*self.ignored_parameters, *started.ignored))
+        self.ignored_parameters = tuple(names)
 
     async def record(
         self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]

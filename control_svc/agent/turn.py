@@ -42,8 +42,8 @@ class ToolSet:
     def __init__(self, settings: LoopSettings, hosted: Sequence[HostedTool]) -> None:
         tools, enforced = settings.tools, settings.enforces_grammars
         self._client_tools = [
-            turn_tool(t, enforced=enforced)
-            for t in tools
+            turn_tool(t, f"tools[{index}]", enforced=enforced)
+            for index, t in enumerate(tools)
             if isinstance(t, FunctionTool | CustomTool)
         ]
         self.hosted: Mapping[str, HostedTool] = {
@@ -117,13 +117,13 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     return None if limit is None else max(0, limit - progress.usage.completion_tokens)
 
 
-def turn_tool(tool: FunctionTool | CustomTool, *, enforced: bool) -> TurnTool:
-    """Convert a client tool to a function. The grammar of a custom tool is part of its schema if it
-    is `enforced`, else of the text that describes its input."""
+def turn_tool(tool: FunctionTool | CustomTool, field: str = "", *, enforced: bool) -> TurnTool:
+    """Convert a client tool, which errors name `field`, to a function. The grammar of a custom tool
+    is part of its schema if it is `enforced`, else of the text that describes its input."""
     if isinstance(tool, CustomTool):
         schema = _custom_schema(tool, enforced=enforced)
-        return TurnTool(tool.name, tool.description, schema, strict=True)
-    return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict)
+        return TurnTool(tool.name, tool.description, schema, strict=True, field=field)
+    return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict, field)
 
 
 def _custom_schema(tool: CustomTool, *, enforced: bool) -> str:

@@ -4,7 +4,8 @@ Token ids are always requested: the next attempt resumes from them.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Final, Protocol
@@ -38,11 +39,12 @@ from control_svc.inference.turns import (
     TurnUsage,
 )
 from control_svc.jobs.model import EngineDied
-from dialects.openai.errors import CHAT_PARAMS, openai_names
+from dialects.openai.errors import CHAT_PARAMS, openai_name, openai_names
 from dialects.shared.efforts import EFFORTS
+from dialects.shared.errors import with_field
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
-from svc_kit.errors import EngineRestarting
+from svc_kit.errors import DomainError, EngineRestarting
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import MessageMapper
 
@@ -51,6 +53,7 @@ _REASONS: Final[Mapping[int, FinishReason]] = {
     generation.FINISH_REASON_LENGTH: FinishReason.LENGTH,
     generation.FINISH_REASON_TOOL_CALLS: FinishReason.TOOL_CALLS,
 }
+_TOOL_FIELD: Final = re.compile(r"tools\[(\d+)\](.*)", re.DOTALL)
 
 
 class RpcTurnClient:
@@ -83,6 +86,7 @@ class RpcTurnClient:
         accepted: generation.Accepted | None = None
         async with AsyncExitStack() as stack:
             stack.enter_context(part_names(request.messages))
+            stack.enter_context(_tool_names(request.tools))
             stack.enter_context(openai_names(CHAT_PARAMS))
             stack.enter_context(_engine_deaths())
             sending = await stack.enter_async_context(AsyncExitStack())
@@ -96,7 +100,7 @@ class RpcTurnClient:
                     await sending.aclose()  # the files need not be in memory any longer
                     continue
                 if accepted is not None:  # a resumed turn that is complete sends no `started`
-                    yield _started(accepted, message.started)
+                    yield _started(accepted, message.started, request.tools)
                     accepted = None
                 if kind == "delta":
                     yield message.delta
@@ -116,7 +120,8 @@ class RpcTurnClient:
 
     async def count(self, request: TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the service's errors."""
-        with part_names(request.messages), openai_names(CHAT_PARAMS):
+        names = part_names(request.messages), _tool_names(request.tools)
+        with names[0], names[1], openai_names(CHAT_PARAMS):
             async with self._proto(request) as turn:
                 count_request = pb.CountTokensRequest(
                     model=turn.model, conversation=turn.conversation
@@ -130,6 +135,23 @@ class RpcTurnClient:
     def _metadata(self, request: TurnRequest) -> Metadata:
         priority = Priority[request.priority.name]
         return call_metadata(self._token, request.project, priority)
+
+
+@contextmanager
+def _tool_names(tools: Sequence[TurnTool]) -> Iterator[None]:
+    """Name tools in errors of the block by their places in the caller's request."""
+    try:
+        yield
+    except DomainError as error:
+        if error.field is None:
+            raise
+        raise with_field(error, _in_request(error.field, tools)) from error.__cause__
+
+
+def _in_request(field: str, tools: Sequence[TurnTool]) -> str:
+    match = _TOOL_FIELD.match(field)
+    tool = tools[int(match[1])] if match and int(match[1]) < len(tools) else None
+    return field if match is None or tool is None else (tool.field or tool.name) + match[2]
 
 
 @contextmanager
@@ -152,7 +174,7 @@ _MESSAGE: Final = MessageMapper(
     only_domain=["parts"],
     only_message=["parts"],
 )
-_TOOL: Final = MessageMapper(TurnTool, chat.Tool)
+_TOOL: Final = MessageMapper(TurnTool, chat.Tool, only_domain=["field"])
 _CHOICE: Final = MessageMapper(TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"})
 
 
@@ -203,8 +225,16 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
 # ---- events
 
 
-def _started(accepted: generation.Accepted, started: generation.Started) -> Started:
-    return Started(accepted.model, accepted.prompt_tokens, started.cached_tokens)
+def _started(
+    accepted: generation.Accepted, started: generation.Started, tools: Sequence[TurnTool]
+) -> Started:
+    ignored = (openai_name(name, CHAT_PARAMS) for name in accepted.ignored_options)
+    return Started(
+        accepted.model,
+        accepted.prompt_tokens,
+        started.cached_tokens,
+        tuple(_in_request(name, tools) for name in ignored),
+    )
 
 
 def _usage(usage: generation.Usage) -> TurnUsage:

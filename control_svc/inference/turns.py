@@ -105,6 +105,8 @@ class TurnTool(NamedTuple):
     parameters: str = ""
     """JSON Schema of the arguments as JSON text; empty for a function without arguments."""
     strict: bool | None = None
+    field: str = ""
+    """The tool in errors, such as "tools[1]"; empty for one of the service's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ class Started(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     """Prompt tokens that were found in the prefix cache."""
+    ignored: tuple[str, ...] = ()
+    """Fields that are not, or not wholly, enforced, by OpenAI's names in chat requests."""
 
 
 class FinishReason(StrEnum):

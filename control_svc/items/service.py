@@ -1,17 +1,62 @@
-"""Appends the items of a request to a timeline: new ones are inserted, referenced ones linked."""
+"""Appends the items of a request to a timeline: new ones are inserted, referenced ones linked.
+Outputs are paired with their calls.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
+from typing import Final
 
 from control_svc.base.ids import IdSource, creation_key, is_id
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
 from control_svc.items.input_items import InputItem, referenced_files
-from control_svc.items.model import Item, McpApprovalRequest, rename_approval_requests
+from control_svc.items.model import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    ItemStatus,
+    McpApprovalRequest,
+    rename_approval_requests,
+)
 from control_svc.items.queries import TimelineQueries
-from svc_kit.errors import InvalidField, ItemNotFound
+from svc_kit.errors import InvalidField, ItemNotFound, ToolCallMissing
+
+CALL_KINDS: Final = (
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+)
+"""Kinds of the items that `open_calls` needs."""
+
+
+def open_calls(history: Sequence[Item], new: Sequence[Item], field: str) -> list[str]:
+    """Return the ids of the completed calls without an output. `field` has the new items.
+
+    Raises ToolCallMissing for a new output without a call, or InvalidField for an id that two open
+    calls have.
+    """
+    found: dict[str, ItemStatus] = {}
+    num_earlier = len(history)
+    for index, item in enumerate([*history, *new]):
+        match item.content:
+            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
+                if index >= num_earlier and found.get(call_id) is ItemStatus.COMPLETED:
+                    problem = f"two function calls without an output have the call_id '{call_id}'"
+                    raise InvalidField(field=field, problem=problem)
+                found[call_id] = item.status
+            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
+                if index >= num_earlier and call_id not in found:
+                    kind = "function" if item.kind == "function_call_output" else "custom tool"
+                    raise ToolCallMissing(call=call_id, kind=kind, field=field)
+                found.pop(call_id, None)
+            case _:
+                pass
+    return [call_id for call_id, status in found.items() if status is ItemStatus.COMPLETED]
 
 
 async def resolve_items(

@@ -33,19 +33,13 @@ from control_svc.items.model import (
     McpApprovalResponse,
     McpListTools,
 )
+from control_svc.items.service import open_calls
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, Summary
 from control_svc.responses.recorder import ResponseRecorder
-from svc_kit.errors import ContextLengthExceeded, InvalidField, ToolCallMissing, ToolOutputMissing
+from svc_kit.errors import ContextLengthExceeded, ToolOutputMissing
 
-CALL_KINDS: Final = (
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-)
-"""Kinds of the items that `check_calls` needs."""
 SUMMARY_REQUEST: Final = (
     "Sum up our conversation so far for somebody who goes on with it and has nothing else: what was"
     " asked, what was found, decided and done, names, numbers and open questions. Write the summary"
@@ -78,24 +72,8 @@ def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
 
     Raises ToolCallMissing, ToolOutputMissing, or InvalidField for an id that two open calls have.
     """
-    open_calls: dict[str, ItemStatus] = {}
-    num_earlier = len(history)
-    for index, item in enumerate([*history, *input_items]):
-        match item.content:
-            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                if index >= num_earlier and open_calls.get(call_id) is ItemStatus.COMPLETED:
-                    problem = f"two function calls without an output have the call_id '{call_id}'"
-                    raise InvalidField(field="input", problem=problem)
-                open_calls[call_id] = item.status
-            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
-                if index >= num_earlier and call_id not in open_calls:
-                    raise ToolCallMissing(call=call_id)
-                open_calls.pop(call_id, None)
-            case _:
-                pass
-    for call_id, status in open_calls.items():
-        if status is ItemStatus.COMPLETED:
-            raise ToolOutputMissing(call=call_id)
+    for call_id in open_calls(history, input_items, "input"):
+        raise ToolOutputMissing(call=call_id)
 
 
 @dataclass(frozen=True)

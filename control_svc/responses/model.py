@@ -273,6 +273,8 @@ class Response:
     """Id of the first item in prompts, after truncation; empty for all items."""
     is_compacted: bool = False
     """Whether its own items replace the history, by a summary."""
+    ignored_parameters: tuple[str, ...] = ()
+    """See `Started.ignored`."""
     work: Work = Work()
     result: ResponseResult = ResponseResult()
     output: tuple[Item, ...] = ()

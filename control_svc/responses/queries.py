@@ -22,6 +22,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    text,
 )
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.sql import ColumnElement, FromClause
@@ -66,6 +67,7 @@ class ResponseRow(ObjectRow):
     context_start: Mapped[str] = mapped_column(Key)
     is_compacted: Mapped[bool] = mapped_column(Boolean)
     state: Mapped[str] = mapped_column(String(16))
+    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("''"))  # one a line
     work: Mapped[Document]
     ending: Mapped[Document]
     created_at: Mapped[datetime] = mapped_column(Instant)
@@ -176,6 +178,7 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             "settings": _SETTINGS.dump_json(replace(settings, options=NO_OPTIONS)),
             "options": bytes(settings.options),
             "effective_options": bytes(value.options),
+            "ignored_parameters": "\n".join(value.ignored_parameters),
             "work": _WORK.dump_json(value.work),
             "ending": _ENDING.dump_json(value.result),
         }
@@ -188,6 +191,7 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             settings=replace(settings, options=GenerationOptions.from_bytes(row.options)),
             options=GenerationOptions.from_bytes(row.effective_options),
             state=ResponseState(row.state),
+            ignored_parameters=tuple(row.ignored_parameters.splitlines()),
             work=_WORK.validate_json(row.work),
             result=_ENDING.validate_json(row.ending),
         )

@@ -61,7 +61,7 @@ class ResponseRecorder(TurnRecorder):
         open_turn: OpenTurn = NO_TURN,
     ) -> None:
         """`output` are the items of completed turns."""
-        super().__init__(sink, open_turn)
+        super().__init__(sink, open_turn, response.ignored_parameters)
         self.project = project
         self.response = response
         self.output = list(output)
@@ -83,6 +83,7 @@ class ResponseRecorder(TurnRecorder):
     async def turn_started(self, turn: int, started: Started) -> None:
         """Record that the model processes the prompt."""
         await super().turn_started(turn, started)
+        self.response = replace(self.response, ignored_parameters=self.ignored_parameters)
         await self.begin()
 
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:

@@ -25,10 +25,15 @@ from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import INPUT_ITEMS, Item, ItemFilter
 from control_svc.items.queries import TimelineQueries
-from control_svc.items.service import append_items, check_duplicates, resolve_items
+from control_svc.items.service import (
+    CALL_KINDS,
+    append_items,
+    check_duplicates,
+    resolve_items,
+)
 from control_svc.jobs.model import JobPriority, NewJob
 from control_svc.jobs.queries import JobQueries
-from control_svc.responses.compaction import CALL_KINDS, check_calls
+from control_svc.responses.compaction import check_calls
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
 from control_svc.responses.events import CREATED, state_event

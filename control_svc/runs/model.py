@@ -269,6 +269,8 @@ class Run:
     num_hosted_calls: int = 0
     awaits_client: bool = False
     usage: TurnUsage = NO_USAGE
+    ignored_parameters: tuple[str, ...] = ()
+    """See `Started.ignored`."""
 
     def start(self, now: datetime) -> "Run":
         """The run in progress if it was queued, otherwise unchanged."""

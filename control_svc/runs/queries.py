@@ -1,5 +1,6 @@
 """Tables, stored documents and SQL of runs and their steps."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -9,9 +10,11 @@ from sqlalchemy import (
     Index,
     Select,
     String,
+    Text,
     delete,
     insert,
     select,
+    text,
     update,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -43,6 +46,7 @@ class RunRow(ObjectRow):
     state: Mapped[str] = mapped_column(String(16))
     settings: Mapped[Document]  # written once; may be large
     document: Mapped[Document]
+    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("''"))  # one a line
 
 
 class RunStepRow(Table):
@@ -76,7 +80,7 @@ def settings_document(settings: RunSettings) -> bytes:
 
 def run_document(run: Run) -> bytes:
     """Serialize the other fields of a run."""
-    return _RUN.dump_json(run, exclude={"settings"})
+    return _RUN.dump_json(run, exclude={"settings", "ignored_parameters"})
 
 
 def decode_run(settings: bytes, document: bytes) -> Run:
@@ -131,10 +135,15 @@ class RunQueries(ObjectQueries[RunRow, Run]):
         return {"id": value.id, "thread_id": value.thread_id, "settings": settings}
 
     def _values(self, value: Run) -> dict[str, Any]:
-        return {"state": value.state.value, "document": run_document(value)}
+        return {
+            "state": value.state.value,
+            "document": run_document(value),
+            "ignored_parameters": "\n".join(value.ignored_parameters),
+        }
 
     def _object(self, row: RunRow) -> Run:
-        return decode_run(row.settings, row.document)
+        run = decode_run(row.settings, row.document)
+        return replace(run, ignored_parameters=tuple(row.ignored_parameters.splitlines()))
 
 
 class RunStepQueries(Queries):

@@ -6,7 +6,7 @@ commits their events.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.control.v1.run_event_pb2 import CallDelta, ReasoningDelta, RunEvent
@@ -73,7 +73,7 @@ class RunRecorder(TurnRecorder):
         clock: Clock,
         progress: RunProgress,
     ) -> None:
-        super().__init__(sink, progress.open_turn)
+        super().__init__(sink, progress.open_turn, run.ignored_parameters)
         self.project = project
         self.run = run
         """The run when the attempt started."""
@@ -101,7 +101,7 @@ class RunRecorder(TurnRecorder):
         async def store(tx: Transaction) -> None:
             await self._store_items(tx, turn)
             run = await RunQueries(tx).lock(self.project, self.run.id)
-            run = run.add_turn(turn, awaits_client=awaits_client)
+            run = self._with_ignored(run.add_turn(turn, awaits_client=awaits_client))
             await RunQueries(tx).update(self.project, run)
 
         await self._commit(turn.number, self._end_turn(turn.usage), store)
@@ -141,7 +141,7 @@ class RunRecorder(TurnRecorder):
             else:
                 await self._store_items(tx, turn)
                 run = run.add_turn(turn)
-            events = [*turn_events, *await finish(tx, run)]
+            events = [*turn_events, *await finish(tx, self._with_ignored(run))]
             return FinalEvents(encode_events(events), is_end=not requires_action(events[-1]))
 
         await self.sink.conclude(store)
@@ -275,6 +275,9 @@ class RunRecorder(TurnRecorder):
         await TimelineQueries(tx).append(
             self.project, self.run.thread_id, items, origin=self.run.id
         )
+
+    def _with_ignored(self, run: Run) -> Run:
+        return replace(run, ignored_parameters=self.ignored_parameters)
 
     def _update(self, step: RunStep) -> None:
         """Store a changed step with the next events."""

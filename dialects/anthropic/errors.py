@@ -38,7 +38,7 @@ _NAMES: Final = {
     "before": "before_id",
     "request_id": "Idempotency-Key",
 }
-_TOOL: Final = re.compile(r"^(tools\[\d+\]\.)(?:function\.)?(\w+)$")
+_TOOL: Final = re.compile(r"^(tools\[\d+\]\.)(?:function\.)?(\w+)(.*)$")
 _TOOL_FIELDS: Final = {"parameters": "input_schema", "parameters_json": "input_schema"}
 _MESSAGE: Final = re.compile(r"^messages\[(\d+)\](?:\.(?:content|parts)\[(\d+)\])?(.*)$")
 _MEDIA: Final = re.compile(r"^\.(?:image|document)\b")
@@ -81,7 +81,7 @@ def anthropic_name(field: str, paths: MessagePaths = ()) -> str:
     if message := _MESSAGE.match(name):
         return _message_name(message, paths)
     if tool := _TOOL.match(name):
-        return tool[1] + _TOOL_FIELDS.get(tool[2], tool[2])
+        return tool[1] + _TOOL_FIELDS.get(tool[2], tool[2]) + tool[3]
     head, bracket, rest = name.partition("[")
     if head.startswith("constraint"):
         return _NAMES["constraint"]

@@ -1,7 +1,7 @@
 """Ollama's messages and tools, converted to a Conversation.
 
 Results of tools may lack the id of their call, as may the calls themselves when a client plays
-them back: they are paired by id, then by name, then in order.
+them back: they are paired by id, by name if a call without an id may be meant, else in order.
 """
 
 from collections import OrderedDict, deque
@@ -90,12 +90,9 @@ def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMess
     for index, message in enumerate(messages):
         proto = _message(f"messages[{index}]", index, message)
         if proto.role == chat_pb2.ROLE_TOOL:
-            call = open_calls.pop_answered(message)
-            if call is None:
-                problem = "it is the result of a tool, but no call before it lacks one"
-                raise InvalidField(field=f"messages[{index}]", problem=problem)
+            call = open_calls.pop_answered(f"messages[{index}]", message)
             proto.tool_call_id, proto.name = call.id, call.name
-        open_calls.add(proto.tool_calls)
+        open_calls.add(proto.tool_calls, message.tool_calls or ())
         converted.append(proto)
     check_media_size(
         (image_path(f"messages[{index}]", number), part)
@@ -161,26 +158,47 @@ class _OpenCalls:
 
     def __init__(self) -> None:
         self._calls: OrderedDict[int, chat_pb2.ToolCall] = OrderedDict()
+        self._without_id: OrderedDict[int, None] = OrderedDict()
         self._by_id: dict[str, deque[int]] = {}
         self._by_name: dict[str, deque[int]] = {}
         """Numbers of calls, also of answered ones."""
         self._num_calls = 0
 
-    def add(self, calls: Iterable[chat_pb2.ToolCall]) -> None:
-        """Add the calls of a message."""
-        for call in calls:
+    def add(self, calls: Iterable[chat_pb2.ToolCall], sent: Iterable[MessageCall]) -> None:
+        """Add the calls of a message, as converted and as sent."""
+        for call, body in zip(calls, sent, strict=False):  # only those of the assistant count
             self._calls[self._num_calls] = call
-            for index, key in ((self._by_id, call.id), (self._by_name, call.name)):
-                index.setdefault(key, deque()).append(self._num_calls)
+            self._by_name.setdefault(call.name, deque()).append(self._num_calls)
+            if body.id:
+                self._by_id.setdefault(body.id, deque()).append(self._num_calls)
+            else:
+                self._without_id[self._num_calls] = None
             self._num_calls += 1
 
-    def pop_answered(self, message: ChatMessageBody) -> chat_pb2.ToolCall | None:
+    def pop_answered(self, path: str, message: ChatMessageBody) -> chat_pb2.ToolCall:
         """Remove the call that a tool's message answers: that with its id, or the first with its
-        name, or the first. None if all have been answered."""
-        by_id = self._by_id.get(message.tool_call_id or "")
-        by_name = self._by_name.get(message.tool_name or "")
-        for numbers in (by_id, by_name):
-            while numbers:
-                if (call := self._calls.pop(numbers.popleft(), None)) is not None:
-                    return call
-        return self._calls.popitem(last=False)[1] if self._calls else None
+        name, or the first. An id that no call has may be that of a call without one. Raises
+        InvalidField if there is none."""
+        call_id, name = message.tool_call_id, message.tool_name
+        numbers = self._by_id.get(call_id or "", deque())
+        if call_id and not self._drop_answered(numbers) and not self._without_id:
+            problem = f"no call before it that lacks a result has the id '{call_id}'"
+            raise InvalidField(field=f"{path}.tool_call_id", problem=problem)
+        if not numbers and name:
+            numbers = self._by_name.get(name, deque())
+            if not self._drop_answered(numbers):
+                problem = f"no call of '{name}' before it lacks a result"
+                raise InvalidField(field=f"{path}.tool_name", problem=problem)
+        if not self._calls:
+            problem = "it is the result of a tool, but no call before it lacks one"
+            raise InvalidField(field=path, problem=problem)
+        in_order = self._without_id if call_id else self._calls
+        number = numbers.popleft() if numbers else next(iter(in_order))
+        self._without_id.pop(number, None)
+        return self._calls.pop(number)
+
+    def _drop_answered(self, numbers: deque[int]) -> bool:
+        """Remove answered calls from the front; return whether one is left."""
+        while numbers and numbers[0] not in self._calls:
+            numbers.popleft()
+        return bool(numbers)

@@ -68,6 +68,7 @@ RESPONSE_PARAMS: ParamNames = (
         "conversation_id": "conversation",
         "messages": "input",
         "prompt": "input",
+        "reasoning_effort": "reasoning.effort",
         "response_format": "text.format.schema",
     }
 )
@@ -148,6 +149,9 @@ def prompt_names(number: int, count: int) -> Iterator[None]:
 
 def openai_name(field: str, params: ParamNames) -> str:
     """The caller's name of a proto field, given with or without its enclosing messages."""
+    whole, is_member, member = field.partition("parameters_json.")
+    if is_member:  # of the schema of a tool
+        return f"{openai_name(f'{whole}parameters_json', params)}.{member}"
     steps = field_steps(field)
     if len(steps) > 1 and steps[0] in _PREFIXED:
         return f"{steps[0]}_{steps[1]}"

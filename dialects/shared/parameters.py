@@ -11,7 +11,7 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
@@ -76,7 +76,11 @@ class ParameterReport:
         if self.strict:
             problem = f"it has no effect, and the request is strict: {reason}"
             raise UnsupportedField(field=field, problem=problem)
-        self._names[field] = None
+        self.add_unenforced((field,))
+
+    def add_unenforced(self, fields: Iterable[str]) -> None:
+        """Record parameters of a response that is complete, which cannot be refused any more."""
+        self._names |= dict.fromkeys(fields)
 
     @property
     def names(self) -> tuple[str, ...]:

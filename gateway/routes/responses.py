@@ -28,6 +28,7 @@ from dialects.openai.responses.requests import (
 )
 from dialects.openai.shared.objects import DONE, deleted_object, list_object
 from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_fields
+from dialects.shared.parameters import parameter_report
 from gateway.context import (
     Context,
     Control,
@@ -111,7 +112,10 @@ async def _report_ignored(inference: InferenceClient, body: ResponseBody) -> Non
 
 
 def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
-    return response_object(reply.response)
+    written = response_object(reply.response)
+    if (report := parameter_report.get()) is not None:
+        report.add_unenforced(written.get("ignored_parameters", ()))
+    return written
 
 
 @router.post(

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import orjson
@@ -104,8 +105,8 @@ class _Output:
 
 
 def _call(call_id: str, name: str, arguments_json: str) -> Part:
-    try:
-        arguments = orjson.loads(arguments_json)
-    except orjson.JSONDecodeError:
-        arguments = arguments_json
+    arguments: object = arguments_json
+    with suppress(orjson.JSONDecodeError):
+        orjson.loads(arguments_json)
+        arguments = orjson.Fragment(arguments_json)  # with all digits of its numbers
     return {"type": _CALL, "id": call_id, "name": name, "arguments": arguments}

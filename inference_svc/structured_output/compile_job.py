@@ -3,6 +3,7 @@ hundred bytes can take seconds and gigabytes.
 """
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,11 +20,13 @@ from inference_svc.structured_output.grammar import (
     tool_schema,
     value_grammars,
     whole_grammar,
+    without_part,
 )
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
-from inference_svc.structured_output.numbers import is_rounded
+from inference_svc.structured_output.numbers import is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.spec import (
+    ANY_OBJECT,
     ArgumentSyntax,
     CallableTool,
     OutputFormat,
@@ -36,6 +39,7 @@ from inference_svc.structured_output.spec import (
 
 _MAX_CACHED_TOKENIZERS = 8
 _MAX_PROBLEM_CHARACTERS = 300
+_MAX_FREED = 16
 
 
 def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
@@ -81,23 +85,45 @@ def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) 
 
 def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> tuple[OutputSpec, set[str]]:
     """Compile each part alone, so that an error names the invalid part. Returns the spec without
-    the invalid schemas of tools that are not strict, and the fields of these."""
+    the invalid parts of schemas of tools that are not strict, and the fields of these."""
     if spec.form is not None:
         grammars, schema = output_format_grammars(spec.form), form_schema(spec.form)
         located = None if schema is None else schema.schema
         _check(document(grammars), tokenizer, spec.form.field, located)
     if spec.calls is None:
         return spec, set()
-    relaxed = set()
-    for tool in spec.calls.tools:
+    freed = set[str]()
+    tools = tuple(_enforceable(spec.calls, tool, tokenizer, freed) for tool in spec.calls.tools)
+    return replace(spec, calls=replace(spec.calls, tools=tools)), freed
+
+
+def _enforceable(
+    calls: ToolCallSpec, tool: CallableTool, tokenizer: LLTokenizer, freed: set[str]
+) -> CallableTool:
+    """The tool, whose schema allows any JSON value in each place that is invalid, and any object if
+    there are more than `_MAX_FREED`. Their fields are added to `freed`. Raises
+    `OutputFormatInvalid` for a strict tool."""
+    fields = set[str]()
+    whole = replace(tool, schema=ANY_OBJECT)
+    while tool != whole:
         try:
             _check_tool(tool, tokenizer)
-            _check(only_tool(spec.calls, tool), tokenizer, tool.field)
-        except OutputFormatInvalid:
+            _check(only_tool(calls, tool), tokenizer, tool.field)
+            break
+        except OutputFormatInvalid as invalid:
             if tool.strict:
                 raise
-            relaxed.add(tool.field)
-    return spec.without_schemas(relaxed), relaxed
+            pointer = _pointer(invalid, tokenizer, strict=False)
+            if pointer == "#" or len(fields) == _MAX_FREED:
+                tool, fields = whole, {tool.field}
+                continue
+            if tool_schema(tool).has_other_formats:
+                freed.add(tool.field)
+            fields.add(tool.field + pointer.removeprefix("#").replace("/", "."))
+            schema = without_part(tool_schema(tool).schema, pointer)
+            tool = replace(tool, schema=write_json(schema))
+    freed |= fields
+    return tool
 
 
 def _check_tool(tool: CallableTool, tokenizer: LLTokenizer) -> LLMatcher:
@@ -133,18 +159,25 @@ def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[
     if invalid.schema is None:
         return {"field": invalid.field, "problem": problem}
 
+    pointer = _pointer(invalid, tokenizer, strict=True)
+    return {"field": invalid.field, "problem": problem, "pointer": pointer}
+
+
+def _pointer(invalid: OutputFormatInvalid, tokenizer: LLTokenizer, *, strict: bool) -> str:
+    """The place of the error in its schema; "#" for all of it."""
+
     def find_problem(schema: dict[str, Any]) -> str | None:
         try:
             plain = PlainSchema(schema, is_rounded(schema))
-            build_matcher(tokenizer, document(value_grammars(plain, invalid.field)))
+            grammars = value_grammars(plain, invalid.field, strict=strict)
+            build_matcher(tokenizer, document(grammars))
         except GrammarUnusable as problem:
             return str(problem)
         except OutputFormatInvalid as problem:
             return problem.problem
         return None
 
-    pointer = faulty_pointer(invalid.schema, find_problem)
-    return {"field": invalid.field, "problem": problem, "pointer": pointer}
+    return faulty_pointer(invalid.schema or {}, find_problem)
 
 
 def _output_spec(fields: dict[str, Any]) -> OutputSpec:

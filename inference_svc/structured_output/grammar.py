@@ -87,6 +87,18 @@ def _objects(keyword: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"/{keyword}/{escaped}", child
 
 
+def without_part(schema: Any, pointer: str) -> Any:
+    """The schema with one that everything matches at a pointer of `faulty_pointer`."""
+    first, _, rest = pointer.removeprefix("#").removeprefix("/").partition("/")
+    if not first:
+        return {}
+    if isinstance(schema, list):
+        index = int(first)
+        return [*schema[:index], without_part(schema[index], rest), *schema[index + 1 :]]
+    name = first.replace("~1", "/").replace("~0", "~")
+    return {**schema, name: without_part(schema[name], rest)}
+
+
 # A text, a character class, a comment, or "."; an unclosed one extends to the end.
 _PART = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|#[^\r\n]*|\.', re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)", re.DOTALL)

@@ -132,8 +132,8 @@ def _kind(number: Number) -> str:
 def _keeps_multiple(number: Number) -> bool:
     """Whether llguidance finds the digits of a divisor, which it multiplies by 10 as a double."""
     if isinstance(number, int):
-        return 0 < abs(number) <= _MAX_MULTIPLE
-    value, exponent = abs(float(number)), 0
+        return 0 < number <= _MAX_MULTIPLE
+    value, exponent = float(number), 0
     while value % 1 and exponent <= _MAX_EXPONENT:
         value, exponent = value * 10, exponent + 1
     is_kept = Fraction(exact(number)) == Fraction(int(value), 10**exponent)
@@ -148,7 +148,9 @@ def satisfies(value: Number, schema: dict[str, Any]) -> bool:
     below = high is None or number < high or (number == high and not high_open)
     divisors = [exact(each["multipleOf"]) for each in _all(schema) if "multipleOf" in each]
     return (
-        above and below and all(each and not Fraction(number) % Fraction(each) for each in divisors)
+        above
+        and below
+        and all(each > 0 and not Fraction(number) % Fraction(each) for each in divisors)
     )
 
 
@@ -166,7 +168,7 @@ def _range(schema: dict[str, Any]) -> tuple[Decimal | None, Decimal | None, bool
 
 def number_terms(schema: dict[str, Any], *, whole: bool) -> list[str] | None:
     """Regular expressions that a number of a schema matches all of. None: the schema has a
-    `multipleOf` that is no power of ten, or a bound with too many digits."""
+    `multipleOf` that is no power of ten or negative, or a bound with too many digits."""
     low, high, low_open, high_open = _range(schema)
     if any(bound is not None and len(_plain(bound)) > _MAX_WRITTEN_DIGITS for bound in (low, high)):
         return None
@@ -179,8 +181,9 @@ def number_terms(schema: dict[str, Any], *, whole: bool) -> list[str] | None:
         terms.append(f"-[0-9.]+|{most}" if high > 0 or (high == 0 and most) else f"-({least})")
     for each in _all(schema):
         if "multipleOf" in each:
-            before, after = _parts(exact(each["multipleOf"]).copy_abs())
-            if (before + after).strip("0") != "1":
+            divisor = exact(each["multipleOf"])
+            before, after = _parts(divisor.copy_abs())
+            if divisor < 0 or (before + after).strip("0") != "1":
                 return None
             terms.append(_multiple(-len(after) if after else len(before) - 1))
     if whole:

@@ -11,9 +11,11 @@ class PreviousResponseNotFound(InvalidArgument):
 
 
 class ToolCallMissing(InvalidArgument):
-    """No tool call found for function call output with call_id {call}."""
+    """No tool call found for {kind} call output with call_id {call}."""
 
     call: str
+    kind: str = "function"
+    """Or "custom tool"."""
     field: str = "input"
 
 

@@ -87,6 +87,8 @@ DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
 }
 IN_COLUMNS: Final = {"assistant settings": {"options"}}
 """Fields that are columns of their own."""
+LATER_COLUMNS: Final = {"run": {"ignored_parameters"}}
+"""Such fields of objects whose other fields were stored before."""
 NOT_STORED: Final = 2
 """Type adapters of the product that only read: results of MCP tools, and run events of release 0.1,
 which are no documents any more."""
@@ -171,6 +173,9 @@ def shape_of(schema: dict[str, Any]) -> dict[str, Any]:
 def test_documents_have_the_fields_that_are_stored(name: str) -> None:
     """A field with another name or type makes documents of earlier releases unreadable."""
     shape = shape_of(DOCUMENTS[name].json_schema(mode="serialization"))
+    for part in (shape["schema"], *shape["shapes"].values()):
+        for column in LATER_COLUMNS.get(name, ()):
+            part.get("properties", {}).pop(column, None)
 
     known = golden("documents") | golden("backup")["documents"]
     assert json.loads(json.dumps(shape)) == known[name]

@@ -33,6 +33,8 @@ class FakeResponses(rpc.ResponseServiceServicer):
     """Raised before the first event."""
     failure: DomainError | None = None
     """Raised after the first delta."""
+    ignored: Sequence[str] = ()
+    """The `ignored_parameters` of responses."""
     sends_empty_event: bool = False
     gate: asyncio.Event | None = None
     """Awaited after each delta, and before the events of a stored response."""
@@ -57,6 +59,7 @@ class FakeResponses(rpc.ResponseServiceServicer):
             settings=request.settings,
             previous_response_id=previous,
             conversation_id=request.conversation_id,
+            ignored_parameters=self.ignored,
         )
         response.create_time.FromSeconds(1000)
         return response

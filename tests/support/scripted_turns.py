@@ -33,6 +33,7 @@ class Script:
     reason: FinishReason = FinishReason.STOP
     prompt_tokens: int = 10
     cached_tokens: int = 0
+    ignored: tuple[str, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:
@@ -108,7 +109,8 @@ class ScriptedTurns:
     async def _events(
         self, request: TurnRequest, script: Script, dies_after: int | None
     ) -> AsyncGenerator[TurnEvent, None]:
-        yield Started(request.model or "scripted", script.prompt_tokens, script.cached_tokens)
+        model, tokens = request.model or "scripted", (script.prompt_tokens, script.cached_tokens)
+        yield Started(model, *tokens, script.ignored)
         limit = len(script.deltas) if request.max_tokens is None else request.max_tokens
         end = min(len(script.deltas), limit)
         resumed = len(request.token_ids)

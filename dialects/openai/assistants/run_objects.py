@@ -9,10 +9,11 @@ from corral.control.v1 import run_service_pb2 as pb
 
 from dialects.openai.assistants.objects import citation_object, message_object, thread_object
 from dialects.openai.assistants.tools import format_object, tool_objects
-from dialects.openai.errors import error_body
+from dialects.openai.errors import ASSISTANT_PARAMS, error_body
 from dialects.openai.shared.objects import (
     Json,
     enum_name,
+    ignored_object,
     incomplete_details,
     optional_float,
     optional_seconds,
@@ -54,6 +55,7 @@ def run_object(run: run_pb2.Run) -> Json:
         "parallel_tool_calls": run.parallel_tool_calls,
         "response_format": format_object(run),
         "reasoning_effort": run.reasoning_effort or None,
+        **ignored_object(run.ignored_parameters, ASSISTANT_PARAMS),
     }
 
 

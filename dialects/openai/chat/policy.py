@@ -13,6 +13,15 @@ NOT_TEXT: Final = "generations have text only"
 CACHE_CONTROL: Final = ignored("cache_control", _CACHE)
 """A mark of Anthropic's API, which clients also put into parts, messages and tools of others."""
 
+FUNCTIONS: Final[Policy] = {
+    **CACHE_CONTROL,
+    "async": Refused("calls are answered in the order of the conversation", (False,)),
+    "defer_loading": Ignored("the model reads all tools", (False,)),
+    "output_schema": Ignored("outputs of functions are not checked"),
+    "allowed_callers": Refused("only the model calls tools", ([], ["direct"])),
+}
+"""Of functions and custom tools."""
+
 LABELS: Final = ignored(
     "client_metadata metadata request_id safety_identifier session_id user",
     "it is a label of the caller's, and is not stored",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from corral.inference.v1 import chat_pb2
 from pydantic import Field, Tag
 
-from dialects.openai.chat.policy import CACHE_CONTROL
+from dialects.openai.chat.policy import FUNCTIONS
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Policy
@@ -16,7 +16,7 @@ from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 class FunctionDefinition(WireModel):
     """A function that the model may call."""
 
-    policy: ClassVar[Policy] = CACHE_CONTROL
+    policy: ClassVar[Policy] = FUNCTIONS
 
     name: str = Field(
         min_length=1, max_length=128, description="1 to 128 letters, digits, '_', '-' or '.'."
@@ -29,7 +29,7 @@ class FunctionDefinition(WireModel):
 class ToolDefinition(WireModel):
     """A tool that the model may call. Only functions are supported."""
 
-    policy: ClassVar[Policy] = CACHE_CONTROL
+    policy: ClassVar[Policy] = FUNCTIONS
 
     type: Literal["function", "custom"]
     function: FunctionDefinition | None = None

@@ -127,7 +127,16 @@ class ItemModel(EchoedModel):
     """Fields of every item."""
 
     id: str | None = None
-    status: str | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class HostedCallModel(EchoedModel):
+    """Fields of every call of a hosted tool."""
+
+    id: str | None = None
+    status: (
+        Literal["in_progress", "completed", "incomplete", "searching", "calling", "failed"] | None
+    ) = None
 
 
 class SearchResultModel(EchoedModel):
@@ -140,7 +149,7 @@ class SearchResultModel(EchoedModel):
     attributes: dict[str, Any] | None = None
 
 
-class FileSearchModel(ItemModel):
+class FileSearchModel(HostedCallModel):
     """A search of vector stores."""
 
     queries: list[str] = Field(default_factory=list)
@@ -164,7 +173,7 @@ class McpListModel(ItemModel):
     error: str | None = None
 
 
-class McpCallModel(ItemModel):
+class McpCallModel(HostedCallModel):
     """A call of an MCP tool."""
 
     server_label: str
@@ -358,7 +367,7 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
-_MODELS: Final[Mapping[str, type[ItemModel]]] = {
+_MODELS: Final[Mapping[str, type[ItemModel | HostedCallModel]]] = {
     "message": MessageModel,
     "function_call": CallModel,
     "function_call_output": OutputModel,

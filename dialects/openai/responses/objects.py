@@ -12,6 +12,7 @@ from dialects.openai.responses.output_items import item_objects
 from dialects.openai.responses.tools import tool_object
 from dialects.openai.shared.objects import (
     Json,
+    ignored_object,
     incomplete_details,
     optional_float,
     optional_seconds,
@@ -46,6 +47,7 @@ def response_object(response: response_pb2.Response) -> Json:
         "usage": usage_object(response.usage) if response.HasField("usage") else None,
         **_settings_object(settings),
         **_sampling_object(settings),
+        **ignored_object(response.ignored_parameters, RESPONSE_PARAMS),
     }
 
 

@@ -7,7 +7,7 @@ import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
-from dialects.openai.chat.policy import CACHE_CONTROL
+from dialects.openai.chat.policy import FUNCTIONS
 from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
@@ -21,19 +21,12 @@ Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^.]*$")]
 
 _ALWAYS: Final = tool_pb2.McpTool.APPROVAL_ALWAYS
 _NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
-_FUNCTION_POLICY: Final[Policy] = {
-    **CACHE_CONTROL,
-    "async": Refused("calls are answered in the order of the conversation", (False,)),
-    "defer_loading": Ignored("the model reads all tools", (False,)),
-    "output_schema": Ignored("outputs of functions are not checked"),
-    "allowed_callers": Refused("only the model calls tools", ([], ["direct"])),
-}
 
 
 class FunctionToolModel(WireModel):
     """A function of the client."""
 
-    policy: ClassVar[Policy] = _FUNCTION_POLICY
+    policy: ClassVar[Policy] = FUNCTIONS
 
     type: Literal["function"]
     name: Name
@@ -65,7 +58,7 @@ class CustomFormat(WireModel):
 class CustomToolModel(WireModel):
     """A tool of the client that takes free text."""
 
-    policy: ClassVar[Policy] = _FUNCTION_POLICY
+    policy: ClassVar[Policy] = FUNCTIONS
 
     type: Literal["custom"]
     name: Name

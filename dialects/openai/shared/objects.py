@@ -1,7 +1,9 @@
 """Building blocks of response objects: pages of lists, names of states, timestamps, numbers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from dialects.openai.errors import ParamNames, openai_name
 
 Json = dict[str, Any]
 ObjectT = TypeVar("ObjectT")
@@ -52,6 +54,12 @@ def incomplete_details(owner: Any) -> Json | None:
         return None
     name = type(owner).IncompleteReason.Name(owner.incomplete_reason)
     return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
+
+
+def ignored_object(names: Iterable[str], params: ParamNames) -> Json:
+    """The `ignored_parameters` of a response or a run, if there are any, by the caller's names."""
+    ignored = [openai_name(name, params) for name in names]
+    return {"ignored_parameters": ignored} if ignored else {}
 
 
 def token_usage(usage: Any) -> Json:

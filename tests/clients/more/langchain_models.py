@@ -52,6 +52,10 @@ def make_model(name: str = MODEL, max_tokens: int = 100) -> Any:
             return ChatOllama(
                 model=name, base_url=ROOT, num_predict=max_tokens, temperature=0, reasoning=False
             )
+        case "langchain-openai":
+            from langchain_openai import ChatOpenAI
+
+            return ChatOpenAI(base_url=BASE_URL, api_key=KEY, stream_usage=True, **options)
         case _:
             from langchain_openai import AzureChatOpenAI
 
@@ -83,7 +87,9 @@ def answer() -> object:
 
 def stream() -> object:
     pieces = list(model.stream(QUESTION))
-    return ANSWER in sum(pieces[1:], pieces[0]).text
+    whole = sum(pieces[1:], pieces[0])
+    has_usage = PACKAGE != "langchain-openai" or whole.usage_metadata["total_tokens"] > 0
+    return ANSWER in whole.text and has_usage
 
 
 def tools() -> object:
@@ -97,11 +103,13 @@ def tools() -> object:
 
 
 def structured() -> object:
-    method = "function_calling"
+    methods = ["function_calling"]
     if PACKAGE in ("azure", "langchain-ollama", "langchain-anthropic", "langchain-cerebras"):
-        method = "json_schema"
-    form = model.with_structured_output(City, method=method)
-    return isinstance(form.invoke("Name a city."), City)
+        methods = ["json_schema"]
+    if PACKAGE == "langchain-openai":
+        methods.append("json_schema")
+    forms = [model.with_structured_output(City, method=method) for method in methods]
+    return all(isinstance(form.invoke("Name a city."), City) for form in forms)
 
 
 def error() -> object:

@@ -1,11 +1,11 @@
-"""pydantic-ai's other models, by the name of their API."""
+"""pydantic-ai's models, by the name of their API."""
 
 import asyncio
 import sys
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput
+from pydantic_ai import Agent, NativeOutput, ToolOutput
 
 from tests.clients.matrix.scenario import ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, run
 
@@ -45,12 +45,11 @@ def make_model(name: str = MODEL) -> Any:
 
             return OllamaModel(name, provider=OllamaProvider(base_url=BASE_URL, api_key=KEY))
         case _:
-            from pydantic_ai.models.openai import OpenAIResponsesModel
+            from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
             from pydantic_ai.providers.openai import OpenAIProvider
 
-            return OpenAIResponsesModel(
-                name, provider=OpenAIProvider(base_url=BASE_URL, api_key=KEY)
-            )
+            kind = OpenAIChatModel if KIND == "chat" else OpenAIResponsesModel
+            return kind(name, provider=OpenAIProvider(base_url=BASE_URL, api_key=KEY))
 
 
 model = make_model()
@@ -77,7 +76,8 @@ async def answer() -> object:
 
 async def stream() -> object:
     async with plain.run_stream(QUESTION) as result:
-        return ANSWER in "".join([each async for each in result.stream_text(delta=True)])
+        texts = [each async for each in result.stream_text(delta=True, debounce_by=None)]
+        return ANSWER in "".join(texts) and (KIND != "chat" or result.usage.output_tokens > 0)
 
 
 async def tools() -> object:
@@ -88,9 +88,14 @@ async def tools() -> object:
 
 
 async def structured() -> object:
-    output: Any = NativeOutput(City) if KIND in ("ollama", "responses") else City
+    kinds: Any = {"ollama": NativeOutput, "responses": NativeOutput, "chat": ToolOutput}
+    output = kinds[KIND](City) if KIND in kinds else City
     agent = Agent(model, output_type=output, model_settings=settings)
-    return isinstance((await agent.run("Name a city.")).output, City)
+    first = await agent.run("Name a city.")
+    if KIND != "chat":
+        return isinstance(first.output, City)
+    second = await agent.run("Name another city.", message_history=first.all_messages())
+    return isinstance(first.output, City) and isinstance(second.output, City)
 
 
 async def error() -> object:

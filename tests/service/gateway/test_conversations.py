@@ -69,6 +69,34 @@ async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
         yield opened
 
 
+@pytest.mark.parametrize("kind", ["function", "custom_tool"])
+async def test_an_output_needs_a_call_before_it(setup: Setup, kind: str) -> None:
+    """In the conversation or the request; what was refused adds nothing."""
+    argument = {"arguments": "{}"} if kind == "function" else {"input": "x"}
+    call = {"type": f"{kind}_call", "call_id": "c", "name": "f", **argument}
+    output = {"type": f"{kind}_call_output", "call_id": "c", "output": "done"}
+    path = "/v1/conversations"
+    refused = [await setup.http.post(path, json={"items": [output, call]})]
+    conversation = (await setup.http.post(path, json={"items": [call]})).json()
+    items = f"{path}/{conversation['id']}/items"
+    other = {"role": "user", "content": "hi"}
+    refused.append(await setup.http.post(items, json={"items": [output | {"call_id": "d"}]}))
+    key = {"idempotency-key": "k"}
+    added = [
+        await setup.http.post(items, json={"items": [other, output]}, headers=key) for _ in "12"
+    ]
+    refused.append(await setup.http.post(items, json={"items": [other, output]}))
+
+    for answer, call_id in zip(refused, "cdc", strict=True):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "items")
+        named = f"{kind.replace('_', ' ')} call output with call_id {call_id}."
+        assert error["message"] == f"No tool call found for {named}"
+    assert [answer.status_code for answer in added] == [200, 200]
+    assert added[0].json() == added[1].json()
+    assert len((await setup.http.get(items)).json()["data"]) == 3
+
+
 async def test_the_official_client_manages_a_conversation(setup: Setup) -> None:
     """Create, update, list, remove an item, delete."""
     conversations = setup.sdk.conversations

@@ -115,6 +115,39 @@ async def test_the_header_overrides_the_setting(fake: FakeInference) -> None:
     assert error_of(invalid) == (400, "x-corral-strict-parameters", "invalid_value")
 
 
+async def test_tools_of_chats_have_the_fields_of_responses(client: AsyncClient) -> None:
+    """Clients of tool search mark tools in both."""
+    function = {"name": "f", "defer_loading": True}
+    body = CHAT | {"tools": [{"type": "function", "function": function, "defer_loading": True}]}
+    answer = await client.post("/v1/chat/completions", json=body)
+    wrong = body | {"tools": [{"type": "function", "function": function, "allowed_callers": ["x"]}]}
+    refused = await client.post("/v1/chat/completions", json=wrong)
+
+    assert answer.status_code == 200
+    assert (
+        answer.headers["x-corral-ignored"]
+        == "tools[].defer_loading, tools[].function.defer_loading"
+    )
+    assert error_of(refused) == (400, "tools[0].allowed_callers", "unsupported_parameter")
+
+
+async def test_members_of_schemas_that_are_not_enforced_have_the_callers_names(
+    fake: FakeInference, client: AsyncClient
+) -> None:
+    """In the words of each API."""
+    fake.script = Script(ignored_options=("tools[1].parameters_json.properties.a b",))
+    messages = CHAT | {"max_tokens": 1}
+    names = [
+        (await client.post(path, json=messages)).headers["x-corral-ignored"]
+        for path in ("/v1/chat/completions", "/v1/messages")
+    ]
+
+    assert names == [
+        "tools[].function.parameters.properties.a_b",
+        "tools[].input_schema.properties.a_b",
+    ]
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_options_that_the_model_cannot_honour_are_ignored_ones(
     fake: FakeInference, client: AsyncClient, stream: bool

@@ -128,6 +128,20 @@ async def test_a_response_object_is_valid_open_responses(setup: Setup) -> None:
     assert response["metadata"] == {"a": "b"}
 
 
+async def test_what_a_model_does_not_enforce_is_named(setup: Setup) -> None:
+    """In the object, and in the header of an answer that is not streamed, also of a strict one."""
+    setup.fake.ignored = ("tools[0].function.parameters", "reasoning_effort", "response_format")
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    names = ["tools[0].parameters", "reasoning.effort", "text.format.schema"]
+    answer = await setup.post(model=MODEL, input="hi", tools=tools)
+    stream = {"model": MODEL, "input": "hi", "tools": tools, "stream": True}
+    frames = await setup.frames("POST", "/v1/responses", json=stream)
+
+    assert answer.json()["ignored_parameters"] == names
+    assert answer.headers["x-corral-ignored"] == ", ".join(names).replace("[0]", "[]")
+    assert parse_frame(frames[-2])["response"]["ignored_parameters"] == names
+
+
 async def test_events_have_a_type_and_a_number(setup: Setup) -> None:
     """The stream ends with [DONE]."""
     body = {"model": MODEL, "input": "hey", "stream": True}

@@ -130,7 +130,7 @@ class ResponseError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., param: _Optional[str] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "state", "create_time", "complete_time", "expire_time", "settings", "previous_response_id", "conversation_id", "output", "usage", "error", "incomplete_reason")
+    __slots__ = ("id", "state", "create_time", "complete_time", "expire_time", "settings", "previous_response_id", "conversation_id", "output", "usage", "error", "incomplete_reason", "ignored_parameters")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Response.State]
@@ -167,6 +167,7 @@ class Response(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_REASON_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     id: str
     state: Response.State
     create_time: _timestamp_pb2.Timestamp
@@ -179,4 +180,5 @@ class Response(_message.Message):
     usage: ResponseUsage
     error: ResponseError
     incomplete_reason: Response.IncompleteReason
-    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[Response.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., settings: _Optional[_Union[ResponseSettings, _Mapping]] = ..., previous_response_id: _Optional[str] = ..., conversation_id: _Optional[str] = ..., output: _Optional[_Iterable[_Union[_item_pb2.Item, _Mapping]]] = ..., usage: _Optional[_Union[ResponseUsage, _Mapping]] = ..., error: _Optional[_Union[ResponseError, _Mapping]] = ..., incomplete_reason: _Optional[_Union[Response.IncompleteReason, str]] = ...) -> None: ...
+    ignored_parameters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[Response.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., complete_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., settings: _Optional[_Union[ResponseSettings, _Mapping]] = ..., previous_response_id: _Optional[str] = ..., conversation_id: _Optional[str] = ..., output: _Optional[_Iterable[_Union[_item_pb2.Item, _Mapping]]] = ..., usage: _Optional[_Union[ResponseUsage, _Mapping]] = ..., error: _Optional[_Union[ResponseError, _Mapping]] = ..., incomplete_reason: _Optional[_Union[Response.IncompleteReason, str]] = ..., ignored_parameters: _Optional[_Iterable[str]] = ...) -> None: ...

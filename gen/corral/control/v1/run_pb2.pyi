@@ -14,7 +14,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("id", "thread_id", "assistant_id", "state", "create_time", "expire_time", "start_time", "end_time", "error", "incomplete_reason", "required_calls", "usage", "model", "instructions", "tools", "options", "response_format", "tool_choice", "parallel_tool_calls", "truncation", "max_prompt_tokens", "max_completion_tokens", "reasoning_effort", "metadata")
+    __slots__ = ("id", "thread_id", "assistant_id", "state", "create_time", "expire_time", "start_time", "end_time", "error", "incomplete_reason", "required_calls", "usage", "model", "instructions", "tools", "options", "response_format", "tool_choice", "parallel_tool_calls", "truncation", "max_prompt_tokens", "max_completion_tokens", "reasoning_effort", "metadata", "ignored_parameters")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Run.State]
@@ -76,6 +76,7 @@ class Run(_message.Message):
     MAX_COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REASONING_EFFORT_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    IGNORED_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     id: str
     thread_id: str
     assistant_id: str
@@ -100,7 +101,8 @@ class Run(_message.Message):
     max_completion_tokens: int
     reasoning_effort: str
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., thread_id: _Optional[str] = ..., assistant_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[RunError, _Mapping]] = ..., incomplete_reason: _Optional[_Union[Run.IncompleteReason, str]] = ..., required_calls: _Optional[_Iterable[_Union[_item_pb2.FunctionCallItem, _Mapping]]] = ..., usage: _Optional[_Union[RunUsage, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[_tool_pb2.Tool, _Mapping]]] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ..., response_format: _Optional[_Union[_tool_pb2.AnswerFormat, _Mapping]] = ..., tool_choice: _Optional[_Union[_tool_pb2.ToolSelection, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., truncation: _Optional[_Union[RunTruncation, _Mapping]] = ..., max_prompt_tokens: _Optional[int] = ..., max_completion_tokens: _Optional[int] = ..., reasoning_effort: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    ignored_parameters: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., thread_id: _Optional[str] = ..., assistant_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[RunError, _Mapping]] = ..., incomplete_reason: _Optional[_Union[Run.IncompleteReason, str]] = ..., required_calls: _Optional[_Iterable[_Union[_item_pb2.FunctionCallItem, _Mapping]]] = ..., usage: _Optional[_Union[RunUsage, _Mapping]] = ..., model: _Optional[str] = ..., instructions: _Optional[str] = ..., tools: _Optional[_Iterable[_Union[_tool_pb2.Tool, _Mapping]]] = ..., options: _Optional[_Union[_generation_pb2.GenerationOptions, _Mapping]] = ..., response_format: _Optional[_Union[_tool_pb2.AnswerFormat, _Mapping]] = ..., tool_choice: _Optional[_Union[_tool_pb2.ToolSelection, _Mapping]] = ..., parallel_tool_calls: _Optional[bool] = ..., truncation: _Optional[_Union[RunTruncation, _Mapping]] = ..., max_prompt_tokens: _Optional[int] = ..., max_completion_tokens: _Optional[int] = ..., reasoning_effort: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ..., ignored_parameters: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunError(_message.Message):
     __slots__ = ("code", "message")

@@ -1,6 +1,7 @@
 """ResponseService over gRPC, on SQLite and PostgreSQL, with a scripted model."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_pb2
@@ -75,6 +76,20 @@ async def collect_events(
 ) -> list[response_event_pb2.ResponseEvent]:
     """Create a response and return all events of its stream."""
     return [event async for event in client.stream(*items, **fields)]
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_what_a_model_does_not_enforce_is_named(
+    client: ResponseClient, model: ScriptedModel, store: bool
+) -> None:
+    """As soon as the model has started, and in the response itself."""
+    model.script = replace(model.script, ignored=("tools[0].function.parameters",))
+    _, started, *_, completed = await collect_events(client, "Hi", store=store)
+    ended = completed.completed
+    found = await client.get(ended.id) if store else ended
+
+    for response in (started.in_progress, ended, found):
+        assert list(response.ignored_parameters) == ["tools[0].function.parameters"]
 
 
 async def test_responses_are_listed_without_their_output(client: ResponseClient) -> None:

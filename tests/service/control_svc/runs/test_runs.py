@@ -1,6 +1,7 @@
 """Runs on both databases: their events, messages and steps, and how they end."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,18 @@ async def test_an_answer_is_streamed_and_stored(make_world: Worlds) -> None:
     assert steps[0].details == MessageCreation(message_id=message.id)
     assert steps[0].usage == ended.usage
     assert not (await world.get_thread(thread.id)).active_run_id
+
+
+async def test_what_a_model_does_not_enforce_is_named(make_world: Worlds) -> None:
+    """The run has the names once its turn has ended, and in its last event."""
+    script = replace(text_script("Hello"), ignored=("tools[1].function.parameters",))
+    world = make_world(ScriptedTurns(lambda _: script))
+    thread = await world.thread("Hi")
+    async with world.process().run_jobs() as process:
+        ended, events = await execute_run(process, await world.assistant(), thread)
+
+    assert ended.ignored_parameters == script.ignored
+    assert list(events[-1].event.run_changed.run.ignored_parameters) == list(script.ignored)
 
 
 async def test_reasoning_is_stored_before_its_answer(make_world: Worlds) -> None:

@@ -29,7 +29,7 @@ from control_svc.inference.turns import (
     TurnTool,
 )
 from dialects.shared.media import MAX_MEDIA_BYTES, StoredFile
-from svc_kit.errors import TooLong
+from svc_kit.errors import InvalidField, TooLong
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_URL = f"data:image/png;base64,{b64encode(PNG).decode()}"
@@ -229,3 +229,21 @@ def test_the_pictures_of_a_turn_are_bounded_together() -> None:
     with pytest.raises(TooLong) as caught:
         turn_client.chat_request(turn, files)
     assert caught.value.field == "input[2]"
+
+
+def test_tools_are_named_by_their_places_in_the_request() -> None:
+    """Those of a turn have other places, because hosted tools are not among them."""
+    tools = (TurnTool("f", field="tools[1]"), TurnTool("g", field="tools[3]"), TurnTool("search"))
+    accepted = generation.Accepted(
+        ignored_options=["tools[1].parameters_json", "constraint.json_schema", "reasoning_effort"]
+    )
+    started = turn_client._started(accepted, generation.Started(), tools)
+
+    assert started.ignored == (
+        "tools[3].function.parameters",
+        "response_format",
+        "reasoning_effort",
+    )
+    with pytest.raises(InvalidField) as raised, turn_client._tool_names(tools):
+        raise InvalidField(field="tools[0].function.parameters", problem="it is unsupported")
+    assert raised.value.field == "tools[1].function.parameters"

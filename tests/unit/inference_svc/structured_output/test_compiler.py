@@ -114,6 +114,12 @@ INVALID_SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/properties/a",
         "multipleOf",
     ),
+    "a negative multiple": (
+        {"properties": {"a": {"type": "integer", "multipleOf": -5}}},
+        "#/properties/a",
+        "multipleOf",
+    ),
+    "a negative decimal": ({"type": "number", "multipleOf": -0.01}, "#", "multipleOf"),
     "a number of 500 digits": ('{"maximum": 1e500}', "#", "400 digits"),
     "not an object": ("[1]", "#", "object"),
     "not JSON": ('{"a": ', "#", "JSON"),
@@ -181,7 +187,7 @@ async def test_an_invalid_tool_schema_is_an_error_of_that_tool() -> None:
     [
         ('{"properties": {"a": {"type": "integer"}}}', False, False),
         ('{"properties": {"a": {"uniqueItems": true}, "b": {"type": "integer"}}}', True, False),
-        ('{"properties": {"a": {"type": "wat"}}}', True, True),
+        ('{"type": "wat"}', True, True),
         ('{"type": "string"}', True, True),
         ("[]", True, True),
         ("{", True, True),
@@ -207,6 +213,44 @@ async def test_a_schema_that_cannot_be_enforced_is_an_error_only_of_a_strict_too
         strict = replace(calls, tools=(TOOL, replace(tool, strict=True)))
         error = await compile_error(OutputSpec(None, strict, None))
         assert error.metadata["field"] in ("tools[1].parameters_json", "tools")
+
+
+TAGS = ToolCallSyntax("[CALLS]", ":", arguments=ArgumentSyntax("<", ">", "</>"))
+BAD = [
+    ('{"pattern": "(?=x)y"}', ""),
+    ('{"type": "wat"}', ""),
+    ('{"$ref": "#/$defs/missing"}', ""),
+    ('{"type": "array", "items": {"type": "string", "pattern": "(?<!x)y"}}', ".items"),
+    ('{"anyOf": [{"type": "integer"}, {"pattern": "(?=x)y"}]}', ".anyOf.1"),
+]
+
+
+@pytest.mark.parametrize(("bad", "place"), BAD)
+@pytest.mark.parametrize("syntax", [SYNTAX, TAGS])
+async def test_a_member_that_cannot_be_enforced_frees_only_itself(
+    bad: str, place: str, syntax: ToolCallSyntax
+) -> None:
+    """It is any JSON value and named, with its place where the grammar's compiler finds it; the
+    members beside it stay enforced."""
+    good = '{"enum": [1234567890]}'
+    schema = f'{{"properties": {{"a": {bad}, "b": {good}, "c/d": {bad}}}, "required": ["b"]}}'
+    tool = replace(TOOL, schema=schema, strict=False, field="tools[1].parameters_json")
+    calls = ToolCallSpec((syntax,), (TOOL, tool), required=True, several=True)
+    compiled = await GrammarCompiler(InlineJobs()).compile(
+        OutputSpec(None, calls, None), VOCABULARY
+    )
+    error = await compile_error(
+        OutputSpec(None, replace(calls, tools=(TOOL, replace(tool, strict=True))), None)
+    )
+
+    names = [f"tools[1].parameters_json.properties.{key}{place}" for key in ("a", "c~1d")]
+    if syntax is TAGS and "pattern" not in bad:
+        assert compiled.ignored == ("tools[1].parameters_json",)
+    else:
+        assert list(compiled.ignored) == names
+        assert error.metadata["pointer"] == "#/properties/a" + place.replace(".", "/")
+    assert "1234567890" in compiled.text
+    assert error.metadata["field"] == "tools[1].parameters_json"
 
 
 async def test_a_schema_that_fails_its_job_is_ignored_unless_its_tool_is_strict() -> None:

@@ -83,3 +83,23 @@ def test_a_malformed_part_is_refused(part: dict[str, Any], param: str, code: str
             item_to_proto(item, "input[0]")
         error: Any = error_body(caught.value)["error"]
         assert (error["param"], error["code"]) == (f"input[0].{name}[0]{param}", code)
+
+
+@pytest.mark.parametrize("kind", ["function_call", "message", "mcp_call"])
+def test_a_status_has_one_of_the_known_values(kind: str) -> None:
+    """Another one was taken for none. Calls of hosted tools have more of them."""
+    fields: dict[str, dict[str, Any]] = {
+        "function_call": {"call_id": "c", "name": "f", "arguments": "{}"},
+        "message": {"role": "user", "content": "hi"},
+        "mcp_call": {"server_label": "s", "name": "f", "arguments": "{}"},
+    }
+    item = {"type": kind, **fields[kind]}
+    hosted = kind == "mcp_call"
+    values = ["in_progress", "completed", "incomplete"]
+    for status in [None, *values, *(["calling", "failed"] if hosted else [])]:
+        item_to_proto(item | {"status": status}, "input[0]")
+    for status in ["zz", "", *([] if hosted else ["failed"])]:
+        with pytest.raises(DomainError) as raised:
+            item_to_proto(item | {"status": status}, "input[0]")
+        assert raised.value.field == "input[0].status"
+        assert all(repr(value) in raised.value.message for value in values)

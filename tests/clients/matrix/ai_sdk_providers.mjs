@@ -1,16 +1,21 @@
-// The Vercel AI SDK with its OpenAI-compatible provider.
-import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+// Providers of the Vercel AI SDK, by the name of their package.
 import { APICallError, Output, generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 import { ANSWER, BASE_URL, KEY, MODEL, QUESTION, WEATHER, run } from "./scenario.mjs";
 
-const provider = createOpenAICompatible({
-  name: "corral",
-  baseURL: BASE_URL,
-  apiKey: KEY,
-  includeUsage: true,
-  supportsStructuredOutputs: true,
-});
-const options = { model: provider(MODEL), temperature: 0, maxOutputTokens: 100, maxRetries: 0 };
+const ROOT = BASE_URL.replace(/\/v1$/, "");
+const NAME = process.argv[2];
+const [PACKAGE, kind] = NAME.split("#");
+const module = await import(PACKAGE);
+const create = Object.entries(module).find(([name]) => /^create[A-Z]/.test(name))[1];
+const BASES = {
+  "@ai-sdk/azure": { baseURL: `${ROOT}/openai` },
+  "ollama-ai-provider-v2": { baseURL: `${ROOT}/api` },
+  "@ai-sdk/openai-compatible": { name: "corral", includeUsage: true, supportsStructuredOutputs: true },
+};
+const provider = create({ baseURL: BASE_URL, apiKey: KEY, ...BASES[PACKAGE] });
+const modelOf = (name) => (kind ? provider[kind](name) : provider(name));
+const options = { model: modelOf(MODEL), temperature: 0, maxOutputTokens: 100, maxRetries: 0 };
+if (PACKAGE === "ollama-ai-provider-v2") options.providerOptions = { ollama: { think: false } };
 const city = (name) => ({
   type: "object",
   properties: { [name]: { type: "string" } },
@@ -18,9 +23,11 @@ const city = (name) => ({
   additionalProperties: false,
 });
 
+const isCounted = (usage) => PACKAGE !== "@ai-sdk/openai-compatible" || usage.outputTokens > 0;
+
 async function answer() {
   const { text, usage } = await generateText({ ...options, prompt: QUESTION });
-  return text.includes(ANSWER) && usage.outputTokens > 0;
+  return text.includes(ANSWER) && isCounted(usage);
 }
 
 await run({
@@ -29,7 +36,7 @@ await run({
     const result = streamText({ ...options, prompt: QUESTION });
     const pieces = [];
     for await (const piece of result.textStream) pieces.push(piece);
-    return pieces.join("").includes(ANSWER) && (await result.usage).outputTokens > 0;
+    return pieces.join("").includes(ANSWER) && isCounted(await result.usage);
   },
   tools: async () => {
     const cities = [];
@@ -62,7 +69,7 @@ await run({
   },
   error: async () => {
     try {
-      await generateText({ ...options, model: provider("no-such-model"), prompt: "?" });
+      await generateText({ ...options, model: modelOf("no-such-model"), prompt: "?" });
     } catch (problem) {
       return APICallError.isInstance(problem) && problem.statusCode === 404;
     }
@@ -70,8 +77,8 @@ await run({
   },
   cancel: async () => {
     const abort = new AbortController();
-    const result = streamText({ ...options, maxOutputTokens: 500, prompt: QUESTION, abortSignal: abort.signal });
-    for await (const _ of result.textStream) {
+    const long = { ...options, maxOutputTokens: 500, abortSignal: abort.signal };
+    for await (const _ of streamText({ ...long, prompt: QUESTION }).textStream) {
       abort.abort();
       break;
     }

@@ -1,0 +1,78 @@
+"""Results of tools in Ollama's chats, paired with their calls."""
+
+from typing import Any
+
+import pytest
+
+from dialects.ollama.requests import chat_request, parse_chat
+from svc_kit.errors import InvalidField
+
+CALLS = [("x", "f"), ("y", "g"), ("z", "f")]
+
+
+def pair(calls: list[tuple[str, str]], *results: dict[str, Any]) -> list[int]:
+    """Which of the calls (ids, or empty, with names) each result answers."""
+    sent = [
+        {"function": {"name": name}, **({"id": call_id} if call_id else {})}
+        for call_id, name in calls
+    ]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "tool_calls": sent},
+        *({"role": "tool", "content": "r", **result} for result in results),
+    ]
+    request = chat_request(parse_chat({"model": "m", "messages": messages}))
+    _, assistant, *tools = request.conversation.messages
+    ids = [call.id for call in assistant.tool_calls]
+    assert [each.name for each in tools] == [calls[ids.index(t.tool_call_id)][1] for t in tools]
+    return [ids.index(each.tool_call_id) for each in tools]
+
+
+@pytest.mark.parametrize(
+    ("results", "answered"),
+    [
+        ([{"tool_call_id": "z"}, {"tool_call_id": "x", "tool_name": "g"}, {}], [2, 0, 1]),
+        ([{"tool_name": "f"}, {"tool_name": "f"}, {"tool_name": "g"}], [0, 2, 1]),
+        ([{}, {"tool_name": "f"}, {}], [0, 2, 1]),
+        ([{"tool_call_id": ""}, {"tool_name": ""}], [0, 1]),
+    ],
+    ids=["ids", "names", "order", "empty"],
+)
+def test_a_result_answers_the_call_that_it_names(
+    results: list[dict[str, Any]], answered: list[int]
+) -> None:
+    """By id, by the first open call of its name, or in order."""
+    assert pair(CALLS, *results) == answered
+
+
+def test_an_id_may_be_of_a_call_that_came_back_without_one() -> None:
+    """Some clients (litellm) drop the ids of calls, and keep those of results."""
+    without_ids = [("", name) for _, name in CALLS]
+    mixed = [("x", "f"), ("", "g")]
+
+    assert pair(without_ids, {"tool_call_id": "q", "tool_name": "g"}, {"tool_call_id": "r"}) == [
+        1,
+        0,
+    ]
+    assert pair(mixed, {"tool_call_id": "q"}, {"tool_call_id": "x"}) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("results", "field", "problem"),
+    [
+        ([{"tool_call_id": "q"}], "messages[2].tool_call_id", "the id 'q'"),
+        ([{"tool_call_id": "q", "tool_name": "f"}], "messages[2].tool_call_id", "the id 'q'"),
+        ([{"tool_call_id": "x"}, {"tool_call_id": "x"}], "messages[3].tool_call_id", "the id 'x'"),
+        ([{"tool_name": "h"}], "messages[2].tool_name", "no call of 'h'"),
+        ([{"tool_name": "g"}, {"tool_name": "g"}], "messages[3].tool_name", "no call of 'g'"),
+        ([{}, {}, {}, {}], "messages[5]", "no call before it lacks one"),
+    ],
+)
+def test_a_result_of_no_call_is_refused_by_name(
+    results: list[dict[str, Any]], field: str, problem: str
+) -> None:
+    """It went to the first open call, whose own result was then taken for another's."""
+    with pytest.raises(InvalidField, match=problem) as raised:
+        pair(CALLS, *results)
+
+    assert raised.value.field == field
