@@ -88,10 +88,11 @@ async def test_a_hangup_while_a_service_drains_does_not_end_it() -> None:
     script = """
 import asyncio, os, signal, sys
 from gateway.config import GatewaySettings
-from svc_kit.settings.reloader import SettingsReloader
+from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 
 async def main():
-    async with SettingsReloader(GatewaySettings(), GatewaySettings, {}).run():
+    reloader = SettingsReloader(GatewaySettings(), GatewaySettings, {})
+    async with reloading_on_hangup(reloader.reload):
         pass
     os.kill(os.getpid(), signal.SIGHUP)
     print("drained")
