@@ -53,7 +53,7 @@ def test_changed_settings_take_effect_without_a_restart(tmp_path: Path) -> None:
         so_far = corral.program.bookmark()
         config.write_text(BEFORE)
         reload(corral)
-        corral.program.wait_for_line(r"changed: allowed_hosts, log_level", after=so_far)
+        corral.program.wait_for_line(r"changed: log_level, allowed_hosts", after=so_far)
         corral.program.wait_for_line(r"model second is not in the settings any more", after=so_far)
         at_last = (status(corral, "corral.example"), models(corral))
 

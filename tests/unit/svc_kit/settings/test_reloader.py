@@ -47,7 +47,7 @@ async def test_only_what_has_changed_is_applied(caplog: pytest.LogCaptureFixture
     assert applied == [changed]
     assert logging.getLogger().level == logging.DEBUG
     assert [record.getMessage() for record in caplog.records] == [
-        "reloaded the settings; changed: allowed_hosts, log_level",
+        "reloaded the settings; changed: log_level, allowed_hosts",
         "these settings change at the next start only: max_requests",
         "reloaded the settings; changed: none",
         "these settings change at the next start only: max_requests",
