@@ -29,7 +29,6 @@ NUM_SLOTS: Final = 2
 UNITS: Final = ("requests", "tokens", "cost", "concurrent_requests")
 SETTINGS: Final[dict[str, Any]] = {
     "usage_interval_s": 0.5,
-    "limits_grace_s": 20.0,
     "engine.threads": 1,
     "engine.slots": 4,
 }
