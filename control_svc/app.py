@@ -84,7 +84,7 @@ from svc_kit.rpc.client import WINDOW_BYTES, Option, open_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from svc_kit.settings.reloader import SettingsReloader
+from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
 from svc_kit.tracing.span import Tracer
 
@@ -199,7 +199,7 @@ async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSe
             control.prices.replace(changed.prices)
 
         reloader = SettingsReloader(settings, read_settings, {"prices": apply_prices})
-        await stack.enter_async_context(reloader.run())
+        await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         notify_systemd("READY=1")
         await stopping.wait()
         log.info("draining")

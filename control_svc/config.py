@@ -16,7 +16,6 @@ from svc_kit.settings.groups import (
     IssuerSettings,
     KeySettings,
     ListenAddress,
-    LogLevel,
     ServerSettings,
     ServiceSettings,
     ServiceTlsSettings,
@@ -232,8 +231,6 @@ class ControlSettings(ServiceSettings):
     audit_syslog: Annotated[str, AfterValidator(_syslog_target)] | None = None
     """Send the audit log to syslog too: the path of its socket, such as /dev/log, or host:port
     (UDP)."""
-    log_level: LogLevel = "info"
-    """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
     files: FileSettings = FileSettings()
@@ -267,7 +264,7 @@ class ControlSettings(ServiceSettings):
 
     @field_validator("database_url")
     @classmethod
-    def _database_exists(cls, value: SecretStr | None) -> SecretStr | None:
+    def _is_a_database_url(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None:
             # SQLAlchemy is imported where it is needed, because that takes half a second.
             from control_svc.urls import parse_database_url

@@ -54,10 +54,11 @@ def load(name: str, config: Path | None) -> Any:
     return load_settings(settings_class(name), toml=config, overrides=overrides)
 
 
-def load_alone(name: str, config: Path | None) -> Any:
-    """Load the settings of a service that runs alone, and check them. Raises StartupError."""
+def load_alone(name: str, config: Path | None, *, is_running: bool = False) -> Any:
+    """Load the settings of a service that runs alone, and check them. `is_running`: it is running
+    already. Raises StartupError."""
     settings = load(name, config)
-    check_alone(settings)
+    check_alone(settings, is_running=is_running)
     return settings
 
 
@@ -86,9 +87,12 @@ def serve(service: str, config: Path | None, lifeline: int | None) -> None:
     if lifeline is not None:
         exit_with_parent(lifeline)
     ignore_hangup()
-    # `corral up` has checked all services together before it starts one.
-    settings = load_alone(service, config) if lifeline is None else load(service, config)
+    read = functools.partial(load, service, config)
+    # `corral up` checks all services together, before it starts one or passes SIGHUP on.
+    settings = read() if lifeline is not None else load_alone(service, config)
+    if lifeline is None:
+        read = functools.partial(load_alone, service, config, is_running=True)
     configure_logging(service, level=settings.log_level)
     with importing_modules():
         serve_service = serve_function(service)
-    run(serve_service, settings, functools.partial(load, service, config))
+    run(serve_service, settings, read)

@@ -70,7 +70,7 @@ from svc_kit.management import run_management
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
-from svc_kit.settings.reloader import SettingsReloader
+from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
 
 _log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ async def serve(settings: GatewaySettings, read_settings: Callable[[], GatewaySe
 
         apply = dict.fromkeys(("allowed_hosts", "allowed_origins"), apply_hosts)
         reloader = SettingsReloader(settings, read_settings, apply)
-        await stack.enter_async_context(reloader.run())
+        await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         scheme = "http" if settings.tls is None else "https"
         _log.info("serving HTTP on %s://%s", scheme, endpoints.http)
         notify_systemd("READY=1")

@@ -17,7 +17,6 @@ from svc_kit.settings.groups import (
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
-    LogLevel,
     ServiceSettings,
     TargetAddress,
     TlsSettings,
@@ -95,8 +94,6 @@ class GatewaySettings(ServiceSettings):
     """Web sites that may call this server, as in https://chat.example; "*" allows any. Loopback is
     allowed."""
 
-    log_level: LogLevel = "info"
-    """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
 

@@ -74,7 +74,7 @@ from svc_kit.rpc.client import Option, open_channel
 from svc_kit.rpc.interceptors import ExplainError
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from svc_kit.settings.reloader import SettingsReloader
+from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
 from svc_kit.tracing.span import Tracer
 
@@ -203,9 +203,8 @@ async def serve(
             return
         inference = starting.result()
         follow_models = SettingsModels(inference.pool).follow
-        await stack.enter_async_context(
-            SettingsReloader(settings, read_settings, {"models": follow_models}).run()
-        )
+        reloader = SettingsReloader(settings, read_settings, {"models": follow_models})
+        await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         notify_systemd("READY=1")
         await events
         await _drain(inference, settings.server.drain_grace_s)

@@ -18,7 +18,6 @@ from svc_kit.settings.groups import (
     KeyCacheSeconds,
     KeySettings,
     ListenAddress,
-    LogLevel,
     ServerSettings,
     ServiceSettings,
     ServiceTlsSettings,
@@ -361,8 +360,6 @@ class InferenceSettings(ServiceSettings):
     """How long requests with a limit are served while the control service is away."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
-    log_level: LogLevel = "info"
-    """debug, info, warning or error."""
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
     engine: EngineSettings = EngineSettings()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from svc_kit.errors import QueueFull
 
 
-class Waiting(NamedTuple):
+class QueueEntry(NamedTuple):
     """What waits in a queue. `amount` is in the unit of its limit."""
 
     project: str
@@ -23,8 +23,8 @@ class Waiting(NamedTuple):
 def check_queue(
     bound: str,
     limit: int,
-    waiting: Iterable[Waiting],
-    new: Waiting,
+    waiting: Iterable[QueueEntry],
+    new: QueueEntry,
     *,
     depth: int,
     retry_after: float = 1.0,
@@ -45,7 +45,7 @@ def check_queue(
         )
 
 
-def share_of(limit: int, waiting: Iterable[Waiting], new: Waiting) -> int:
+def share_of(limit: int, waiting: Iterable[QueueEntry], new: QueueEntry) -> int:
     """The share of a project's priority in a queue. It is at least 1, unless nothing may wait."""
     classes = {each[:2] for each in waiting} | {new[:2]}
     num_projects = len({project for project, _ in classes})

@@ -33,7 +33,7 @@ def main(name: str, cls: type[SettingsT], serve: Serve[SettingsT]) -> int:
     read = functools.partial(load_settings, cls, toml=toml)
     try:
         settings = read()
-        set_log_level(settings.model_dump()["log_level"])
+        set_log_level(settings.log_level)
         run(serve, settings, read)
     except StartupError as error:
         sys.stderr.write(f"{error}\n")

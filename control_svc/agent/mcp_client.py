@@ -28,7 +28,7 @@ from mcp.types import (
     Tool,
 )
 from pydantic import TypeAdapter
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from control_svc.agent.mcp import McpError
 from control_svc.config import McpServerSettings
@@ -149,7 +149,7 @@ async def _connected(server: RemoteServer) -> AsyncIterator[Client]:
         trust_env=False,
     )
     http.event_hooks["request"].append(_Pace().on_request)
-    http.event_hooks["response"].append(_check_redirect)
+    http.event_hooks["response"] += [_check_redirect, _check_id]
     async with http:
         transport = streamable_http_client(
             server.url, http_client=http, max_sse_event_size=server.output_bytes
@@ -189,6 +189,21 @@ async def _check_redirect(response: httpx2.Response) -> None:
     )
     if redirects > MAX_REDIRECTS:
         raise ResponseRejected("The server redirects too often.")
+
+
+async def _check_id(response: httpx2.Response) -> None:
+    """Refuse JSON with another id than that of the request: the package would wait for the right
+    one, which cannot come any more. In an event stream it can."""
+    kind = response.headers.get("content-type", "").lower()
+    is_json = response.is_success and kind.startswith("application/json")
+    if not is_json or (asked := from_json(response.request.content).get("id")) is None:
+        return
+    try:
+        answer = from_json(await response.aread())
+    except ValueError:
+        return  # the package says so
+    if not isinstance(answer, dict) or str(answer.get("id")) != str(asked):
+        raise ResponseRejected("The server sent an answer to another request.")
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

@@ -7,7 +7,7 @@ the schema is that of the migrations anyway.
 import gzip
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_svc.backup.layout import Manifest, TableCopy
+from control_svc.db import migrations
 from control_svc.deps import INSTALLATION
 from control_svc.schema import METADATA
 from svc_kit.lifecycle import StartupError
@@ -37,6 +38,12 @@ _COLUMNS: Final = text(
     " AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''"
     " AND t.typname <> 'vector' AND c.relname <> 'alembic_version' GROUP BY c.relname"
 )
+_SQLITE_COLUMNS: Final = (
+    "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c"
+    " WHERE m.type = 'table' UNION ALL"
+    " SELECT type || ' ' || name, '' FROM sqlite_master WHERE type IN ('trigger', 'view')"
+)
+"""Pairs of table and column; triggers and views have no columns here."""
 
 
 def copy_sqlite(file: Path, copy: Path) -> None:
@@ -78,13 +85,9 @@ async def restore_tables(
 
     Raises StartupError if the database has no such table, or a file is not the copy of its table.
     """
-    columns = {name: set(names) for name, names in await connection.execute(_COLUMNS)}
-    for table in tables:
-        if not set(table.columns) <= columns.get(table.table, set()) or not table.columns:
-            raise StartupError(
-                f"the backup is damaged: its schema has no table {table.table} with the columns"
-                f" {', '.join(table.columns)}"
-            )
+    rows = await connection.execute(_COLUMNS)
+    columns = {(table, column) for table, names in rows for column in names}
+    _check_columns(columns, {(table.table, column) for table in tables for column in table.columns})
     await connection.execute(text("SET LOCAL statement_timeout = 0"))
     # Migrations may have inserted rows.
     await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))
@@ -112,6 +115,7 @@ def check_sqlite(file: Path, manifest: Manifest) -> None:
             (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             query = "SELECT hex(value) FROM secrets WHERE name = ?"
             (installation,) = connection.execute(query, (INSTALLATION,)).fetchone()
+            columns = set(connection.execute(_SQLITE_COLUMNS))
     except (sqlite3.Error, TypeError) as error:
         raise StartupError(
             f"the backup is damaged: its database is not one of Corral ({error})"
@@ -121,6 +125,23 @@ def check_sqlite(file: Path, manifest: Manifest) -> None:
             f"the backup is damaged: its database is at revision {revision!r} of installation"
             f" {installation.lower()}, its manifest says {manifest.revision!r} of"
             f" {manifest.installation}"
+        )
+    if migrations.is_known(revision):  # else it is only verified
+        with migrations.empty_sqlite(revision) as connection:
+            needed = {(table, name) for table, name in connection.exec_driver_sql(_SQLITE_COLUMNS)}
+        own = {table for table, _ in needed}
+        # Tables of others are not used, but a trigger runs with Corral's statements.
+        _check_columns(needed, {each for each in columns if each[0] in own or not each[1]})
+
+
+def _check_columns(needed: Set[tuple[str, str]], found: Set[tuple[str, str]]) -> None:
+    """Compare the tables and columns of a backup with those of its revision. Raises
+    StartupError."""
+    for each in sorted(needed ^ found):
+        problem = "is missing" if each in needed else "does not belong there"
+        raise StartupError(
+            "the backup is damaged: its tables are not those of its revision:"
+            f" {'.'.join(each).rstrip('.')} {problem}"
         )
 
 

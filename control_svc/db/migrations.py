@@ -17,7 +17,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from asyncpg import PostgresError  # type: ignore[import-untyped]
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, create_engine, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -100,6 +100,14 @@ async def create(connection: AsyncConnection, revision: str) -> None:
 
     with _translated_errors():
         await connection.run_sync(work)
+
+
+@contextmanager
+def empty_sqlite(revision: str) -> Iterator[Connection]:
+    """A new SQLite database in memory with the tables of a known revision."""
+    with create_engine("sqlite://").begin() as connection:
+        command.upgrade(configuration(connection), revision)
+        yield connection
 
 
 def is_known(revision: str, folder: Path = MIGRATIONS) -> bool:

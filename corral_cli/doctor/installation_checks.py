@@ -25,7 +25,6 @@ from corral_cli.up.up_lock import Running, read_running
 from inference_svc.config import InferenceSettings
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.settings_check import check_models
-from inference_svc.models.sources import BUNDLED, BUNDLED_PATH, parse_reference
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import read_lock
 from svc_kit.network import Address, parse_address
@@ -52,7 +51,7 @@ def check_installation(config: Path | None, services: Sequence[str] = ()) -> Ite
     try:
         if services:
             for settings in loaded.values():
-                check_alone(settings)
+                check_alone(settings, is_running=running is not None)
         else:
             check_together(loaded, is_running=running is not None)
     except SettingsInvalid as problem:
@@ -67,7 +66,7 @@ def check_installation(config: Path | None, services: Sequence[str] = ()) -> Ite
         yield from check_certificates(name, settings, datetime.now(UTC))
     yield from check_folders(loaded)
     if inference := loaded.get("inference"):
-        yield check_model_memory(inference, is_running=running is not None)
+        yield from check_model_memory(inference, is_running=running is not None)
     if control := loaded.get("control"):
         yield check_database(control)
 
@@ -138,33 +137,23 @@ def check_folder(check: str, folder: Path, needed_bytes: float) -> Finding:
     return ok(check, message)
 
 
-def check_model_memory(settings: InferenceSettings, *, is_running: bool) -> Finding:
-    """Whether the files of the models fit in memory. One that cannot be used is a warning as long
-    as another is served."""
+def check_model_memory(settings: InferenceSettings, *, is_running: bool) -> Iterator[Finding]:
+    """Whether the files of the models fit in memory, and which cannot be used while others can.
+    Nothing if `models` has problems, which are those of the settings already."""
     checked = check_models(settings, is_running=is_running)
-    if problem := next((file.problem for file in checked.unusable), None):
-        level = error if checked.problems else warning
-        return level("models", problem, "correct `models` in [inference]")
-    sizes = [size for text in settings.models for size in model_bytes(text)]
-    available = available_memory_bytes()
-    message = (
-        f"files of {sum(sizes) / _GB:.1f} GB, {available / _GB:.1f} GB of memory are available"
-    )
-    if is_running or sum(sizes) < available * 0.9:
-        remote = len(checked.remote)
-        return ok("models", message + (f", {remote} to download" if remote else ""))
-    remedy = "choose smaller or more quantized models, or per_model.NAME.load = on_demand"
-    return error("models", message, remedy)
-
-
-def model_bytes(text: str) -> Iterator[int]:
-    """Sizes of the files of a model; nothing for one that is not downloaded."""
-    reference = parse_reference(text)
-    if reference.remote is not None:
+    if checked.problems:
         return
-    path = BUNDLED_PATH if reference.source == BUNDLED else Path(reference.source)
-    files = path.glob("*.gguf") if path.is_dir() else [path]
-    yield from (file.stat().st_size for file in files)
+    for file in checked.unusable:
+        yield warning("models", str(file.problem), "correct `models` in [inference]")
+    size = sum(file.size_bytes for file in checked.files if not file.problem)
+    available = available_memory_bytes()
+    message = f"files of {size / _GB:.1f} GB, {available / _GB:.1f} GB of memory are available"
+    if is_running or size < available * 0.9:
+        remote = len(checked.remote)
+        yield ok("models", message + (f", {remote} to download" if remote else ""))
+        return
+    remedy = "choose smaller or more quantized models, or per_model.NAME.load = on_demand"
+    yield error("models", message, remedy)
 
 
 def check_certificates(name: str, settings: Any, now: datetime) -> Iterator[Finding]:

@@ -156,7 +156,7 @@ async def supervise(plan: Plan, started: float, inherited: int) -> None:
         notify_systemd("READY=1")
 
     try:
-        await run_until_signalled(supervisor, announce)
+        await run_until_signalled(supervisor, announce, plan.check_reload)
     except ServiceFailed as error:
         raise StartupError(str(error)) from error
     report("stopped")

@@ -128,11 +128,6 @@ class Plan:
             shared["service_token_file"] = first.token_file
         return cls._load(flags.config, overrides)
 
-    @classmethod
-    def make(cls, flags: UpFlags) -> Self:
-        """Load the settings, choose ports, and connect the services. Raises StartupError."""
-        return cls.load(flags).with_ports()
-
     def with_ports(self) -> Self:
         """Choose ports and connect the services. Raises StartupError."""
         overrides = {name: dict(values) for name, values in self.overrides.items()}
@@ -147,7 +142,7 @@ class Plan:
         return self._load(self.config, overrides)
 
     @classmethod
-    def _load(cls, config: Path | None, overrides: dict[str, dict[str, Any]]) -> Self:
+    def _load(cls, config: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Self:
         loaded: dict[str, Any] = {}
         problems: list[Problem] = []
         classes = (InferenceSettings, ControlSettings, GatewaySettings)
@@ -165,6 +160,11 @@ class Plan:
         """Raise SettingsInvalid for settings that cannot work. `is_running`: the services of this
         data folder are running already."""
         check_together(self.by_service, is_running=is_running)
+
+    def check_reload(self) -> None:
+        """Read the settings again, as the running services will, and check them. Raises
+        SettingsInvalid."""
+        self._load(self.config, self.overrides).check_settings(is_running=True)
 
     @property
     def by_service(self) -> "dict[str, ServiceWithPorts]":

@@ -13,9 +13,10 @@ from svc_kit.settings.checks import Problem, SettingsInvalid, find_listener_conf
 from svc_kit.settings.groups import read_secret
 
 
-def check_alone(settings: Any) -> None:
-    """Check the settings of a service that runs by itself. Raises SettingsInvalid."""
-    problems = list(_find_problems({settings.toml_table: settings}))
+def check_alone(settings: Any, *, is_running: bool = False) -> None:
+    """Check the settings of a service that runs by itself. `is_running`: it is running already.
+    Raises SettingsInvalid."""
+    problems = list(_find_problems({settings.toml_table: settings}, is_running=is_running))
     token = settings.service_token_file
     if token is not None and (text := _find_token_problem(token)):
         problems.append(settings.problem("service_token_file", text))

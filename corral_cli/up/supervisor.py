@@ -1,6 +1,7 @@
 """The supervisor: starts services, restarts those that exit, and stops all in order."""
 
 import asyncio
+import functools
 import os
 import signal
 import time
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral_cli.up.parent_watch import ParentPipe
-from svc_kit.lifecycle import StartupOutage, notify_systemd
-from svc_kit.settings.reloader import has_terminal
+from svc_kit.lifecycle import StartupError, StartupOutage, notify_systemd
+from svc_kit.settings.reloader import has_terminal, reloading_on_hangup
 
 _READY_POLL_S = 0.05
 _FIRST_REPORT_S = 1.0
@@ -108,9 +109,15 @@ class Supervisor:
         """Kill services that are still stopping, without waiting for their timeout."""
         self._kill_now.set()
 
-    def reload(self) -> None:
+    async def reload(self, check_settings: Callable[[], None]) -> None:
         """Make the services that are ready read their settings again; the others read them when
-        they start."""
+        they start. If `check_settings`, which may block, raises StartupError, none does."""
+        try:
+            await asyncio.to_thread(check_settings)
+        except StartupError as error:
+            problems = " ".join(str(error).split())
+            self._report(f"the settings were not reloaded by any service: {problems}")
+            return
         for running in self._running:
             if running.process is not None and running.is_ready:
                 _signal(running.process, signal.SIGHUP)
@@ -266,10 +273,13 @@ def describe_exit(code: int) -> str:
 
 
 async def run_until_signalled(
-    supervisor: Supervisor, on_ready: Callable[[], Awaitable[None]]
+    supervisor: Supervisor,
+    on_ready: Callable[[], Awaitable[None]],
+    check_settings: Callable[[], None],
 ) -> None:
     """Run until SIGINT or SIGTERM, or until the terminal is closed. A second signal kills without
-    waiting. Without a terminal, SIGHUP makes the services read their settings again."""
+    waiting. Without a terminal, SIGHUP makes the services read their settings again, unless
+    `check_settings` raises StartupError."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
@@ -279,10 +289,11 @@ async def run_until_signalled(
         stop.set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    ends = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if has_terminal() else ()))
+    for number in ends:
         loop.add_signal_handler(number, on_signal)
-    loop.add_signal_handler(signal.SIGHUP, on_signal if has_terminal() else supervisor.reload)
-    await supervisor.run(stop, on_ready)
+    async with reloading_on_hangup(functools.partial(supervisor.reload, check_settings)):
+        await supervisor.run(stop, on_ready)
 
 
 def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:

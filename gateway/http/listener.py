@@ -1,11 +1,13 @@
-"""Binds the HTTP socket and runs uvicorn without its signal handlers."""
+"""Binds the HTTP socket, and runs uvicorn without its signal handlers and with TLS in turns."""
 
 import asyncio
 import functools
+import os
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,7 +16,7 @@ from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.certificates import ServerCertificate
 from svc_kit.connection_watch import watch_connections
-from svc_kit.network import Address, allow_open_files, open_listener
+from svc_kit.network import Address, allow_open_files, open_listener, peer_network
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -61,6 +63,63 @@ class Listener(uvicorn.Server):
         yield
 
 
+class TlsHandshake(asyncio.Protocol):
+    """A new connection: a `Parser` whose handshake begins in its turn. The loop by itself would do
+    all that arrive together in one turn of its own.
+
+    Then the connection has the protocol that `make_protocol` returns.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        limits: ConnectionLimits,
+        make_protocol: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self.peer = ""
+        self.busy_until = 0.0
+        self.is_queued = False
+        self._context = context
+        self._limits = limits
+        self._make_protocol = make_protocol
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket from the transport, and wait for the client's first bytes."""
+        # `start_tls` of uvloop 0.23 misses bytes that have come before it.
+        self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        self.peer = peer_network(transport.get_extra_info("peername")[0])
+        cast("asyncio.Transport", transport).abort()
+        self._loop.add_reader(self._socket, self._on_bytes)
+        self._timer = self._loop.call_later(self._limits.receive_timeout_s, self.abort)
+
+    def _on_bytes(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._limits.parsers.parse(self)
+
+    def parse_slice(self) -> bool:
+        """Begin the handshake."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._limits.parsers.charge_handshake(self)
+        self._task = self._loop.create_task(self._shake_hands())
+        return False
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+    async def _shake_hands(self) -> None:
+        with suppress(OSError):  # also of TLS, and a timeout: the connection is closed
+            await self._loop.connect_accepted_socket(
+                self._make_protocol, self._socket, ssl=self._context
+            )
+
+
 def bind(address: Address, unread_limit_s: float) -> socket.socket:
     """Listen on an address; port 0 means any free port. Raises StartupError.
 
@@ -96,10 +155,17 @@ async def run_listener(
     clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
+
+    def accept(**options: Any) -> asyncio.Protocol:
+        make_protocol = functools.partial(http, **options)
+        if certificate is None:
+            return cast("asyncio.Protocol", make_protocol())
+        return TlsHandshake(certificate.listening_context(), limits, make_protocol)
+
     websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
     config = uvicorn.Config(
         app,
-        http=http,
+        http=accept,  # type: ignore[arg-type]  # it only calls it
         ws=websocket,
         ws_max_size=frame_bytes,
         ws_per_message_deflate=False,
@@ -113,9 +179,6 @@ async def run_listener(
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=max(1, round(grace_s + STOP_MARGIN_S)),
-        ssl_context_factory=None
-        if certificate is None
-        else lambda *default: certificate.listening_context(),
     )
     listener = Listener(config)
     serving = asyncio.create_task(listener.serve(sockets=[bound]))

@@ -18,6 +18,8 @@ TURN_S: Final = 0.001
 """Processor time of parsers in one turn of the loop; it is looked at after each slice."""
 REQUEST_S: Final = 0.001
 """Added to that for the work that a request begins: about what a small one costs in later turns."""
+HANDSHAKE_S: Final = 0.001
+"""What a TLS handshake costs, with opening and closing its connection."""
 ADDRESS_SHARE: Final = 0.1
 """The share of the time that an address may use without being heavy."""
 ALLOWANCE_S: Final = 0.05
@@ -101,6 +103,13 @@ class ParserScheduler:
             self._next_grace = now + 2 * GRACE_S
         self._charge(parser, REQUEST_S)
 
+    def charge_handshake(self, parser: Parser) -> None:
+        """Count a TLS handshake that begins in the slice; those of heavy addresses share the time
+        of their parsers."""
+        if self._is_heavy(parser.peer):
+            self._heavy_until = max(self._heavy_until, self._now()) + HANDSHAKE_S / HEAVY_SHARE
+        self._charge(parser, HANDSHAKE_S)
+
     def _is_heavy(self, peer: str) -> bool:
         allowed = ALLOWANCE_S / ADDRESS_SHARE
         return self._busy_until.get(peer, 0.0) > self._now() + allowed
@@ -147,11 +156,14 @@ class ParserScheduler:
         self._next_turn, self._spent = None, 0.0
         try:
             while self._waiting and self._spent < TURN_S:
-                if self._waiting[0][0] and self._heavy_until > self._now():
+                was_heavy, *_, parser = self._waiting[0]
+                if was_heavy and self._heavy_until > self._now():
                     break
-                parser = heapq.heappop(self._waiting)[-1]
+                heapq.heappop(self._waiting)
                 parser.is_queued = False
-                if self._parse_slice(parser):
+                # An address may have become heavy while many connections of it waited.
+                is_late = self._is_heavy(parser.peer) and not was_heavy
+                if is_late or self._parse_slice(parser):
                     self.queue(parser)
         finally:
             self._schedule()

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.types import Scope
 
 from svc_kit.errors import QueueFull
-from svc_kit.queue_share import Waiting, check_queue
+from svc_kit.queue_share import QueueEntry, check_queue
 
 _RUNNING: Final = "corral.running_requests"
 _PROJECT: Final = "corral.project_of_request"
@@ -41,8 +41,8 @@ class RunningRequests:
         check_queue(
             "requests",
             self._limit,
-            (Waiting(name, 0, number) for name, number in self._of_projects.items()),
-            Waiting(project),
+            (QueueEntry(name, 0, number) for name, number in self._of_projects.items()),
+            QueueEntry(project),
             depth=self.number,
         )
         self._of_projects[project] += 1

@@ -47,7 +47,7 @@ from inference_svc.machine import resident_bytes
 from inference_svc.models.device_memory import DeviceBytes
 from svc_kit.errors import DomainError, Draining, EngineRestarting
 from svc_kit.lifecycle import StartupError
-from svc_kit.queue_share import Waiting
+from svc_kit.queue_share import QueueEntry
 
 log = logging.getLogger(__name__)
 DRAIN_RETRY_S = 5.0
@@ -252,7 +252,7 @@ class EngineClient:
         self.check_open()
         return self.sequences.submit(requests, label, adapters)
 
-    def check_room(self, new: Waiting, num_choices: int) -> None:
+    def check_room(self, new: QueueEntry, num_choices: int) -> None:
         """Raise like `submit` for a request of `num_choices` before its prompt is known, so that a
         full queue costs little."""
         self.check_open()

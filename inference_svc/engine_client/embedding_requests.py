@@ -10,7 +10,7 @@ from inference_svc.engine.events import Embedded, Failed
 from inference_svc.engine.request import Cancel, Command
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
-from svc_kit.queue_share import Waiting
+from svc_kit.queue_share import QueueEntry
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class PendingEmbedding:
             self.done.set_exception(error)
 
 
-def _waiting(request: EmbeddingRequest) -> Waiting:
-    return Waiting(request.project, request.priority, request.num_tokens)
+def _waiting(request: EmbeddingRequest) -> QueueEntry:
+    return QueueEntry(request.project, request.priority, request.num_tokens)
 
 
 class EmbeddingTracker:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from svc_kit.queue_share import Waiting, check_queue
+from svc_kit.queue_share import QueueEntry, check_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class QueueLimits:
 
     def check(
         self,
-        waiting: Iterable[Waiting],
-        new: Sequence[Waiting],
+        waiting: Iterable[QueueEntry],
+        new: Sequence[QueueEntry],
         *,
         requests: int,
         tokens: int,
@@ -36,7 +36,7 @@ class QueueLimits:
             "requests",
             self.requests,
             [each._replace(amount=1) for each in queue],
-            Waiting(project, priority, len(new)),
+            QueueEntry(project, priority, len(new)),
             depth=requests,
             retry_after=retry_after,
         )
@@ -45,7 +45,7 @@ class QueueLimits:
                 "tokens",
                 self.tokens,
                 queue,
-                Waiting(project, priority, sum(each.amount for each in new)),
+                QueueEntry(project, priority, sum(each.amount for each in new)),
                 depth=tokens,
                 retry_after=retry_after,
             )

@@ -22,7 +22,7 @@ from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import AbortedByOperator, DomainError
-from svc_kit.queue_share import Waiting
+from svc_kit.queue_share import QueueEntry
 from svc_kit.tracing.span import Span, current_span
 
 SequenceEvent = (
@@ -50,8 +50,8 @@ class ActiveSequence:
         return self.slot is None
 
 
-def _waiting(request: SequenceRequest) -> Waiting:
-    return Waiting(request.project, request.priority, request.num_prompt_tokens)
+def _waiting(request: SequenceRequest) -> QueueEntry:
+    return QueueEntry(request.project, request.priority, request.num_prompt_tokens)
 
 
 class RequestTracker:
@@ -105,7 +105,7 @@ class RequestTracker:
         self._idle.clear()
         return stream, position
 
-    def check_queue(self, new: Sequence[Waiting]) -> None:
+    def check_queue(self, new: Sequence[QueueEntry]) -> None:
         """Raise `QueueFull` unless sequences with these prompt tokens may be admitted."""
         waiting = len(self.live) + len(new) - self.slots
         if waiting <= 0:

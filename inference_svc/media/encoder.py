@@ -34,7 +34,7 @@ from svc_kit.errors import (
 )
 from svc_kit.fairness import FairTurns
 from svc_kit.lifecycle import StartupError
-from svc_kit.queue_share import Waiting, check_queue
+from svc_kit.queue_share import QueueEntry, check_queue
 
 log = logging.getLogger(__name__)
 _ENCODER = "inference_svc.media.encoder_main"
@@ -174,8 +174,8 @@ class Encoder:
         check_queue(
             "pictures and sounds",
             self._limits.queued,
-            (Waiting(owner, 0, len(jobs)) for owner, jobs in self._waiting.items()),
-            Waiting(project),
+            (QueueEntry(owner, 0, len(jobs)) for owner, jobs in self._waiting.items()),
+            QueueEntry(project),
             depth=self.num_waiting + 1,
         )
         done = asyncio.get_running_loop().create_future()

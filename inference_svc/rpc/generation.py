@@ -58,7 +58,7 @@ from inference_svc.usage import UsageKey
 from inference_svc.validation import check_range
 from svc_kit.errors import MissingField, ModelNotFound
 from svc_kit.off_loop import off_loop
-from svc_kit.queue_share import Waiting
+from svc_kit.queue_share import QueueEntry
 
 
 class GenerationService:
@@ -371,7 +371,7 @@ def _check_room(options: generation.GenerationOptions, loaded: LoadedModel, call
     num_choices = options.num_choices if options.HasField("num_choices") else 1
     check_range("n", num_choices, 1, MAX_CHOICES)
     priority = resolve_priority(options.scheduling.priority, caller.principal)
-    loaded.engine.check_room(Waiting(caller.principal.project, priority, 0), num_choices)
+    loaded.engine.check_room(QueueEntry(caller.principal.project, priority, 0), num_choices)
 
 
 def _truncated(tokens: Sequence[int], length: int, slot_tokens: int) -> Sequence[int]:

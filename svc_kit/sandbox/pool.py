@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 from svc_kit.errors import DomainError, Draining, UpstreamUnavailable
 from svc_kit.fairness import FairTurns
 from svc_kit.logs import project_var
-from svc_kit.queue_share import Waiting, check_queue
+from svc_kit.queue_share import QueueEntry, check_queue
 from svc_kit.sandbox.jobs import SANDBOX, FailureKind, Job, JobFailed
 from svc_kit.sandbox.process import ChildFailedToStart, SandboxProcess
 
@@ -166,8 +166,8 @@ class SandboxPool:
         check_queue(
             "requests",
             self._settings.max_waiting,
-            (Waiting(waiter.owner.project) for waiter in self._waiting),
-            Waiting(project),
+            (QueueEntry(waiter.owner.project) for waiter in self._waiting),
+            QueueEntry(project),
             depth=len(self._waiting) + 1,
             retry_after=_RETRY_AFTER_S,
         )

@@ -50,6 +50,9 @@ def _unset_none(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
     return None if value == "none" and is_optional(field.annotation) else value
 
 
+LogLevel = Annotated[str, Field(pattern=r"^(?i:debug|info|warning|error|critical)$")]
+
+
 class SettingsGroup(BaseModel):
     """A group of settings, as a field of a service's settings."""
 
@@ -70,6 +73,9 @@ class ServiceSettings(BaseSettings):
     _none_word = field_validator("*", mode="before")(_unset_none)
     toml_table: ClassVar[str]
     """The service's table in a configuration file."""
+
+    log_level: LogLevel = "info"
+    """debug, info, warning or error."""
 
     @classmethod
     def env_prefix(cls) -> str:
@@ -146,7 +152,6 @@ ListenAddress = Annotated[str, AfterValidator(_address)]
 """host:port to listen on; port 0 selects a free port."""
 TargetAddress = Annotated[str, AfterValidator(_target)]
 """host:port of a gRPC server, or a name with one of gRPC's resolvers, as in dns:///host:port."""
-LogLevel = Annotated[str, Field(pattern=r"^(?i:debug|info|warning|error|critical)$")]
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
 PrivateFile = Annotated[ExistingFile, AfterValidator(_private_file)]
 """A file that other users cannot read."""
@@ -376,7 +381,7 @@ def load_settings(
     `environment` defaults to that of the process. Raises SettingsInvalid that lists all problems.
     """
     environ = os.environ if environment is None else environment
-    shared: list[str] = find_unknown_variables(environ, cls.env_prefix())
+    shared: list[str] = find_unknown_variables(environ)
     problems: list[str] = []
     sources = [
         read_toml(cls.toml_table, toml, problems, shared),

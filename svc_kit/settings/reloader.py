@@ -26,9 +26,35 @@ def has_terminal() -> bool:
 
 
 def ignore_hangup() -> None:
-    """Ignore SIGHUP in a process without a terminal while no `SettingsReloader` runs."""
+    """Ignore SIGHUP in a process without a terminal outside of `reloading_on_hangup`."""
     if not has_terminal():
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+@asynccontextmanager
+async def reloading_on_hangup(reload: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Call `reload` after each SIGHUP while the context is open, one call at a time. Do nothing in
+    a process with a terminal."""
+    if has_terminal():
+        yield
+        return
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    reloads = asyncio.create_task(_reload_when(asked, reload))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        ignore_hangup()  # while the service drains
+        reloads.cancel()
+
+
+async def _reload_when(asked: asyncio.Event, reload: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asked.wait()
+        asked.clear()
+        with log_errors(_log, "the settings were not reloaded"):
+            await reload()
 
 
 class SettingsReloader(Generic[SettingsT]):
@@ -47,30 +73,6 @@ class SettingsReloader(Generic[SettingsT]):
         self._settings = settings
         self._read = read
         self._apply = {"log_level": _apply_log_level, **apply}
-
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
-        """Reload at each SIGHUP while the context is open. Do nothing in a process with a
-        terminal."""
-        if has_terminal():
-            yield
-            return
-        asked, loop = asyncio.Event(), asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, asked.set)
-        reloads = asyncio.create_task(self._reload_when(asked))
-        try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGHUP)
-            ignore_hangup()  # while the service drains
-            reloads.cancel()
-
-    async def _reload_when(self, asked: asyncio.Event) -> None:
-        while True:
-            await asked.wait()
-            asked.clear()
-            with log_errors(_log, "the settings were not reloaded"):
-                await self.reload()
 
     async def reload(self) -> None:
         """Read and apply the settings once. If they have mistakes, nothing changes."""
@@ -100,4 +102,4 @@ class SettingsReloader(Generic[SettingsT]):
 
 
 async def _apply_log_level(settings: ServiceSettings) -> None:
-    set_log_level(settings.model_dump()["log_level"])
+    set_log_level(settings.log_level)

@@ -210,12 +210,12 @@ def _suggest(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def find_unknown_variables(environment: Mapping[str, str], own_prefix: str) -> list[str]:
+def find_unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Variables that begin with CORRAL_ and are those of no service and no command."""
-    prefixes = (own_prefix, *(f"CORRAL_{table.upper()}_" for table in TOML_TABLES))
+    prefixes = tuple(f"CORRAL_{table.upper()}_" for table in TOML_TABLES)
     return [
         f"{name}: unknown variable{_suggest(name, _COMMAND_VARIABLES, 0.9)}; settings begin with"
-        f" {', '.join(prefixes[1:])}"
+        f" {', '.join(prefixes)}"
         for name, text in sorted(environment.items())
         if text
         and name.startswith("CORRAL_")

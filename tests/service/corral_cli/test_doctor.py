@@ -6,6 +6,7 @@ import os
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -171,26 +172,39 @@ def test_a_data_folder_must_be_writable_and_have_room(tmp_path: Path) -> None:
 
 def test_a_model_must_fit_in_memory(tmp_path: Path) -> None:
     """The file alone; the KV cache is planned when it is loaded."""
-    bundled = load_settings(InferenceSettings, overrides={})
-    assert installation_checks.check_model_memory(bundled, is_running=False).level is Level.OK
-
     large = tmp_path / "large.gguf"
     large.write_bytes(BUNDLED_PATH.read_bytes())
     os.truncate(large, 1 << 43)
-    settings = load_settings(InferenceSettings, overrides={"models": [str(large)]})
-    finding = installation_checks.check_model_memory(settings, is_running=False)
+    (fits,) = check_models(["bundled"])
+    (large_one,) = check_models([str(large)], {"per_model": {"large": {"load": "on_demand"}}})
 
-    assert finding.level is Level.ERROR
-    assert finding.message.startswith("files of 8796.1 GB, ")
+    assert fits.level is Level.OK
+    assert large_one.level is Level.ERROR
+    assert large_one.message.startswith("files of 8796.1 GB, ")
 
 
-def test_a_missing_model_is_an_error(tmp_path: Path) -> None:
-    """Before the service is started."""
-    settings = load_settings(InferenceSettings, overrides={"models": [str(tmp_path / "x.gguf")]})
+def test_a_missing_model_beside_another_is_a_warning(tmp_path: Path) -> None:
+    """Before the service is started, which serves the other."""
+    problem, rest = check_models(["bundled", str(tmp_path / "x.gguf")])
 
-    finding = installation_checks.check_model_memory(settings, is_running=False)
+    assert (problem.check, problem.level, rest.level) == ("models", Level.WARNING, Level.OK)
 
-    assert (finding.check, finding.level) == ("models", Level.ERROR)
+
+def check_models(models: list[str], settings: dict[str, Any] | None = None) -> list[Finding]:
+    """What the check of the memory finds with these models."""
+    loaded = load_settings(InferenceSettings, overrides={"models": models, **(settings or {})})
+    return list(installation_checks.check_model_memory(loaded, is_running=False))
+
+
+def test_a_missing_model_is_named_once(tmp_path: Path) -> None:
+    """With the settings, which cannot work then."""
+    config = tmp_path / "corral.toml"
+    config.write_text(f"""[inference]\nmodels = ["{tmp_path}/x.gguf"]\ndata_dir = "{tmp_path}"\n""")
+
+    found = list(installation_checks.check_installation(config, ["inference"]))
+
+    named = [(each.check, each.level) for each in found if "x.gguf" in each.message]
+    assert named == [("settings of inference", Level.ERROR)]
 
 
 def test_a_database_that_does_not_answer_is_an_error(tmp_path: Path) -> None:

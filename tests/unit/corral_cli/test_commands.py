@@ -76,7 +76,7 @@ def test_the_variables_of_options_are_known() -> None:
     }
 
     assert "CORRAL_API_KEY" in names
-    assert find_unknown_variables(names, "CORRAL_GATEWAY_") == []
+    assert find_unknown_variables(names) == []
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc_kit.errors import QueueFull
-from svc_kit.queue_share import Waiting, check_queue
+from svc_kit.queue_share import QueueEntry, check_queue
 
-NEW = st.builds(Waiting, st.sampled_from("abcd"), st.integers(0, 1), st.integers(1, 4))
+NEW = st.builds(QueueEntry, st.sampled_from("abcd"), st.integers(0, 1), st.integers(1, 4))
 STEPS = st.lists(st.tuples(NEW, st.integers(0, 3)), max_size=60)
 
 
-def is_admitted(waiting: Sequence[Waiting], new: Waiting, limit: int) -> bool:
+def is_admitted(waiting: Sequence[QueueEntry], new: QueueEntry, limit: int) -> bool:
     """Whether the queue admits `new`."""
     depth = sum(each.amount for each in (*waiting, new))
     try:
@@ -26,11 +26,11 @@ def is_admitted(waiting: Sequence[Waiting], new: Waiting, limit: int) -> bool:
 
 @given(STEPS, st.integers(0, 24))
 def test_a_project_gets_its_share_and_the_queue_stays_bounded(
-    steps: list[tuple[Waiting, int]], limit: int
+    steps: list[tuple[QueueEntry, int]], limit: int
 ) -> None:
     """Whatever others have: the oracle divides the limit by projects, then by priorities. What is
     refused would exceed the limit, and one project never exceeds it."""
-    queue: list[Waiting] = []
+    queue: list[QueueEntry] = []
     for new, num_served in steps:
         del queue[:num_served]
         before = sum(each.amount for each in queue)
@@ -53,19 +53,19 @@ def test_a_project_gets_its_share_and_the_queue_stays_bounded(
 
 def test_a_project_alone_may_fill_the_queue_and_others_still_get_in() -> None:
     """The issue's case: 300 requests of one project, then those of another."""
-    queue: list[Waiting] = []
+    queue: list[QueueEntry] = []
     for project in ["a"] * 300 + ["b"] * 300 + ["a"]:
-        if is_admitted(queue, Waiting(project), 256):
-            queue.append(Waiting(project))
+        if is_admitted(queue, QueueEntry(project), 256):
+            queue.append(QueueEntry(project))
 
     assert Counter(each.project for each in queue) == {"a": 256, "b": 128}
 
 
 def test_the_error_names_the_share() -> None:
     """With what the project holds and when to retry."""
-    queue = [Waiting("a")] * 4 + [Waiting("b")] * 2
+    queue = [QueueEntry("a")] * 4 + [QueueEntry("b")] * 2
     with pytest.raises(QueueFull) as refusal:
-        check_queue("requests", 4, queue, Waiting("b"), depth=7, retry_after=3.0)
+        check_queue("requests", 4, queue, QueueEntry("b"), depth=7, retry_after=3.0)
 
     error = refusal.value
     assert error.metadata == {

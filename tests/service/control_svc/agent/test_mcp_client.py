@@ -231,6 +231,29 @@ async def test_a_stream_is_not_resumed_in_a_busy_loop() -> None:
     assert len(requests) < 15
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"id": "another", "result": {}},
+        {"id": None, "error": {"code": -32700, "message": "What?"}},
+        {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
+    ],
+)
+async def test_an_answer_to_no_request_ends_the_call(answer: dict[str, Any]) -> None:
+    """At once, instead of after the timeout: in JSON no other answer can follow."""
+    shop = answer_methods({"DELETE": lambda _: None}, [])
+
+    def reply(head: bytes, body: bytes) -> bytes | None:
+        if b"tools/call" not in body:
+            return shop(head, body)
+        text = orjson.dumps({"jsonrpc": "2.0"} | answer)
+        return always("200 OK", text, content_type="application/json")(b"", b"")
+
+    async with serve_http(reply) as url:
+        with pytest.raises(McpError, match="to another request"):
+            await servers(url, timeout_s=50).call(LABEL, "order", {})
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/html"])
 @pytest.mark.parametrize("body", [b"<html>", b'data: {"jsonrpc": 5, "id": []}\n\n'])
 async def test_an_answer_that_is_not_mcp_is_named_without_its_text(kind: str, body: bytes) -> None:

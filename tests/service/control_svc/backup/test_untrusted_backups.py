@@ -192,6 +192,13 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "empty database": (content("control.sqlite3", b""), "is not one of Corral"),
     "damaged page": (cut_page, "the backup is damaged: its database is not"),
     "other revision": (sql("UPDATE alembic_version SET version_num = '0001'"), "at revision"),
+    "no column": (sql("ALTER TABLE batches DROP COLUMN endpoint"), "batches.endpoint is missing"),
+    "no table": (sql("DROP TABLE limits"), "limits.amount is missing"),
+    "more columns": (sql("ALTER TABLE files ADD COLUMN x TEXT"), "files.x does not belong there"),
+    "trigger": (
+        sql("CREATE TRIGGER t AFTER INSERT ON files BEGIN DELETE FROM files; END"),
+        "trigger t does not belong there",
+    ),
     "other secret": (sql("UPDATE secrets SET value = x'00'"), "of installation 00"),
     "no secret": (sql("DELETE FROM secrets"), "is not one of Corral"),
 }
@@ -271,7 +278,7 @@ async def test_a_refused_restore_leaves_an_empty_postgres_database(
         "files.copy.gz: ": cut_table,
         "is of another installation": manifest(installation="00"),
         "is missing or was changed": change_blob,
-        "its schema has no table pg_class": other_table,
+        "its tables are not those of its revision: files.": other_table,
     }
     for problem, damage in damages.items():
         folder = shutil.copytree(sound, tmp_path / "damaged")

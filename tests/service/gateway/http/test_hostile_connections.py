@@ -1,8 +1,9 @@
 """Connections that send too much beside bodies, ambiguous heads or too slowly, or are too many."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -270,6 +271,53 @@ async def test_tls_handshakes_that_stall_keep_nobody_out(tmp_path: Path) -> None
             each.cancel()
 
     assert len(open_ones) == 16
+
+
+async def test_tls_handshakes_of_one_address_delay_no_other(tmp_path: Path) -> None:
+    """Of many that begin at once, most wait until a request of another address is answered."""
+    certificate, key = Authority().issue("localhost").write(tmp_path, "tls")
+    tls = TlsSettings(certificate_file=certificate, key_file=key)
+    num_answered = 0
+    hello = client_hello()
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_answered
+        writer.write(hello)
+        await reader.readexactly(1)
+        num_answered += 1
+        writer.transport.abort()
+
+    async with run_gateway(max_connections_per_address=None, tls=tls) as gateway:
+        host, port = gateway.address
+        streams = [await asyncio.open_connection(host, port) for _ in range(300)]
+        handshakes = [asyncio.create_task(begin(*stream)) for stream in streams]
+        await asyncio.sleep(0)  # so that all have sent their first bytes
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=ssl_context(), local_addr=("127.0.0.2", 0)
+        )
+        writer.write(GET + b"\r\n")
+        status = await reader.readline()
+        num_before = num_answered
+        writer.close()
+        await asyncio.gather(*handshakes)
+
+    assert status == b"HTTP/1.1 200 OK\r\n"
+    assert num_before < 200
+
+
+def ssl_context() -> ssl.SSLContext:
+    """A client's context that accepts every certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def client_hello() -> bytes:
+    """The first bytes of a TLS client."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()
 
 
 async def test_an_upgraded_connection_is_counted_once() -> None:

@@ -11,6 +11,7 @@ from corral_cli.up.children import environment_variables
 from corral_cli.up.plan import Plan, UpFlags
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
+from svc_kit.settings.checks import SettingsInvalid
 
 
 def write_config(folder: Path, text: str) -> Path:
@@ -22,14 +23,14 @@ def write_config(folder: Path, text: str) -> Path:
 
 def test_port_zero_becomes_a_port_that_other_services_connect_to(tmp_path: Path) -> None:
     """The targets of the services are the chosen addresses."""
-    plan = Plan.make(
+    plan = Plan.load(
         UpFlags(
             data_dir=tmp_path,
             listen="127.0.0.1:0",
             inference_listen="127.0.0.1:0",
             control_listen="127.0.0.1:0",
         )
-    )
+    ).with_ports()
 
     assert parse_address(plan.gateway.listen).port > 0
     assert plan.gateway.inference_target == plan.inference.listen
@@ -40,9 +41,9 @@ def test_port_zero_becomes_a_port_that_other_services_connect_to(tmp_path: Path)
 
 def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
     """Models and sizes."""
-    plan = Plan.make(
+    plan = Plan.load(
         UpFlags(data_dir=tmp_path, models=("a.gguf", "b.gguf"), slots=3, context_tokens=512)
-    )
+    ).with_ports()
 
     assert plan.inference.models == ["a.gguf", "b.gguf"]
     assert (plan.inference.engine.slots, plan.inference.engine.context_tokens) == (3, 512)
@@ -51,7 +52,7 @@ def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
 
 def test_adapters_are_passed_in_the_environment(tmp_path: Path) -> None:
     """As one JSON setting."""
-    plan = Plan.make(UpFlags(data_dir=tmp_path, adapters=(("voice", "v=1.gguf"),)))
+    plan = Plan.load(UpFlags(data_dir=tmp_path, adapters=(("voice", "v=1.gguf"),))).with_ports()
     passed = environment_variables(
         "CORRAL_INFERENCE_", {"adapters": plan.overrides["inference"]["adapters"]}
     )
@@ -62,7 +63,7 @@ def test_adapters_are_passed_in_the_environment(tmp_path: Path) -> None:
 
 def test_all_services_get_the_same_token_file(tmp_path: Path) -> None:
     """By default in the data folder."""
-    plan = Plan.make(UpFlags(data_dir=tmp_path))
+    plan = Plan.load(UpFlags(data_dir=tmp_path)).with_ports()
 
     assert plan.token_file == tmp_path / "service-token"
     assert plan.gateway.service_token_file == plan.inference.service_token_file
@@ -74,7 +75,7 @@ def test_a_configured_token_file_is_used_by_all_services(tmp_path: Path) -> None
     """Also if it is configured for one only."""
     config = write_config(tmp_path, f'[inference]\nservice_token_file = "{tmp_path}/mine"\n')
 
-    plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
+    plan = Plan.load(UpFlags(config=config, data_dir=tmp_path)).with_ports()
 
     assert plan.gateway.service_token_file == tmp_path / "mine"
 
@@ -83,9 +84,9 @@ def test_the_control_service_uses_the_data_folder_of_inference(tmp_path: Path) -
     """Unless it has its own."""
     config = write_config(tmp_path, f'[inference]\ndata_dir = "{tmp_path}/ours"\n')
 
-    shared = Plan.make(UpFlags(config=config))
+    shared = Plan.load(UpFlags(config=config)).with_ports()
     config.write_text(config.read_text() + f'[control]\ndata_dir = "{tmp_path}/files"\n')
-    apart = Plan.make(UpFlags(config=config))
+    apart = Plan.load(UpFlags(config=config)).with_ports()
 
     assert shared.overrides["control"]["data_dir"] == tmp_path / "ours"
     assert shared.control.data_dir == tmp_path / "ours"
@@ -96,7 +97,7 @@ def test_a_configured_target_is_not_overridden(tmp_path: Path) -> None:
     """The gateway connects to the configured address."""
     config = write_config(tmp_path, '[gateway]\ninference_target = "dns:///inference:50051"\n')
 
-    plan = Plan.make(UpFlags(config=config, data_dir=tmp_path))
+    plan = Plan.load(UpFlags(config=config, data_dir=tmp_path)).with_ports()
 
     assert plan.gateway.inference_target == "dns:///inference:50051"
 
@@ -106,14 +107,14 @@ def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
     flags = UpFlags(data_dir=tmp_path, inference_listen="192.0.2.1:0")
 
     with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1:0: "):
-        Plan.make(flags)
+        Plan.load(flags).with_ports()
 
 
 def test_a_default_management_port_in_use_is_replaced(tmp_path: Path) -> None:
     """A second Corral can start on the same machine."""
-    first = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
+    first = Plan.load(UpFlags(data_dir=tmp_path)).with_ports().gateway.management_listen
     with socket.create_server(parse_address(str(first))):
-        second = Plan.make(UpFlags(data_dir=tmp_path)).gateway.management_listen
+        second = Plan.load(UpFlags(data_dir=tmp_path)).with_ports().gateway.management_listen
 
     assert second != first
 
@@ -123,12 +124,30 @@ def test_an_invalid_configuration_file_is_refused(tmp_path: Path) -> None:
     config = write_config(tmp_path, "[inference]\nmodel = 3\n")
 
     with pytest.raises(StartupError, match=r"\[inference\] model"):
-        Plan.make(UpFlags(config=config, data_dir=tmp_path))
+        Plan.load(UpFlags(config=config, data_dir=tmp_path)).with_ports()
+
+
+def test_a_reload_is_checked_for_all_services(tmp_path: Path) -> None:
+    """With the flags and ports that the running services have, and all checks of a start."""
+    config = write_config(tmp_path, "[gateway]\n")
+    plan = Plan.load(UpFlags(config=config, data_dir=tmp_path, listen="127.0.0.1:0")).with_ports()
+
+    plan.check_reload()
+    write_config(
+        tmp_path,
+        "[gateway]\nrequire_keys = true\nallow_keyless = true\n"
+        '[inference]\nmodels = ["nowhere.gguf"]\n',
+    )
+    with pytest.raises(SettingsInvalid) as refused:
+        plan.check_reload()
+
+    assert ["allow_keyless" in text for text in refused.value.texts("gateway")] == [True]
+    assert ["no such file" in text for text in refused.value.texts("inference")] == [True]
 
 
 def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
     """Other machines may be served then."""
-    plan = Plan.make(UpFlags(data_dir=tmp_path, listen="0.0.0.0:0", require_keys=True))
+    plan = Plan.load(UpFlags(data_dir=tmp_path, listen="0.0.0.0:0", require_keys=True)).with_ports()
     plan.check_settings()
 
     assert all(settings.require_keys for settings in plan.by_service.values())
@@ -136,7 +155,7 @@ def test_required_keys_are_required_by_every_service(tmp_path: Path) -> None:
 
 def test_all_services_send_their_traces_to_the_endpoint(tmp_path: Path) -> None:
     """One flag turns traces on."""
-    plan = Plan.make(UpFlags(data_dir=tmp_path, otlp_endpoint="http://127.0.0.1:4317"))
+    plan = Plan.load(UpFlags(data_dir=tmp_path, otlp_endpoint="http://127.0.0.1:4317")).with_ports()
 
     endpoints = {settings.tracing.endpoint for settings in plan.by_service.values()}
     assert endpoints == {"http://127.0.0.1:4317"}
@@ -147,9 +166,9 @@ def test_the_inference_service_connects_to_the_control_service(tmp_path: Path) -
     config = write_config(tmp_path, '[inference]\ncontrol_target = "none"\n')
     flags = UpFlags(data_dir=tmp_path, control_listen="127.0.0.1:0")
 
-    plan = Plan.make(flags)
+    plan = Plan.load(flags).with_ports()
     assert plan.inference.control_target == plan.control.listen
-    assert Plan.make(replace(flags, config=config)).inference.control_target is None
+    assert Plan.load(replace(flags, config=config)).with_ports().inference.control_target is None
 
 
 @pytest.mark.parametrize(
@@ -166,13 +185,20 @@ def test_a_control_service_alone_has_the_same_data_folder(
     config = write_config(tmp_path, text)
     standalone = load("control", config).data_dir
 
-    assert standalone == Plan.make(UpFlags(config=config)).control.data_dir == Path(folder)
+    assert (
+        standalone
+        == Plan.load(UpFlags(config=config)).with_ports().control.data_dir
+        == Path(folder)
+    )
 
 
 def test_an_embedding_model_is_served_in_addition(tmp_path: Path) -> None:
     """The control service gets its name."""
     flags = UpFlags(data_dir=tmp_path, embedding_model="meaning=minilm.gguf")
-    standalone, beside = Plan.make(flags), Plan.make(replace(flags, models=("chat.gguf",)))
+    standalone, beside = (
+        Plan.load(flags).with_ports(),
+        Plan.load(replace(flags, models=("chat.gguf",))).with_ports(),
+    )
 
     assert standalone.inference.models == ["bundled", "meaning=minilm.gguf"]
     assert beside.inference.models == ["chat.gguf", "meaning=minilm.gguf"]
@@ -184,7 +210,7 @@ def test_an_embedding_model_is_served_in_addition(tmp_path: Path) -> None:
 )
 def test_a_served_model_can_be_the_embedding_model(tmp_path: Path, name: str, model: str) -> None:
     """It is given by its name, and not served twice."""
-    plan = Plan.make(UpFlags(data_dir=tmp_path, models=(model,), embedding_model=name))
+    plan = Plan.load(UpFlags(data_dir=tmp_path, models=(model,), embedding_model=name)).with_ports()
 
     assert plan.inference.models == [model]
     assert plan.control.embedding_model == name
@@ -192,4 +218,4 @@ def test_a_served_model_can_be_the_embedding_model(tmp_path: Path, name: str, mo
 
 def test_there_is_no_default_embedding_model(tmp_path: Path) -> None:
     """A chat model is not used for embeddings."""
-    assert Plan.make(UpFlags(data_dir=tmp_path)).control.embedding_model is None
+    assert Plan.load(UpFlags(data_dir=tmp_path)).with_ports().control.embedding_model is None

@@ -315,6 +315,17 @@ import asyncio, fcntl, pathlib, sys, termios
 if {terminal is not None}:
     fcntl.ioctl({terminal}, termios.TIOCSCTTY, 0)
 from corral_cli.up.supervisor import Service, Supervisor, run_until_signalled
+from svc_kit.lifecycle import StartupError
+
+folder = pathlib.Path({str(folder)!r})
+
+def check_settings():
+    if (folder / "mistake").exists():
+        raise StartupError("2 problems:\\n  - max_requests")
+
+def report(text):
+    with (folder / "reports").open("a") as file:
+        print(text, file=file)
 
 async def is_ready():
     return True
@@ -327,7 +338,7 @@ def service(name):
     return Service(name, lambda fd: [*command, str(fd)], is_ready)
 
 services = [service("inference"), service("gateway")]
-asyncio.run(run_until_signalled(Supervisor(services, print), nothing))
+asyncio.run(run_until_signalled(Supervisor(services, report), nothing, check_settings))
 """
     return subprocess.Popen(
         [sys.executable, "-c", program],
@@ -367,6 +378,24 @@ async def test_without_a_terminal_sighup_is_passed_to_the_services(tmp_path: Pat
 
     assert await asyncio.to_thread(program.wait) == 0
     assert len(pids(tmp_path)) == 2
+
+
+async def test_no_service_reads_settings_that_the_check_refuses(tmp_path: Path) -> None:
+    """SIGHUP with a mistake in the settings of one: a line says so, and all go on as before."""
+    (tmp_path / "mistake").touch()
+    program = start_supervisor(tmp_path)
+    await wait_until(lambda: len(pids(tmp_path)) == 2)
+    line = "the settings were not reloaded by any service: 2 problems: - max_requests"
+    reports = tmp_path / "reports"
+
+    for _ in range(3):  # the services are ready at last
+        reports.unlink(missing_ok=True)
+        program.send_signal(signal.SIGHUP)
+        await wait_until(lambda: reports.exists() and line in reports.read_text().splitlines())
+    program.terminate()
+
+    assert await asyncio.to_thread(program.wait) == 0
+    assert not (tmp_path / "reloaded").exists()
 
 
 async def test_children_exit_when_the_supervisor_is_killed(tmp_path: Path) -> None:

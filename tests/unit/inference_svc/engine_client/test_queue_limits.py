@@ -4,10 +4,10 @@ import pytest
 
 from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import QueueFull
-from svc_kit.queue_share import Waiting
+from svc_kit.queue_share import QueueEntry
 
 LIMITS = QueueLimits(requests=4, tokens=100)
-NEW = Waiting("a", 2, 10)
+NEW = QueueEntry("a", 2, 10)
 
 
 def test_a_queue_at_its_limits_is_accepted() -> None:
@@ -23,7 +23,7 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
     requests: int, tokens: int, bound: str, depth: str, limit: str
 ) -> None:
     """The error has the limit's name, the queue's size, the limit and the share."""
-    waiting = [Waiting("a", 2, 30)] * 4
+    waiting = [QueueEntry("a", 2, 30)] * 4
     with pytest.raises(QueueFull) as refusal:
         LIMITS.check(waiting, [NEW], requests=requests, tokens=tokens, retry_after=7.04)
 
@@ -37,10 +37,10 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
 def test_a_full_queue_accepts_a_project_or_a_priority_below_its_share(owner: str) -> None:
     """Interactive requests get in beside the batches of their project, and one prompt of any length
     beside those of others."""
-    waiting = [Waiting(owner, 3, 30)] * 4
+    waiting = [QueueEntry(owner, 3, 30)] * 4
 
     LIMITS.check(waiting, [NEW, NEW], requests=6, tokens=140, retry_after=1.0)
-    LIMITS.check(waiting, [Waiting("a", 2, 900)], requests=5, tokens=1020, retry_after=1.0)
+    LIMITS.check(waiting, [QueueEntry("a", 2, 900)], requests=5, tokens=1020, retry_after=1.0)
     with pytest.raises(QueueFull, match="share of 2"):
         LIMITS.check(waiting, [NEW] * 3, requests=7, tokens=150, retry_after=1.0)
 

@@ -37,7 +37,7 @@ class KilnSettings(SettingsGroup):
 class SampleSettings(ServiceSettings):
     """A small service with every kind of setting."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_SAMPLE_")
+    model_config = SettingsConfigDict(env_prefix="CORRAL_GATEWAY_")
     toml_table: ClassVar[str] = "gateway"
 
     listen: ListenAddress = "127.0.0.1:1"
@@ -72,7 +72,7 @@ def load(
 def test_later_sources_override_earlier_ones(tmp_path: Path) -> None:
     """Defaults, file, environment, flags; for each setting."""
     toml = write_config(tmp_path, "[gateway]\nlisten = 'a:2'\nmodels = ['f']\nkiln.slots = 5\n")
-    environment = {"CORRAL_SAMPLE_MODELS": "e,g", "CORRAL_SAMPLE_KILN__SLOTS": "6"}
+    environment = {"CORRAL_GATEWAY_MODELS": "e,g", "CORRAL_GATEWAY_KILN__SLOTS": "6"}
     settings = load(toml, environment, kiln__slots=7)
 
     assert settings.kiln == KilnSettings(slots=7, heat=1.5)
@@ -94,7 +94,7 @@ def test_a_group_in_a_table_is_merged(tmp_path: Path) -> None:
 def test_flags_are_not_modified() -> None:
     """The caller's dictionary is copied."""
     given = {"slots": 9}
-    load(None, {"CORRAL_SAMPLE_KILN__HEAT": "3"}, kiln=given, kiln__heat=4)
+    load(None, {"CORRAL_GATEWAY_KILN__HEAT": "3"}, kiln=given, kiln__heat=4)
 
     assert given == {"slots": 9}
 
@@ -102,10 +102,10 @@ def test_flags_are_not_modified() -> None:
 def test_the_environment_accepts_json_and_lists() -> None:
     """Groups and lists of tables are JSON; plain lists may be comma-separated."""
     environment = {
-        "CORRAL_SAMPLE_KEYS": f'[{{"name": "ci", "sha256": "{DIGEST}"}}]',
-        "CORRAL_SAMPLE_KILN": '{"slots": 2, "heat": 3}',
-        "CORRAL_SAMPLE_KILN__SLOTS": "8",
-        "CORRAL_SAMPLE_MODELS": "one, two",
+        "CORRAL_GATEWAY_KEYS": f'[{{"name": "ci", "sha256": "{DIGEST}"}}]',
+        "CORRAL_GATEWAY_KILN": '{"slots": 2, "heat": 3}',
+        "CORRAL_GATEWAY_KILN__SLOTS": "8",
+        "CORRAL_GATEWAY_MODELS": "one, two",
     }
     settings = load(None, environment)
 
@@ -116,18 +116,18 @@ def test_the_environment_accepts_json_and_lists() -> None:
 
 def test_an_empty_variable_is_ignored() -> None:
     """Compose files pass unset variables as empty ones."""
-    assert load(None, {"CORRAL_SAMPLE_LISTEN": ""}).listen == "127.0.0.1:1"
+    assert load(None, {"CORRAL_GATEWAY_LISTEN": ""}).listen == "127.0.0.1:1"
 
 
 @pytest.mark.parametrize("source", ["file", "environment"])
 def test_none_unsets_an_optional_setting(tmp_path: Path, source: str) -> None:
     """TOML and the environment have no null."""
     lines = "[gateway]\nmanagement = 'none'\nlabel = 'none'\nkiln.limit = 'none'\n"
-    variables = {f"CORRAL_SAMPLE_{n}": "none" for n in ("MANAGEMENT", "LABEL", "KILN__LIMIT")}
+    variables = {f"CORRAL_GATEWAY_{n}": "none" for n in ("MANAGEMENT", "LABEL", "KILN__LIMIT")}
     if source == "file":
         settings = load(write_config(tmp_path, lines))
     else:
-        settings = load(None, {**variables, "CORRAL_SAMPLE_TLS": "none"})
+        settings = load(None, {**variables, "CORRAL_GATEWAY_TLS": "none"})
 
     assert (settings.management, settings.kiln.limit, settings.tls) == (None, None, None)
     assert settings.label == "none"
@@ -135,7 +135,7 @@ def test_none_unsets_an_optional_setting(tmp_path: Path, source: str) -> None:
 
 def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the arguments are used."""
-    monkeypatch.setenv("CORRAL_SAMPLE_LISTEN", "elsewhere:9")
+    monkeypatch.setenv("CORRAL_GATEWAY_LISTEN", "elsewhere:9")
 
     assert SampleSettings().listen == "127.0.0.1:1"
     assert load_settings(SampleSettings).listen == "elsewhere:9"
@@ -155,9 +155,9 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         f"sha256 = 'zz{DIGEST}'\n[bogus]\n",
     )
     environment = {
-        "CORRAL_SAMPLE_KILN__SLOTS": "0",
-        "CORRAL_SAMPLE_MODLS": "m",
-        "CORRAL_SAMPLE_TLS": "{",
+        "CORRAL_GATEWAY_KILN__SLOTS": "0",
+        "CORRAL_GATEWAY_MODLS": "m",
+        "CORRAL_GATEWAY_TLS": "{",
         "OTHER": "1",
     }
     with pytest.raises(StartupError) as raised:
@@ -174,12 +174,12 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         f"  - {toml}: [gateway] kiln.slts: unknown setting (did you mean slots?)",
         f"  - {toml}: [gateway] listen: 'x' is not an address; write host:port, as in "
         "127.0.0.1:50051",
-        "  - CORRAL_SAMPLE_MODLS: unknown setting (did you mean models?)",
-        "  - CORRAL_SAMPLE_KILN__SLOTS: Input should be greater than or equal to 1",
+        "  - CORRAL_GATEWAY_MODLS: unknown setting (did you mean models?)",
+        "  - CORRAL_GATEWAY_KILN__SLOTS: Input should be greater than or equal to 1",
         "  - --server-max-deadline-s: Input should be greater than 0",
     ):
         assert line in lines
-    assert any(line.startswith("  - CORRAL_SAMPLE_TLS: is not JSON") for line in lines)
+    assert any(line.startswith("  - CORRAL_GATEWAY_TLS: is not JSON") for line in lines)
     assert any("keys.0.sha256: must be 64" in line for line in lines)
 
 
@@ -204,7 +204,7 @@ def test_an_invalid_file_is_reported_with_its_path(
 def test_problems_do_not_show_values() -> None:
     """A value may be a secret."""
     with pytest.raises(StartupError) as raised:
-        load(None, {"CORRAL_SAMPLE_KEYS": '[{"name": "a", "sha256": "sk-secret"}]'})
+        load(None, {"CORRAL_GATEWAY_KEYS": '[{"name": "a", "sha256": "sk-secret"}]'})
 
     assert "sk-secret" not in str(raised.value)
 

@@ -47,7 +47,7 @@ async def test_only_what_has_changed_is_applied(caplog: pytest.LogCaptureFixture
     assert applied == [changed]
     assert logging.getLogger().level == logging.DEBUG
     assert [record.getMessage() for record in caplog.records] == [
-        "reloaded the settings; changed: allowed_hosts, log_level",
+        "reloaded the settings; changed: log_level, allowed_hosts",
         "these settings change at the next start only: max_requests",
         "reloaded the settings; changed: none",
         "these settings change at the next start only: max_requests",
@@ -88,10 +88,11 @@ async def test_a_hangup_while_a_service_drains_does_not_end_it() -> None:
     script = """
 import asyncio, os, signal, sys
 from gateway.config import GatewaySettings
-from svc_kit.settings.reloader import SettingsReloader
+from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 
 async def main():
-    async with SettingsReloader(GatewaySettings(), GatewaySettings, {}).run():
+    reloader = SettingsReloader(GatewaySettings(), GatewaySettings, {})
+    async with reloading_on_hangup(reloader.reload):
         pass
     os.kill(os.getpid(), signal.SIGHUP)
     print("drained")
