@@ -163,6 +163,8 @@ class ReasoningSplitter:
 
     def feed(self, text: str) -> str:
         """Split a piece of text; returns the part that is not reasoning."""
+        if self._state is _State.REST:
+            return text
         self._num_unread = len(text)
         return "".join(map(self._feed, _pieces(text)))
 
