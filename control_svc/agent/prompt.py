@@ -1,6 +1,7 @@
 """Converts items to the messages of a turn, and finds which of them fit into a context.
 
-Consecutive reasoning, text and calls of the assistant are merged into one message. Equal items
+Consecutive reasoning, text and calls of the assistant are merged into one message, except texts
+without reasoning between them, and what follows a call. Equal items
 always give equal messages, so that prefixes stay cached.
 """
 
@@ -80,6 +81,8 @@ class _Group:
     reasoning: str = ""
     parts: list[TurnPart] = field(default_factory=list)
     calls: list[TurnCall] = field(default_factory=list)
+    is_thinking: bool = False
+    """Whether reasoning is its last item."""
 
     def messages(self) -> Iterator[TurnMessage]:
         """The assistant message, if there is any text or call."""
@@ -122,16 +125,21 @@ class _MessageBuilder:
         name = self._names.get(item.id, item.id)
         match item.content:
             case Message(role=Role.ASSISTANT) as message:
-                self._continue_group()
+                if not self._group.is_thinking:
+                    self._close_group()
+                self._group.is_thinking = False
                 self._group.parts += turn_parts(message.content, f"{name}.content")
             case Message() as message:
                 parts = turn_parts(message.content, f"{name}.content")
                 self._append(TurnMessage(TurnRole(message.role.value), parts))
             case Reasoning(text=text):
-                self._continue_group()
+                if self._group.calls:
+                    self._close_group()
+                self._group.is_thinking = True
                 self._group.reasoning += text
             case FunctionCall() | CustomToolCall() as call:
                 if item.id in self._answered_ids:
+                    self._group.is_thinking = False
                     self._group.calls.append(_turn_call(call))
             case FunctionCallOutput() | CustomToolCallOutput() as output:
                 if item.id in self._answered_ids:
@@ -172,11 +180,6 @@ class _MessageBuilder:
     def _append(self, message: TurnMessage) -> None:
         self._close_group()
         self._messages.append(message)
-
-    def _continue_group(self) -> None:
-        """Start a new assistant message unless the current one has only reasoning."""
-        if self._group.parts or self._group.calls:
-            self._close_group()
 
     def _close_group(self) -> None:
         if self._group.calls:

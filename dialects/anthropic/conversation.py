@@ -89,28 +89,12 @@ def convert_messages(
         else:
             _add_user(converted, path, blocks)
     _check_results(each for turn in enumerate(messages) for each in _blocks(*turn))
-    _restore_ids(converted.messages)
     check_media_size(
         (place, part)
         for message, (_, *places) in zip(converted.messages, converted.paths, strict=True)
         for place, part in zip(places, message.parts, strict=True)
     )
     return converted
-
-
-def _restore_ids(messages: Sequence[chat_pb2.ChatMessage]) -> None:
-    """Give calls and results the ids that models wrote (`tool_use_id`), so that models do not write
-    them again, unless two would have the same."""
-    ids = {call.id for message in messages for call in message.tool_calls}
-
-    def restore(call_id: str) -> str:
-        written = call_id.removeprefix(TOOL_USE_PREFIX)
-        return call_id if not written or written in ids else written
-
-    for message in messages:
-        for call in message.tool_calls:
-            call.id = restore(call.id)
-        message.tool_call_id = restore(message.tool_call_id)
 
 
 def called_tools(messages: Sequence[MessageParam]) -> Iterator[tuple[str, str]]:

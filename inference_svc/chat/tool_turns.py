@@ -10,6 +10,9 @@ from operator import itemgetter
 from inference_svc.chat.conversation import Conversation, MediaPart, Message, Part, Role
 from svc_kit.errors import InvalidField
 
+_TOOL_USE_PREFIX = "toolu_"
+"""What Messages puts before the ids of calls. Clients send them in other dialects too."""
+
 
 @dataclass(slots=True)
 class _Turn:
@@ -28,7 +31,8 @@ def pair_results(conversation: Conversation) -> Conversation:
     """Return the conversation in the order that templates need.
 
     Messages keep their order, except that results follow their calls. What the assistant writes
-    between a call and its result is of one turn, and thus of one message. Raises `InvalidField`,
+    between a call and its result is of one turn, and thus of one message. Ids are those that models
+    wrote, whatever Messages has put before them. Raises `InvalidField`,
     with OpenAI's messages, for calls without results, results without calls, and ids that two calls
     without results or two results have.
     """
@@ -52,8 +56,27 @@ def pair_results(conversation: Conversation) -> Conversation:
         _open_calls(index, message, turns[-1], open_turns)
     if open_turns:
         raise _without_results(open_turns)
-    messages = tuple(each for turn in turns for each in _messages(turn))
-    return _reordered(conversation, messages)
+    messages = [each for turn in turns for each in _messages(turn)]
+    return _reordered(conversation, tuple(_with_written_ids(messages)))
+
+
+def _with_written_ids(messages: Sequence[Message]) -> Iterator[Message]:
+    """The messages with the ids that models wrote, so that they do not write them again, unless two
+    calls would have the same."""
+    ids = {call.id for message in messages for call in message.tool_calls}
+
+    def written(call_id: str) -> str:
+        shortened = call_id.removeprefix(_TOOL_USE_PREFIX)
+        return call_id if shortened in ids else shortened or call_id
+
+    for message in messages:
+        if message.tool_call_id.startswith(_TOOL_USE_PREFIX):
+            yield replace(message, tool_call_id=written(message.tool_call_id))
+        elif any(call.id.startswith(_TOOL_USE_PREFIX) for call in message.tool_calls):
+            calls = (replace(call, id=written(call.id)) for call in message.tool_calls)
+            yield replace(message, tool_calls=tuple(calls))
+        else:
+            yield message
 
 
 def _messages(turn: _Turn) -> Iterator[Message]:

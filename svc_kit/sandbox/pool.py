@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -60,10 +60,16 @@ class _Waiter:
 
 
 class SandboxPool:
-    """Runs jobs in child processes. Use as an async context manager, in one event loop."""
+    """Runs jobs in child processes. Use as an async context manager, in one event loop. `start`
+    starts a child that imports these modules, or raises ChildFailedToStart."""
 
-    def __init__(self, settings: SandboxSettings | None = None) -> None:
+    def __init__(
+        self,
+        settings: SandboxSettings | None = None,
+        start: Callable[[tuple[str, ...]], Awaitable[SandboxProcess]] = SandboxProcess.start,
+    ) -> None:
         self._settings = settings or SandboxSettings()
+        self._start_child = start
         self._idle: list[SandboxProcess] = []
         self._busy: dict[SandboxProcess, _Owner] = {}
         self._starting = 0
@@ -78,7 +84,7 @@ class SandboxPool:
     async def __aenter__(self) -> Self:
         """Start the minimum of children and wait for the first. Raises ChildFailedToStart."""
         if self._settings.min_children:
-            self._release(await SandboxProcess.start(self._settings.preload))
+            self._release(await self._start_child(self._settings.preload))
             self._start_missing()
         return self
 
@@ -249,7 +255,7 @@ class SandboxPool:
     async def _start(self) -> None:
         child = None
         try:
-            child = await SandboxProcess.start(self._settings.preload)
+            child = await self._start_child(self._settings.preload)
         except ChildFailedToStart as problem:
             _log.error("a sandboxed child process failed to start: %s", problem)
             if not self._idle and not self._busy:

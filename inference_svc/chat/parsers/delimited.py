@@ -114,7 +114,7 @@ def read_section(
 ) -> ParseSteps[None]:
     """Parse a turn; without tools only the frames are removed."""
     begins = (*marks.frames, *(marks.call_begins if tools else ()))
-    while begin := (yield from output.content_until(source, begins)):
+    while begin := (yield from output.content_until(source, begins, marks.begins)):
         if begin in marks.frames:
             continue
         if begin == HERMES_BEGIN:

@@ -93,7 +93,7 @@ class Family(NamedTuple):
     """The texts that end a turn with calls, in addition to the model's end tokens."""
     interrupts: tuple[str, ...] = ()
     """The texts that end a thought without its closing marker, and belong to what follows: frames,
-    and those with which calls begin, if a whole call follows."""
+    if an answer follows, and those with which calls begin, if a whole call follows."""
     reasoning: ReasoningFormat | None = None
     """The format of the reasoning, where templates do not show it."""
     reads_hermes: bool = False
@@ -125,7 +125,9 @@ def _tagged(
         tags.markers,
         signatures,
         frames=tags.frames,
-        interrupts=tags.interrupts,
+        interrupts=(*tags.interrupts, tags.call)
+        if tags.interrupts and tags.is_section
+        else tags.interrupts,
         reasoning=reasoning,
         syntaxes=tags.syntaxes,
         triggers=tags.outer or (tags.call,),
@@ -351,7 +353,7 @@ class TurnFormat(NamedTuple):
 
     @property
     def interrupts(self) -> tuple[str, ...]:
-        """The texts that end a thought without its closing marker."""
+        """The texts that end a thought without its closing marker if an answer follows."""
         return tuple(text for text in self.family.interrupts if text in self.family.frames)
 
     @property

@@ -4,6 +4,7 @@ A range is where a part of the content begins and ends in the text of the turn, 
 """
 
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
@@ -11,8 +12,19 @@ from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 
 _PARAGRAPH = "\n\n"
 
+MAX_NOISE_CHARACTERS = 256
+"""The length up to which text behind a marker of a section is held back: if a call follows, the
+marker is not content."""
 _MAX_ID_CHARACTERS = 64
 Range = tuple[int, int]
+
+
+class _Piece(NamedTuple):
+    """Text that may be content, and its end in the text of the turn."""
+
+    text: str
+    end: int
+    is_marker: bool
 
 
 class TurnOutput:
@@ -41,6 +53,8 @@ class TurnOutput:
         self._used_ids = used_ids  # of calls in earlier turns
         self._last = TurnDelta()
         self._deltas = [self._last]
+        self._section = ""  # the marker of a section that was read last
+        self._noise: list[_Piece] = []  # from a marker of a section on that no call follows yet
         self._gap = ""  # white space that is content only if content follows
         self._gap_ranges: list[Range] = []
         self.is_after_call = False
@@ -48,34 +62,51 @@ class TurnOutput:
         self._call_ids: set[str] = set()
         self._arguments: list[str] = []  # of the last call
 
-    def content_until(self, source: Source, begins: Sequence[str]) -> ParseSteps[str]:
+    def content_until(
+        self, source: Source, begins: Sequence[str], sections: Sequence[str] = ()
+    ) -> ParseSteps[str]:
         """Read content up to and including the first of these texts; return it, or an empty text at
         the end. Directly behind a call, other markers of the format are dropped. The text that
-        closes an open answer is content only if content follows."""
+        closes an open answer is content only if content follows. One of `begins` that is in
+        `sections` is none, nor are markers behind it, if a call follows soon."""
         while True:
-            strays = {*(self._markers if self.is_after_call else ())} - {*begins}
+            is_stray = self.is_after_call or self._noise
+            strays = {*(self._markers if is_stray else ())} - {*begins}
             closings = {*filter(None, (self.closing,))} - {*begins}
             texts = (*begins, *(strays | closings))
             found = yield from source.until(texts, self.add_content)
             if found not in strays | closings:
+                self._section = found if found in sections else ""
                 return found
             source.mark()
-            if self.is_after_call:
+            if self._noise:
+                self._add_noise(found, self._position(), is_marker=True)
+            elif self.is_after_call:
                 continue
-            if found in closings:
-                self._add_closing(found)
+            elif found in closings:
+                self._add_closing(found, self._position())
             else:
                 self.add_content(found)
 
     def add_content(self, text: str) -> None:
         """Add content."""
+        end = self._position()
+        if (section := self._section) and text.startswith(section):
+            text = text[len(section) :]
+            self._add_noise(section, end - len(text), is_marker=True)
+        self._section = ""
+        if self._noise:
+            self._add_noise(text, end)
+        else:
+            self._add_content(text, end)
+
+    def _add_content(self, text: str, end: int) -> None:
         if self.is_after_call:
             text = text.lstrip()
         if not text:
             return
         self.is_after_call = False
         inside = text.rstrip()
-        end = self._position()
         middle = end - len(text) + len(inside)
         if inside:
             self._append_content(self._gap + inside, *self._gap_ranges, (end - len(text), middle))
@@ -84,12 +115,26 @@ class TurnOutput:
             self._gap += text[len(inside) :]
             self._gap_ranges.append((middle, end))
 
-    def _add_closing(self, text: str) -> None:
+    def _add_noise(self, text: str, end: int, *, is_marker: bool = False) -> None:
+        self._noise.append(_Piece(text, end, is_marker))
+        if end - self._noise[0].end > MAX_NOISE_CHARACTERS:
+            self._end_noise()
+
+    def _end_noise(self, *, drops_markers: bool = False) -> None:
+        """Add what is behind the marker of a section as content, with this and other markers or
+        without."""
+        noise, self._noise = self._noise, []
+        for text, end, is_marker in noise:
+            if is_marker and text == self.closing:
+                self._add_closing(text, end)
+            elif not (is_marker and drops_markers):
+                self._add_content(text, end)
+
+    def _add_closing(self, text: str, end: int) -> None:
         """Add the text that closes the answer, unless it does so later."""
         if self._is_closing:
             self._append_content(self._gap, *self._gap_ranges)
             self._drop_gap()
-        end = self._position()
         self._gap += text
         self._gap_ranges.append((end - len(text), end))
         self._is_closing = True
@@ -134,7 +179,9 @@ class TurnOutput:
 
     @property
     def gap_begin(self) -> int | None:
-        """Where white space begins that may become content; None if there is none."""
+        """Where text begins that may become content; None if there is none."""
+        if self._noise and not self._gap_ranges:
+            return self._noise[0].end - len(self._noise[0].text)
         return self._gap_ranges[0][0] if self._gap_ranges else None
 
     @property
@@ -155,6 +202,7 @@ class TurnOutput:
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
+        self._end_noise(drops_markers=True)
         if self._is_closing:
             self.closing = ""
         self._drop_gap()
@@ -181,6 +229,7 @@ class TurnOutput:
 
     def finish(self) -> None:
         """End the turn: trailing white space becomes content, unless the answer was closed."""
+        self._end_noise()
         if self._gap and not self._is_closing:
             self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()

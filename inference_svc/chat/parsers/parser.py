@@ -77,6 +77,7 @@ class TurnParser:
             opens_in_reasoning=opens_in_reasoning,
             verbatim=inline_reasoning,
             interrupts=turn_format.interrupts,
+            frames=tuple({*family.frames} - {*turn_format.interrupts}),
             calls=turn_format.calls_in_thoughts if tools else (),
             probe=partial(CallProbe, family.read, tools) if family.read else None,
             opening=self._answer.begin,

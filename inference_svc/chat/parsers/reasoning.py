@@ -1,8 +1,8 @@
 """Splits a turn into reasoning and content.
 
 Reasoning is at the start of a turn, or was opened by the prompt; then a second opening marker is
-accepted. It ends with its closing marker, where a text begins that a thought never contains, or
-where a whole call is written: a marker of calls that is only mentioned is part of the thought.
+accepted. It ends with its closing marker, or where a whole call or answer is written: a marker of
+these that is only mentioned is part of the thought.
 White space around reasoning is dropped, and so are a repeated closing marker and the text that
 opens an answer. The work is linear in the length of the turn.
 """
@@ -19,7 +19,8 @@ from inference_svc.chat.parsers.turn import Markers
 from inference_svc.engine.detokenizer import partial_marker
 
 MAX_CALL_CHARACTERS = 8192
-"""The length up to which what may be a call is held back; a longer one does not end a thought."""
+"""The length up to which what may be a call or an answer is held back; a longer call does not end a
+thought, a longer answer does."""
 MAX_BROKEN_CALLS = 8
 """After so many calls that begin in a thought and become no whole ones, markers are only text."""
 _PIECE_CHARACTERS = 256
@@ -29,7 +30,7 @@ _PIECE_CHARACTERS = 256
 class _State(Enum):
     START = "only white space so far"
     THINKING = "inside the reasoning"
-    CALLING = "inside the reasoning, in what may be a call"
+    CALLING = "inside the reasoning, in what may be a call or, without a probe, an answer"
     AFTER = "white space and markers after the reasoning"
     REST = "the rest of the turn"
 
@@ -101,9 +102,10 @@ class ReasoningSplitter:
     """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
     markers and white space.
 
-    `interrupts` end the reasoning and are not part of it. `calls` do so if a whole call follows
-    within `MAX_CALL_CHARACTERS`, which a new `probe` finds out. `opening` is what an answer may
-    begin with, which is dropped.
+    `interrupts` end the reasoning and are not part of it, if one of `frames` or the end of the turn
+    follows, and not the end of the reasoning. `calls` do so if a whole call follows within
+    `MAX_CALL_CHARACTERS`, which a new `probe` finds out. `opening` is what an answer may begin
+    with, which is dropped.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class ReasoningSplitter:
         opens_in_reasoning: bool,
         verbatim: bool,
         interrupts: tuple[str, ...] = (),
+        frames: tuple[str, ...] = (),
         calls: tuple[str, ...] = (),
         probe: Callable[[], CallProbe] | None = None,
         opening: str = "",
@@ -121,6 +124,7 @@ class ReasoningSplitter:
         self._markers = Markers(markers.begin.lstrip(), markers.end) if markers else Markers("", "")
         self._calls = calls if probe is not None else ()
         self._interrupts = interrupts
+        self._frames = frames
         self._new_probe = probe
         self._probe: CallProbe | None = None
         self._num_probed = 0
@@ -159,6 +163,8 @@ class ReasoningSplitter:
 
     def feed(self, text: str) -> str:
         """Split a piece of text; returns the part that is not reasoning."""
+        if self._state is _State.REST:
+            return text
         self._num_unread = len(text)
         return "".join(map(self._feed, _pieces(text)))
 
@@ -185,10 +191,10 @@ class ReasoningSplitter:
     def finish(self) -> str:
         """End the turn; returns the text that was held back and is not reasoning."""
         pending, self._pending = self._pending, ""
-        if self.is_thinking:
-            self._add_reasoning(pending)
-            return ""
-        return pending
+        if not self.is_thinking or (self._state is _State.CALLING and self._probe is None):
+            return pending
+        self._add_reasoning(pending)
+        return ""
 
     def _step(self) -> None:
         if self._state is _State.START:
@@ -219,12 +225,12 @@ class ReasoningSplitter:
         if found:
             at, end = min(found)
             marker = end if end == self._markers.end else ""
-            if end in self._calls and self._new_probe is not None:
-                self._probe, self._num_probed = self._new_probe(), 0
-                self._state = _State.CALLING
+            if marker:
+                self._state = _State.REST if self._verbatim else _State.AFTER
             else:
-                is_over = self._verbatim or not marker
-                self._state = _State.REST if is_over else _State.AFTER
+                new_probe = self._new_probe if end in self._calls else None
+                self._probe = new_probe() if new_probe is not None else None
+                self._num_probed, self._state = 0, _State.CALLING
             text, self._pending = self._pending[:at], self._pending[at + len(marker) :]
         else:
             marker = ""
@@ -233,13 +239,17 @@ class ReasoningSplitter:
         self._add_reasoning(text, marker)
 
     def _read_call(self) -> None:
-        """Read what may be a call; the end of the reasoning is none."""
+        """Read what may be a call or an answer; the end of the reasoning is in neither."""
         end = self._markers.end
         at = self._pending.find(end, max(0, self._num_probed - len(end)))
         size = len(self._pending) - partial_marker(self._pending, (end,)) if at < 0 else at
         size = min(size, MAX_CALL_CHARACTERS)
         is_call = self._probe_to(size)
-        if is_call:
+        is_answer = self._probe is None and (
+            size == MAX_CALL_CHARACTERS
+            or any(each in self._pending[:size] for each in self._frames)
+        )
+        if is_call or is_answer:
             self._state = _State.REST
         elif is_call is False:
             marker = next(text for text in self._calls if self._pending.startswith(text))

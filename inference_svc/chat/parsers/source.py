@@ -166,15 +166,15 @@ class Source:
         """Read up to and including the first of these markers; returns it, or an empty text at the
         end. `sink` receives the text before it, if set; `stay` does not read the marker."""
         while True:
-            matches = ((self._text.find(marker, self._at), marker) for marker in markers)
-            match = min((each for each in matches if each[0] >= 0), default=None)
-            if match:
-                self._advance(match[0], sink)
-                self._at += 0 if stay else len(match[1])
-                return match[1]
-            rest = self._text[self._at :]
-            held_back = 0 if self._has_ended else partial_marker(rest, markers)
-            self._advance(len(self._text) - held_back, sink)
+            text, begin = self._text, self._at
+            matches = [(at, each) for each in markers if (at := text.find(each, begin)) >= 0]
+            if matches:
+                at, marker = min(matches)
+                self._advance(at, sink)
+                self._at += 0 if stay else len(marker)
+                return marker
+            held_back = 0 if self._has_ended else partial_marker(text[begin:], markers)
+            self._advance(len(text) - held_back, sink)
             if not (yield from self.more()):
                 return ""
 

@@ -200,7 +200,8 @@ def read_tagged(
     """Parse a turn; without tools only the frames are removed."""
     begins = (*tags.outer, tags.call) if tags.call else tags.outer
     texts = (*tags.frames, *(begins if tools else ()))
-    while begin := (yield from output.content_until(source, texts)):
+    sections = tags.outer if tags.is_section else ()
+    while begin := (yield from output.content_until(source, texts, sections)):
         if begin not in tags.frames:
             yield from read_calls(tags, begin, source, output, tools)
 

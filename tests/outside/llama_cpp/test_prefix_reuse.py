@@ -133,8 +133,8 @@ class Model:
         """The log probabilities of a request without a cache."""
         key = (*prompt, count)
         if key not in self._alone:
-            request = _scored(0, prompt, reuse=False, max_tokens=count)
-            self._alone[key] = _logprobs(run_engine(self.engine(), request), 0)
+            request = scored(0, prompt, reuse=False, max_tokens=count)
+            self._alone[key] = logprobs(run_engine(self.engine(), request), 0)
         return self._alone[key]
 
     def num_exact(self, reuse: Reuse) -> int:
@@ -182,11 +182,13 @@ def _request(i: int, prompt: list[int], **changes: Any) -> SequenceRequest:
     return make_request(i, prompt, **{**options, **changes})
 
 
-def _scored(i: int, prompt: list[int], **changes: Any) -> SequenceRequest:
+def scored(i: int, prompt: list[int], **changes: Any) -> SequenceRequest:
+    """A request for the log probabilities of all tokens."""
     return _request(i, prompt, top_logprobs=VOCABULARY, **changes)
 
 
-def _logprobs(events: list[Event], sequence_id: int) -> Logprobs:
+def logprobs(events: list[Event], sequence_id: int) -> Logprobs:
+    """Those of a sequence."""
     return [
         {each.token: each.logprob for each in token.top}
         for delta in deltas(events, sequence_id)
@@ -194,7 +196,7 @@ def _logprobs(events: list[Event], sequence_id: int) -> Logprobs:
     ]
 
 
-def _difference(ours: Logprobs, expected: Logprobs) -> float:
+def difference(ours: Logprobs, expected: Logprobs) -> float:
     """The largest difference, infinite unless all tokens are there."""
     if [row.keys() for row in ours] != [row.keys() for row in expected]:
         return float("inf")
@@ -202,7 +204,8 @@ def _difference(ours: Logprobs, expected: Logprobs) -> float:
     return max(abs(row[token] - other[token]) for row, other in pairs for token in row)
 
 
-def _started(events: list[Event], sequence_id: int) -> Started:
+def started(events: list[Event], sequence_id: int) -> Started:
+    """The start of a sequence."""
     (event,) = [e for e in select_events(events, Started) if e.sequence_id == sequence_id]
     return event
 
@@ -212,7 +215,7 @@ def _from_slot(model: Model, case: Case) -> Reuse:
     engine = model.engine()
     output = output_tokens(run_engine(engine, _request(0, case.first)))
     prompt = case.prompt(output)
-    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output))
+    return Reuse(prompt, run_engine(engine, scored(9, prompt)), case.computed(output))
 
 
 def _from_running(model: Model, case: Case, costs: CopyCosts | None = None) -> Reuse:
@@ -220,7 +223,7 @@ def _from_running(model: Model, case: Case, costs: CopyCosts | None = None) -> R
     engine = model.engine(costs)
     output = output_tokens(run_engine(engine, _request(0, case.first, max_tokens=9), steps=3))
     prompt = case.prompt(output)
-    events = run_engine(engine, _scored(9, prompt))
+    events = run_engine(engine, scored(9, prompt))
     return Reuse(prompt, events, case.computed(output))
 
 
@@ -232,7 +235,7 @@ def _from_running_by_state(model: Model, case: Case) -> Reuse:
 def _saved(engine: Engine, case: Case, output: list[int]) -> Reuse:
     """A request that finds a saved state, which has the window of its last token."""
     prompt = case.prompt(output)
-    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output), most=1)
+    return Reuse(prompt, run_engine(engine, scored(9, prompt)), case.computed(output), most=1)
 
 
 def _from_memory(model: Model, case: Case) -> Reuse:
@@ -261,14 +264,14 @@ def _from_preempted(model: Model, case: Case) -> Reuse:
         _request(10 + i, [40 + i, *OTHER], priority=3, max_tokens=9)
         for i in range(model.backend.limits.slots - 1)
     ]
-    events = run_engine(engine, _scored(0, case.first, priority=1, max_tokens=9), *others, steps=3)
+    events = run_engine(engine, scored(0, case.first, priority=1, max_tokens=9), *others, steps=3)
     output = output_tokens(events)
     prompt = case.prompt(output)
-    events += run_engine(engine, _scored(9, prompt, priority=3))
+    events += run_engine(engine, scored(9, prompt, priority=3))
 
     assert select_events(events, Preempted) == [Preempted(0)]
     assert len(select_events(events, Resumed)) == 1
-    assert _difference(_logprobs(events, 0), model.alone(case.first, 9)) < EXACT
+    assert difference(logprobs(events, 0), model.alone(case.first, 9)) < EXACT
     return Reuse(prompt, events, case.computed(output))
 
 
@@ -291,7 +294,7 @@ def _from_overwritten(model: Model, case: Case) -> Reuse:
     output = output_tokens(events, 0)
     prompt = case.prompt(output)
     most = None if model.backend.limits.cells is None else 0
-    return Reuse(prompt, run_engine(engine, _scored(9, prompt)), case.computed(output), most)
+    return Reuse(prompt, run_engine(engine, scored(9, prompt)), case.computed(output), most)
 
 
 SAVED = [_from_memory, _from_file, _from_restored]
@@ -310,11 +313,11 @@ def test_a_cached_prefix_does_not_change_the_output(
         pytest.skip("it has one slot")
     for case in CASES:
         reuse = find(model, case)
-        ours, expected = _logprobs(reuse.events, 9), model.alone(reuse.prompt)
+        ours, expected = logprobs(reuse.events, 9), model.alone(reuse.prompt)
         cached = 0 if find in SAVED and model.loses_states else model.num_exact(reuse)
 
-        assert _difference(ours, expected) < EXACT, case
-        assert _started(reuse.events, 9).cached_tokens == cached, case
+        assert difference(ours, expected) < EXACT, case
+        assert started(reuse.events, 9).cached_tokens == cached, case
 
 
 @pytest.mark.parametrize("tokens", [WITHIN, BEYOND])
@@ -328,11 +331,11 @@ def test_a_snapshot_resumes_exactly(model: Model, tokens: int) -> None:
     prefix = write_and_read(save_prefix(engine, "r0"))
     engine, resumed = model.engine(), array("i", saved_output(prefix))
     engine.restore(prefix)
-    events = run_engine(engine, _scored(0, prompt, max_tokens=12, resumed=resumed))
+    events = run_engine(engine, scored(0, prompt, max_tokens=12, resumed=resumed))
 
-    assert _started(events, 0).cached_tokens == (0 if model.loses_states else tokens)
+    assert started(events, 0).cached_tokens == (0 if model.loses_states else tokens)
     expected = model.alone(prompt, 12)[len(resumed) :]
-    assert _difference(_logprobs(events, 0), expected) < EXACT
+    assert difference(logprobs(events, 0), expected) < EXACT
 
 
 def test_one_slot_that_was_restored_is_not_cut_before_its_window(tmp_path: Path) -> None:
@@ -343,10 +346,10 @@ def test_one_slot_that_was_restored_is_not_cut_before_its_window(tmp_path: Path)
         expected, engine = model.alone(prompt), model.engine()
         for i, first in enumerate((FIRST[:120], OTHER)):
             run_engine(engine, _request(i, first))
-        events = run_engine(engine, _scored(9, prompt))
+        events = run_engine(engine, scored(9, prompt))
 
-    assert _started(events, 9).cached_tokens == 0
-    assert _difference(_logprobs(events, 9), expected) < EXACT
+    assert started(events, 9).cached_tokens == 0
+    assert difference(logprobs(events, 9), expected) < EXACT
 
 
 @pytest.mark.slow

@@ -3,32 +3,13 @@ dialect; and templates get it in their order, with nothing lost.
 """
 
 import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pytest
-from corral.inference.v1.inference_service_pb2 import ChatResponse
 from corral.inference.v1.inference_service_pb2 import Conversation as ConversationProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.agent.drafts import TurnDraft
-from control_svc.agent.prompt import turn_messages
-from control_svc.inference.turn_client import chat_request as turn_chat_request
-from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import Item, ItemStatus
-from control_svc.items.proto import ITEM, input_item
-from control_svc.responses.compaction import check_calls
-from dialects.anthropic.message_request import message_request, parse_message
-from dialects.anthropic.objects import CollectedMessage
-from dialects.ollama import requests as ollama
-from dialects.ollama.events import ChatAnswer
-from dialects.openai.chat.chat_request import chat_request, parse_chat
-from dialects.openai.chat.objects import ChatCompletion
-from dialects.openai.responses.input_items import item_to_proto
-from dialects.openai.responses.output_items import item_object
 from inference_svc.chat.conversation import ConversationLimits, Message, Role
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.tool_turns import pair_results
@@ -37,153 +18,9 @@ from svc_kit.errors import DomainError
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns
+from tests.support.replaying_clients import CLIENTS, HELLO, Json, Responses
 from tests.support.served_turns import serve
 from tests.support.turns import Golden
-from tests.support.wire_events import chat_body, make_envelope
-
-Json = dict[str, Any]
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-HELLO: Json = {"role": "user", "content": "hello"}
-
-
-class Client(ABC):
-    """Builds the body of the next request as clients do, from answers and results."""
-
-    def user(self, role: str, text: str) -> Json:
-        """A message of the user, of the assistant, or instructions."""
-        return {"role": role, "content": text}
-
-    @abstractmethod
-    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        """The entries of an answer."""
-
-    def written(self, call_id: str) -> str:
-        """The id that the model wrote for what the client received."""
-        return call_id
-
-    @abstractmethod
-    def calls(self, entry: Json) -> list[str]:
-        """The ids of the calls of an entry."""
-
-    @abstractmethod
-    def result(self, call_id: str, text: str) -> Json:
-        """The result of a call."""
-
-    @abstractmethod
-    def send(self, entries: Sequence[Json]) -> ConversationProto:
-        """The conversation that the inference service gets. Raises DomainErrors."""
-
-
-class Chat(Client):
-    """Chat completions."""
-
-    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        completion = ChatCompletion(make_envelope(), chat_body())
-        for each in sent:
-            completion.add(each)
-        answer: Any = completion.as_object()
-        return [answer["choices"][0]["message"]]
-
-    def calls(self, entry: Json) -> list[str]:
-        return [call["id"] for call in entry.get("tool_calls") or ()]
-
-    def result(self, call_id: str, text: str) -> Json:
-        return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-    def send(self, entries: Sequence[Json]) -> ConversationProto:
-        return chat_request(parse_chat({"model": "m", "messages": list(entries)})).conversation
-
-
-class Messages(Client):
-    """Anthropic's messages."""
-
-    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        message = CollectedMessage(parse_message(self._body([HELLO])))
-        for each in sent:
-            message.add(each)
-        return [{"role": "assistant", "content": message.as_object()["content"]}]
-
-    def calls(self, entry: Json) -> list[str]:
-        blocks = entry["content"] if isinstance(entry["content"], list) else ()
-        return [block["id"] for block in blocks if block["type"] == "tool_use"]
-
-    def written(self, call_id: str) -> str:
-        return call_id.removeprefix("toolu_")
-
-    def result(self, call_id: str, text: str) -> Json:
-        block = {"type": "tool_result", "tool_use_id": call_id, "content": text}
-        return {"role": "user", "content": [block]}
-
-    def send(self, entries: Sequence[Json]) -> ConversationProto:
-        return message_request(parse_message(self._body(entries))).proto.conversation
-
-    def _body(self, entries: Sequence[Json]) -> Json:
-        thinking = {"type": "enabled", "budget_tokens": 1024}
-        body = {"model": "m", "max_tokens": 2048, "thinking": thinking}
-        return body | {"messages": list(entries)}
-
-
-class Ollama(Client):
-    """Ollama's chats."""
-
-    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        answer = ChatAnswer("m")
-        for each in sent:
-            answer.add(each)
-        message: Json = answer.as_object()["message"]
-        return [message]
-
-    def calls(self, entry: Json) -> list[str]:
-        return [call["id"] for call in entry.get("tool_calls") or ()]
-
-    def result(self, call_id: str, text: str) -> Json:
-        return {"role": "tool", "tool_call_id": call_id, "content": text}
-
-    def send(self, entries: Sequence[Json]) -> ConversationProto:
-        body = ollama.parse_chat({"model": "m", "messages": list(entries)})
-        return ollama.chat_request(body).conversation
-
-
-class Responses(Client):
-    """Responses, conversations and threads: their items are the same."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-
-    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        draft = TurnDraft([], {}, lambda prefix: f"{prefix}{next(self._numbers)}", lambda: NOW)
-        for each in sent:
-            if each.HasField("delta"):
-                list(draft.apply(each.delta))
-        items = (each.item(ItemStatus.COMPLETED) for each in draft.drafts)
-        return [item_object(ITEM.to_message(item)) for item in items]
-
-    def calls(self, entry: Json) -> list[str]:
-        return [entry["call_id"]] if entry.get("type") == "function_call" else []
-
-    def result(self, call_id: str, text: str) -> Json:
-        return {"type": "function_call_output", "call_id": call_id, "output": text}
-
-    def send(self, entries: Sequence[Json]) -> ConversationProto:
-        items = [self._item(index, entry) for index, entry in enumerate(entries)]
-        for num_stored in range(len(items)):  # those of a previous response or a conversation
-            check_calls(items[:num_stored], items[num_stored:])
-        request = TurnRequest(project="p", model="m", messages=turn_messages("", items), seed=0)
-        return turn_chat_request(request, {}).conversation
-
-    def _item(self, index: int, entry: Json) -> Item:
-        given = input_item(item_to_proto(entry, f"input[{index}]"), f"input[{index}]")
-        given.check(f"input[{index}]")
-        assert given.content is not None
-        return Item(id=f"i{index}", status=given.status, created_at=NOW, content=given.content)
-
-
-CLIENTS: dict[str, Callable[[], Client]] = {
-    "chat": Chat,
-    "messages": Messages,
-    "ollama": Ollama,
-    "responses": Responses,
-}
 
 
 def parse(turn: Golden, numbers: Iterable[int], used_ids: Sequence[str]) -> TurnParser:

@@ -13,6 +13,13 @@ from inference_svc.chat.parsers import pythonic
 from inference_svc.chat.parsers.delimited import DEEPSEEK, KIMI, SOLAR
 from inference_svc.chat.parsers.formats import ReasoningFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.parsers.tagged import (
+    DEEPSEEK_V32,
+    HUNYUAN,
+    KIMI_K3,
+    MINIMAX,
+    MINIMAX_M3,
+)
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import (
     ChosenLogprob,
@@ -68,8 +75,7 @@ def test_the_result_does_not_depend_on_how_the_text_is_split(
     """The result is also valid UTF-8."""
     turn = data.draw(random_turns(family))
     text = turn.text
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    pieces = [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
+    pieces = splits(data, text)
 
     expected = turn.parse([text])
 
@@ -101,6 +107,44 @@ def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObjec
     if not parsed.calls and not NO_CALLS.search(turn.text):
         whole = without_frames(turn)
         assert parsed.content == whole or (parser.ends_in_call and whole.startswith(parsed.content))
+
+
+SECTIONS = {each.begins[0]: each for each in (DEEPSEEK, KIMI, SOLAR)} | {
+    each.outer[0]: each for each in (DEEPSEEK_V32, HUNYUAN, KIMI_K3, MINIMAX, MINIMAX_M3)
+}
+"""The families that write calls in sections, by the text that begins one."""
+
+
+@pytest.mark.parametrize("begin", SECTIONS)
+@settings(max_examples=examples(20), deadline=None)
+@given(st.data())
+def test_noise_between_a_section_and_its_call_has_no_markers(
+    begin: str, data: st.DataObject
+) -> None:
+    """Text and markers before the first call: the text is content, and no marker is."""
+    turns = [each for goldens in GOLDEN.values() for each in goldens]
+    turn = data.draw(
+        st.sampled_from(
+            [each for each in turns if each.text.startswith(begin) and each.expected.calls]
+        )
+    )
+    section = SECTIONS[begin]
+    strays = st.sampled_from([begin, section.call_end])
+    words = st.sampled_from(["Sure", ":", "\n", " ", "{", '"', "<"])
+    noise = data.draw(st.lists(words | strays, max_size=6).map("".join))
+    text = f"{begin}{noise}{turn.text.removeprefix(begin)}"
+    expected = turn.parse([turn.text])
+    parsed = turn.parse(splits(data, text))
+
+    assert parsed.calls == expected.calls
+    without = noise.replace(begin, "").replace(section.call_end, "").rstrip()
+    assert parsed.content == without + expected.content
+
+
+def splits(data: st.DataObject, text: str) -> list[str]:
+    """A text in pieces."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
 
 @pytest.mark.parametrize("family", GOLDEN)

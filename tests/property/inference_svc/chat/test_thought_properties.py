@@ -35,10 +35,10 @@ WORDS = st.sampled_from(["a tag", " ", "\n", ".", "`", '"', "{", "}", "name", "c
 
 
 def markers_of(turn_format: TurnFormat) -> list[str]:
-    """The texts of a format that may be mentioned: those that do not end its thoughts."""
+    """The texts of a format that may be mentioned: all but those that end its thoughts."""
     family = turn_format.family
     texts = {*turn_format.marker_texts, *family.triggers, *family.interrupts, *family.barred}
-    ends = (*turn_format.reasoning_ends, *turn_format.interrupts)
+    ends = turn_format.reasoning_ends
     return sorted(text for text in texts if text and not any(end in text for end in ends))
 
 
@@ -63,8 +63,12 @@ def mentions(draw: st.DrawFn, family: str) -> str:
     calls = st.builds(lambda text, size: text[:size], st.sampled_from(texts), st.integers(1, 200))
     markers = st.sampled_from(markers_of(turn_format) or ["<"])
     thought = "x" + "".join(draw(st.lists(WORDS | markers | calls, max_size=5))) + "y"
-    ends = (*turn_format.reasoning_ends, *turn_format.interrupts)
-    return "xy" if any(end in thought for end in ends) else thought
+    frames = {*turn_format.family.frames} - {*turn_format.interrupts}
+    at = places(thought, turn_format.interrupts)
+    has_answer = at != [] and any(frame in thought[at[0] :] for frame in frames)
+    return (
+        "xy" if has_answer or any(end in thought for end in turn_format.reasoning_ends) else thought
+    )
 
 
 @pytest.mark.parametrize("family", FORMATS)
@@ -119,7 +123,7 @@ def test_a_whole_call_ends_a_thought_that_is_open(
     assert markers is not None
     text = f"{markers.begin}{thought}. {golden.text}"
     ways = FORMATS[family].calls_in_thoughts
-    if places(thought, ways):
+    if places(thought, (*ways, *FORMATS[family].interrupts)):
         return  # what follows may belong to the call that has begun there
     expected = golden.parse([golden.text])._replace(reasoning=f"{thought}.")
 

@@ -151,7 +151,7 @@ def said(request: MessageRequest) -> list[Any]:
     return found
 
 
-CALL = {"id": "1", "name": "look", "argumentsJson": '{"a":[1]}'}
+CALL = {"id": "toolu_1", "name": "look", "argumentsJson": '{"a":[1]}'}
 CASES: list[Any] = [
     pytest.param([user("hi")], {}, [("user", ["hi"])], id="text"),
     pytest.param(
@@ -190,10 +190,10 @@ CASES: list[Any] = [
             (
                 "assistant",
                 ["t"],
-                [CALL, {"id": "2", "name": "go", "argumentsJson": "{}"}],
+                [CALL, {"id": "toolu_2", "name": "go", "argumentsJson": "{}"}],
             ),
-            ("tool", [""], "1"),
-            ("tool", [""], "2"),
+            ("tool", [""], "toolu_1"),
+            ("tool", [""], "toolu_2"),
             ("user", ["u"]),
         ],
         id="results come before the rest of the turn, and their content may be absent",
@@ -208,7 +208,7 @@ CASES: list[Any] = [
         [
             ("user", ["q"]),
             ("assistant", [], [CALL]),
-            ("tool", ["Error:", "a", "b"], "1"),
+            ("tool", ["Error:", "a", "b"], "toolu_1"),
         ],
         id="a failed call says so",
     ),

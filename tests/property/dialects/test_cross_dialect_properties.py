@@ -1,0 +1,103 @@
+"""What Corral answered in one dialect can be sent in another one: the prompt is the same."""
+
+import asyncio
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_svc.chat.control_tokens import ControlTexts
+from inference_svc.chat.conversation import Conversation, ConversationLimits
+from inference_svc.chat.json_values import json_or_none
+from inference_svc.chat.parsers.parser import TurnParser
+from inference_svc.chat.templates import ChatTemplates, ModelTemplate
+from inference_svc.chat.tool_turns import pair_results
+from inference_svc.rpc.chat_messages import to_conversation
+from tests.support.examples import examples, timeout
+from tests.support.golden_turns import GOLDEN
+from tests.support.random_turns import random_turns
+from tests.support.replaying_clients import CLIENTS, HELLO, Client, Json
+from tests.support.sandbox_jobs import InlineJobs
+from tests.support.served_turns import serve
+
+TEMPLATE = ModelTemplate(
+    "{% for message in messages %}<{{ message.role }}>{{ message.reasoning_content or '' }}|"
+    "{{ message.content or '' }}{% for call in message.tool_calls or [] %}[{{ call.id }}"
+    " {{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %}"
+    "{{ message.tool_call_id or '' }}\n{% endfor %}{{ tools or '' }}",
+    "gguf",
+    bos_text="",
+    eos_text="",
+    control_texts=ControlTexts([]),
+)
+"""A template that shows all that a conversation has."""
+TEMPLATES = ChatTemplates(InlineJobs())
+
+
+def prompt(client: Client, entries: list[Json]) -> str:
+    """The text of the prompt that a request gives. Raises DomainErrors."""
+    conversation = to_conversation(client.send(entries), allows_templates=False)
+    conversation.check(ConversationLimits())
+    paired = pair_results(conversation)
+    return asyncio.run(TEMPLATES.render(TEMPLATE, with_plain_arguments(paired))).text
+
+
+def with_plain_arguments(conversation: Conversation) -> Conversation:
+    """The conversation without the spaces that models write in arguments."""
+    messages = tuple(
+        replace(
+            message,
+            tool_calls=tuple(
+                replace(call, arguments_json=json.dumps(json.loads(call.arguments_json)))
+                for call in message.tool_calls
+            ),
+        )
+        for message in conversation.messages
+    )
+    return replace(conversation, messages=messages)
+
+
+@timeout(60)
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(CLIENTS, 2)])
+@settings(max_examples=examples(40), deadline=None)
+@given(st.data())
+def test_another_dialect_continues_a_conversation_with_the_same_prompt(
+    first: str, second: str, data: st.DataObject
+) -> None:
+    """With the ids of the first dialect, and results anywhere after their calls."""
+    writer, reader, numbers = CLIENTS[first](), CLIENTS[second](), itertools.count()
+    entries, translated = [HELLO], [HELLO]
+    ids: list[str] = []
+    for _ in range(data.draw(st.integers(1, 3))):
+        turn = data.draw(st.sampled_from(sorted(GOLDEN)).flatmap(random_turns))
+        parser = TurnParser(
+            turn.turn_format,
+            tools=turn.tools,
+            opens_in_reasoning=turn.opens_in_reasoning,
+            new_call_id=lambda: f"call_{next(numbers)}",
+            used_ids=[writer.written(each) for each in ids],
+        )
+        answer = writer.answer(serve(parser, [[turn.text.encode()]]))
+        pieces = [piece for entry in answer for piece in writer.read(entry)]
+        if not any(piece.kind != "reasoning" and piece.text for piece in pieces):
+            continue  # nothing that a client would keep
+        calls = [piece for piece in pieces if piece.kind == "call"]
+        if not all(isinstance(json_or_none(call.text), dict) for call in calls):
+            continue  # calls that were cut off are nothing that some clients can write
+        ids += [call.call_id for call in calls]
+        entries += answer
+        translated += reader.write(pieces)
+        results = [(call.call_id, f"result {next(numbers)}.") for call in calls]
+        for call_id, text in data.draw(st.permutations(results)):
+            if data.draw(st.booleans()):
+                entries.append(writer.user("assistant", f"between {next(numbers)}."))
+                translated.append(entries[-1])
+            entries.append(writer.result(call_id, text))
+            translated.append(reader.result(call_id, text))
+        entries.append(writer.user("user", f"more {next(numbers)}."))
+        translated.append(entries[-1])
+
+    assert prompt(reader, translated) == prompt(writer, entries)
