@@ -82,7 +82,7 @@ chaos: dev ## Kill processes at random while clients work, and check every promi
 
 properties: dev ## Try many times as many examples and histories as `make test` does (TIMES=20, some half an hour)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
-		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
+		tests/property $(addprefix tests/service/control_svc/,jobs/test_shared_jobs.py event_log/test_shared_streams.py test_hostile_input.py test_tenancy.py assistants/test_threads.py projects/test_usage.py) $(ARGS)
 
 fuzz: dev ## Send random requests to every RPC and route: none is an INTERNAL error (TIMES=20: 50,000; 500: over a million)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)
