@@ -13,8 +13,9 @@ TIMES: Final = int(os.environ.get("CORRAL_TEST_EXAMPLES", "1"))
 
 
 def examples(count: int) -> int:
-    """Return `max_examples` for Hypothesis: half of `count`, or a multiple in `make properties`."""
-    return count * TIMES if TIMES > 1 else (count + 1) // 2
+    """Return `max_examples` for Hypothesis: a quarter of `count`, or a multiple in `make
+    properties`."""
+    return count * TIMES if TIMES > 1 else (count + 3) // 4
 
 
 def every_nth(values: Iterable[ValueT], step: int, begin: int = 0) -> Iterator[ValueT]:
