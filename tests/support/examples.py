@@ -13,13 +13,14 @@ TIMES: Final = int(os.environ.get("CORRAL_TEST_EXAMPLES", "1"))
 
 
 def examples(count: int) -> int:
-    """Return `max_examples` for Hypothesis: half of `count`, or a multiple in `make properties`."""
-    return count * TIMES if TIMES > 1 else (count + 1) // 2
+    """Return `max_examples` for Hypothesis: a quarter of `count`, or a multiple in `make
+    properties`."""
+    return count * TIMES if TIMES > 1 else (count + 3) // 4
 
 
-def every_second(values: Iterable[ValueT]) -> Iterator[ValueT]:
-    """Every second value, or all of them in `make properties`."""
-    return islice(values, 0, None, 1 if TIMES > 1 else 2)
+def every_nth(values: Iterable[ValueT], step: int, begin: int = 0) -> Iterator[ValueT]:
+    """One of `step` values, the first at `begin`, or all of them in `make properties`."""
+    return iter(values) if TIMES > 1 else islice(values, begin, None, step)
 
 
 def timeout(seconds: float) -> pytest.MarkDecorator:

@@ -17,6 +17,7 @@ from control_svc.deps import data_folder, database_url
 from corral_cli.__main__ import cli
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client
+from tests.support.jobs import create_sqlite_database
 from tests.support.sandbox_jobs import InlineJobs
 
 
@@ -32,6 +33,8 @@ class Installation:
         settings = ControlSettings(
             listen="127.0.0.1:0", management_listen=None, data_dir=folder, database_url=url
         )
+        if url is None:
+            await create_sqlite_database(data_folder(settings))
         await upgrade_database(settings)
         return cls(settings)
 

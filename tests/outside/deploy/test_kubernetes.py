@@ -41,6 +41,7 @@ def render(overlay: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@cache
 def manifests(overlay: str) -> list[dict[str, Any]]:
     """The manifests of an overlay."""
     return list(yaml.safe_load_all(render(overlay)))

@@ -1,8 +1,15 @@
-"""Fixtures for tests of the control service, which run on both databases."""
+"""Fixtures for tests of the control service on both databases.
+
+With `make test` the tests in `ON_BOTH` run on each; a test of another slice runs on one of them, by
+its name, so that the queries of each slice are tried on both. `make properties` runs all on both.
+"""
 
 import asyncio
+import zlib
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import pytest_asyncio
@@ -12,7 +19,7 @@ from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
 from control_svc.db.engine import Database
 from tests.support.control import RunningControl, SetClock
-from tests.support.examples import timeout
+from tests.support.examples import TIMES, timeout
 from tests.support.jobs import Jobs, open_test_database
 from tests.support.postgres import create_database, empty, run_test_postgres
 from tests.support.response_client import answer_or_call, make_small_control
@@ -21,13 +28,48 @@ from tests.support.scripted_turns import ScriptedTurns
 
 FIRST_START_S = 120
 """Timeout of tests with PostgreSQL, since the first one starts the server."""
+DATABASES = ("sqlite", "postgres")
+FOLDER = Path(__file__).parent
+ON_BOTH = frozenset(
+    FOLDER / name
+    for name in (
+        *("backup", "db", "event_log", "jobs", "limits", "projects", "vector_stores"),
+        "test_audit.py",
+    )
+)
+"""Where every test runs on both databases: locks, triggers or indexes differ, or `make coverage`
+measures it."""
+NO_PARAMETERS = SimpleNamespace(params={})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Raise the timeout of tests with PostgreSQL."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Raise the timeout of tests with PostgreSQL, and choose the databases of tests."""
     for item in items:
         if "postgres" in item.name or "postgres_url" in getattr(item, "fixturenames", ()):
             item.add_marker(timeout(FIRST_START_S))
+    left_out = set() if TIMES > 1 else doubles(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def doubles(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that run on the other database."""
+    by_test: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        database = getattr(item, "callspec", NO_PARAMETERS).params.get("database_url")
+        if database in DATABASES and may_leave_out(item.path):
+            by_test[item.nodeid.partition("[")[0]][database].append(item)
+    return {
+        item
+        for name, on in by_test.items()
+        if len(on) == len(DATABASES)
+        for item in on[DATABASES[zlib.crc32(name.encode()) % 2]]
+    }
+
+
+def may_leave_out(path: Path) -> bool:
+    """Whether one database suffices for a test of this file."""
+    return FOLDER in path.parents and ON_BOTH.isdisjoint([path, *path.parents])
 
 
 @pytest.fixture(scope="session")

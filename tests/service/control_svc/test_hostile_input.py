@@ -19,7 +19,7 @@ from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES
 from svc_kit.errors import DomainError, Internal
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
-from tests.support.examples import every_second
+from tests.support.examples import every_nth
 from tests.support.threads import ThreadClient, make_new_message
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -80,6 +80,11 @@ def hostile(message: Message, depth: int = 3) -> Iterator[Message]:
             yield result
 
 
+def part_of(messages: Iterator[Message], url: str | None) -> Iterator[Message]:
+    """A quarter of the messages, another one on each database."""
+    return every_nth(messages, 4, 0 if url is None else 2)
+
+
 def values(field: Any, depth: int) -> Iterator[Any]:
     """Yield hostile values of the type of a field."""
     if field.message_type is not None:
@@ -133,10 +138,12 @@ def test_all_packages_are_tested() -> None:
 
 @on_one_loop
 @pytest.mark.parametrize("name", methods())
-async def test_hostile_values_raise_typed_errors(shared_control: RunningControl, name: str) -> None:
+async def test_hostile_values_raise_typed_errors(
+    shared_control: RunningControl, shared_database_url: str | None, name: str
+) -> None:
     """Never INTERNAL, always with a reason, and the service continues."""
     request = message_factory.GetMessageClass(describe(name).input_type)()
-    for message in every_second(hostile(request)):
+    for message in part_of(hostile(request), shared_database_url):
         error = await call_error(shared_control.client.channel, name, message)
         assert not isinstance(error, Internal), (message, error)
     assert (await shared_control.client.create()).size_bytes == 5
@@ -158,12 +165,14 @@ async def create_run(
 
 
 @on_one_loop
-async def test_runs_with_hostile_options_end(shared_control: RunningControl) -> None:
+async def test_runs_with_hostile_options_end(
+    shared_control: RunningControl, shared_database_url: str | None
+) -> None:
     """Runs that are accepted reach a final state."""
     client, stub = shared_control.client, RunServiceStub(shared_control.client.channel)
     assistant = await ThreadClient(client).create_assistant()
     runs: list[run_pb2.Run] = []
-    for message in every_second(hostile(run_service_pb2.RunOptions(), depth=2)):
+    for message in part_of(hostile(run_service_pb2.RunOptions(), depth=2), shared_database_url):
         options = cast("run_service_pb2.RunOptions", message)
         options.assistant_id = options.assistant_id or assistant.id
         outcome = await create_run(stub, client, options)

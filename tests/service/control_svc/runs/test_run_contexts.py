@@ -57,7 +57,7 @@ async def test_a_long_thread_is_rarely_truncated(make_world: Worlds) -> None:
     world = make_world(ScriptedTurns(model))
     assistant = await world.assistant(instructions="You are kind")
     thread = await world.thread()
-    async with world.process(counter=WordCounter()).run_jobs() as process:
+    async with world.process(counter=WordCounter()).run_jobs(patience_s=50) as process:
         for number in range(TURNS):
             await world.add_messages(thread.id, f"question {number} of many more")
             ended, _ = await execute_run(process, assistant, thread)
