@@ -344,7 +344,7 @@ def _server(
         tls=settings.tls,
         window_bytes=WINDOW_BYTES,
         tracer=tracer,
-        record_act=audit.record_refusal,
+        record_call=audit.record_refusal,
     )
 
 

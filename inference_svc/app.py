@@ -69,9 +69,9 @@ from svc_kit.lifecycle import StartupError, notify_systemd, stop_on_signals
 from svc_kit.logs import OutageLevel
 from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
-from svc_kit.rpc.admin_call import RecordAct
+from svc_kit.rpc.admin_call import RecordCall
 from svc_kit.rpc.client import Option, open_channel
-from svc_kit.rpc.interceptors import ExplainError
+from svc_kit.rpc.interceptors import MapError
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
@@ -152,7 +152,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             pool, generating, EmbeddingService(_embedding_bounds(settings), count, admit), count
         )
         authenticator = _authenticator(settings, control)
-        record_act = _act_recorder(settings, control, outage_level, stack)
+        record_call = _call_recorder(settings, control, outage_level, stack)
         reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
         server = _server(
             settings,
@@ -164,8 +164,8 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             Explanations(pool, templates, sandbox),
             authenticator,
             tracer,
-            record_act,
-            None if reconciler is None else reconciler.explain,
+            record_call,
+            None if reconciler is None else reconciler.map_error,
         )
         await server.start()
         stack.push_async_callback(server.drain, 0)
@@ -276,12 +276,12 @@ async def _usage(
     return counter.add, limiter.admit
 
 
-def _act_recorder(
+def _call_recorder(
     settings: InferenceSettings,
     control: grpc.aio.Channel | None,
     outage_level: OutageLevel,
     stack: AsyncExitStack,
-) -> RecordAct | None:
+) -> RecordCall | None:
     """Start reporting acts of operators until `stack` closes; None without a control service."""
     if control is None:
         return None
@@ -337,8 +337,8 @@ def _server(
     explanations: Explanations,
     authenticator: Authenticator,
     tracer: Tracer,
-    record_act: RecordAct | None,
-    explain: ExplainError | None,
+    record_call: RecordCall | None,
+    map_error: MapError | None,
 ) -> RpcServer:
     info = ServerInfo(
         engine_pb.RequestLimits(
@@ -371,8 +371,8 @@ def _server(
         settings=settings.server,
         tls=settings.tls,
         tracer=tracer,
-        record_act=record_act,
-        explain=explain,
+        record_call=record_call,
+        map_error=map_error,
     )
 
 

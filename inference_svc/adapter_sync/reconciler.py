@@ -107,7 +107,7 @@ class Reconciler:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def explain(self, error: DomainError) -> DomainError:
+    async def map_error(self, error: DomainError) -> DomainError:
         """The error for a caller whose model is not known here, which may be an adapter that has
         been registered: an error that can be retried, unless it cannot be loaded.
 

@@ -46,7 +46,7 @@ class AdminCall(NamedTuple):
         return hide_queries(text.replace("\\u0000", "")[:MAX_REQUEST_CHARACTERS])
 
 
-RecordAct = Callable[[AdminCall], Awaitable[None]]
+RecordCall = Callable[[AdminCall], Awaitable[None]]
 """Records a call that has succeeded or was refused, before it is answered."""
 
 

@@ -41,7 +41,7 @@ from svc_kit.metrics import RpcMetrics, exemplar
 from svc_kit.rpc.admin_call import (
     AdminCall,
     RecentRefusals,
-    RecordAct,
+    RecordCall,
     current_admin_call,
     set_admin_call,
 )
@@ -65,7 +65,7 @@ _FAULTS: Final = frozenset(
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
 """The metric label of all unknown methods, so that callers cannot create time series."""
-ExplainError = Callable[[DomainError], Awaitable[DomainError]]
+MapError = Callable[[DomainError], Awaitable[DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
@@ -126,14 +126,14 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         client_names: frozenset[str] = frozenset(),
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         tracer: Tracer | None = None,
-        record_act: RecordAct | None = None,
-        explain: ExplainError | None = None,
+        record_call: RecordCall | None = None,
+        map_error: MapError | None = None,
     ) -> None:
-        """`record_act` is called after each successful call of a method with the scope admin, and
-        for those that are refused to a known caller; `explain` with each error of a method: it
+        """`record_call` is called after each successful call of a method with the scope admin, and
+        for those that are refused to a known caller; `map_error` with each error of a method: it
         returns the one that the caller gets."""
-        self._explain = explain
-        self._record_act = record_act
+        self._map_error = map_error
+        self._record_call = record_call
         self._refusals = RecentRefusals()
         self._pace = RefusalPace()
         self._tracer = tracer or Tracer()
@@ -194,8 +194,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         async def respond(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             async def work() -> Any:
                 answer = await serve(await receive(context), context)
-                if method.scope is Scope.ADMIN and self._record_act is not None:
-                    await self._record_act(current_admin_call())
+                if method.scope is Scope.ADMIN and self._record_call is not None:
+                    await self._record_call(current_admin_call())
                 return answer
 
             return await self._run(method, context, work)
@@ -251,7 +251,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         try:
             await self._authenticate(call)
             call.is_authenticated = True
-            return await self._serve_explained(call, serve)
+            return await self._serve_mapped(call, serve)
         except DomainError as raised:
             error = raised
         except (asyncio.CancelledError, grpc.aio.InternalError):
@@ -275,7 +275,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         return await context.abort(*to_status(error, call.request_id))
 
     async def _record_refusal(self, call: _Call, error: DomainError) -> None:
-        if (record := self._record_act) is not None:
+        if (record := self._record_call) is not None:
             name = call.method.name
             refused = AdminCall(name, call.context.peer(), None, error.reason)
             with log_errors(_log, "a refused call is not in the audit log"):
@@ -310,13 +310,13 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         if self._client_names.isdisjoint(shown):
             raise ClientNotAllowed(names=", ".join(shown))
 
-    async def _serve_explained(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
+    async def _serve_mapped(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await self._serve_within_deadline(call, serve)
         except DomainError as error:
-            if self._explain is None:
+            if self._map_error is None:
                 raise
-            raise await self._explain(error) from error.__cause__
+            raise await self._map_error(error) from error.__cause__
 
     async def _serve_within_deadline(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         method = call.method

@@ -23,11 +23,11 @@ from svc_kit.connection_watch import SPARE, watch_connections
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import RpcMetrics
 from svc_kit.network import Address, allow_open_files, open_listener, parse_address
-from svc_kit.rpc.admin_call import RecordAct
+from svc_kit.rpc.admin_call import RecordCall
 from svc_kit.rpc.client import window_options
 from svc_kit.rpc.health import SERVICE_NAME as HEALTH
 from svc_kit.rpc.health import HealthServicer
-from svc_kit.rpc.interceptors import ExplainError, RpcInterceptor
+from svc_kit.rpc.interceptors import MapError, RpcInterceptor
 from svc_kit.rpc.method_server import MethodServer
 from svc_kit.rpc.request_reader import HARD_LIMIT_MARGIN
 from svc_kit.settings.groups import ServerSettings, ServiceTlsSettings
@@ -105,11 +105,11 @@ class RpcServer:
         scopes: Mapping[str, Scope] = METHOD_SCOPES,
         window_bytes: int = 64 * 1024,
         tracer: Tracer | None = None,
-        record_act: RecordAct | None = None,
-        explain: ExplainError | None = None,
+        record_call: RecordCall | None = None,
+        map_error: MapError | None = None,
     ) -> None:
-        """`window_bytes`: what a client may send of a message before it is read. `record_act` and
-        `explain` are as in `RpcInterceptor`."""
+        """`window_bytes`: what a client may send of a message before it is read. `record_call` and
+        `map_error` are as in `RpcInterceptor`."""
         self._services = services
         self._window_bytes = window_bytes
         self._wanted = parse_address(listen)
@@ -123,8 +123,8 @@ class RpcServer:
             client_names=frozenset() if tls is None else tls.client_names,
             scopes=scopes,
             tracer=tracer,
-            record_act=record_act,
-            explain=explain,
+            record_call=record_call,
+            map_error=map_error,
         )
         self._health = HealthServicer([service.full_name for service in services])
         self._registry = registry

@@ -101,23 +101,23 @@ def make_unary_after(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
     return ScriptedInference(tokenize=tokenize)
 
 
-# ---- errors that are explained
+# ---- errors that are replaced
 
 
-async def test_the_caller_gets_the_error_that_explains_the_methods() -> None:
+async def test_the_caller_gets_the_error_that_replaces_the_methods() -> None:
     """Of unary methods and streams."""
 
-    async def explain(error: DomainError) -> DomainError:
+    async def map_error(error: DomainError) -> DomainError:
         return errors.ModelLoading(model=error.metadata["model"])
 
     missing = errors.ModelNotFound(model="voice")
-    explained = []
-    async with run_rpc_server(make_failing_unary(missing), explain=explain) as running:
-        explained.append(await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest())))
-    async with run_rpc_server(make_failing_stream(missing), explain=explain) as running:
-        explained.append(await read_domain_error(running.stub.Generate(pb.GenerateRequest())))
+    mapped = []
+    async with run_rpc_server(make_failing_unary(missing), map_error=map_error) as running:
+        mapped.append(await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest())))
+    async with run_rpc_server(make_failing_stream(missing), map_error=map_error) as running:
+        mapped.append(await read_domain_error(running.stub.Generate(pb.GenerateRequest())))
 
-    assert explained == [errors.ModelLoading(model="voice")] * 2
+    assert mapped == [errors.ModelLoading(model="voice")] * 2
 
 
 # ---- successful calls

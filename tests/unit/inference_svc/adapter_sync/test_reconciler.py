@@ -260,7 +260,7 @@ async def test_an_adapter_that_is_registered_but_not_here_can_be_retried(tmp_pat
     not found."""
     control = PausedControl()
     async with run_frontend(tmp_path, control) as frontend:
-        explain = frontend.reconciler.explain
+        explain = frontend.reconciler.map_error
         await frontend.wait_for(lambda: control.is_followed)
         unknown = await explain(UNKNOWN)
         control.registered = DesiredState("9", {"1": make_desired("1")})
@@ -288,14 +288,14 @@ async def test_an_adapter_that_cannot_be_loaded_is_not_found(
         control.set_desired(desired)
         await frontend.wait_for(lambda: frontend.states() == [("FAILED", mismatch.reason)])
 
-        assert await frontend.reconciler.explain(UNKNOWN) is UNKNOWN
+        assert await frontend.reconciler.map_error(UNKNOWN) is UNKNOWN
 
 
 async def test_nobody_knows_while_control_is_away(tmp_path: Path) -> None:
     """The caller may retry. What cannot be the name of an adapter is not looked up."""
     control = PausedControl()
     async with run_frontend(tmp_path, control) as frontend:
-        explain = frontend.reconciler.explain
+        explain = frontend.reconciler.map_error
         await frontend.wait_for(lambda: control.is_followed)
         answers = await asyncio.gather(*(explain(UNKNOWN) for _ in range(50)))
         num_lookups = control.num_lookups
