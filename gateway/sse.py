@@ -25,6 +25,8 @@ from svc_kit.tasks import retrieve_exception
 _THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_tokens"))
 _NO_THINKING = "the model has no such thinking"
 _NOT_ENFORCED = "a part of it is not enforced"
+SENDING_S = 2.0
+"""A request whose call is not accepted by then has been sent, and waits for its answer."""
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -180,6 +182,7 @@ class CallResponse(Response):
         del self._start  # and the request's body, which it holds
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         watcher.add_done_callback(retrieve_exception)
+        sending = asyncio.get_running_loop().call_later(SENDING_S, end_arrival, scope)
         try:
             with self._active_calls.track(calls):
                 await calls.open()
@@ -191,6 +194,7 @@ class CallResponse(Response):
             raise self._rename(error) from error.__cause__
         finally:
             watcher.cancel()
+            sending.cancel()
 
 
 def _report_ignored(first: object, rename: Rename) -> None:

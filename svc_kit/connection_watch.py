@@ -1,8 +1,7 @@
 """Closes connections of a server while it has too many, so that new clients always get in.
 
-gRPC limits all connections of a port together, of which one address could have all, and neither it
-nor a TLS handshake that stalls tells a server of its connections. They are found among the open
-files of the process, on Linux.
+gRPC limits all connections of a port together, of which one address could have all, and does not
+tell a server of its connections. They are found among the open files of the process, on Linux.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ import resource
 import socket
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,30 +43,22 @@ class PeerConnection(NamedTuple):
     """How long nothing was sent or received."""
 
 
-async def watch_connections(
-    port: int, limit: int, *, of_each: bool = False, known: Collection[int] = ()
-) -> None:
-    """Keep at most `limit` connections to a port of this process, or with `of_each` of each
-    address, until cancelled. `known`: the open files of connections that are limited elsewhere.
-
-    All addresses together keep at most half of the open files that the process may have.
-    """
+async def watch_connections(port: int, limit: int) -> None:
+    """Keep at most `limit` connections to a port of this process, and at most half of the open
+    files that the process may have, until cancelled."""
     await asyncio.to_thread(open_files)  # loads the thread pool while files are left
     while True:
         await asyncio.sleep(INTERVAL_S)
         with log_errors(_log, "the connections could not be counted"):
-            if not of_each:
-                limit = min(limit, max_open_files() // 2)
-            if len(open_files()) - len(known) > limit:
-                await asyncio.to_thread(_close_excess, port, limit, of_each, known)
+            limit = min(limit, max_open_files() // 2)
+            if len(open_files()) > limit:
+                await asyncio.to_thread(_close_excess, port, limit)
 
 
-def excess(
-    connections: Sequence[PeerConnection], limit: int, *, of_each: bool = False
-) -> list[PeerConnection]:
+def excess(connections: Sequence[PeerConnection], limit: int) -> list[PeerConnection]:
     """The connections to close: of the addresses that have most, those that are silent longest."""
     counts = Counter(each.peer for each in connections)
-    share = limit if of_each else fair_share(counts, limit)
+    share = fair_share(counts, limit)
     kept: Counter[str] = Counter()
     closed = []
     for each in sorted(connections, key=lambda one: one.silent_ms):
@@ -89,8 +80,8 @@ def fair_share(counts: Mapping[str, int], limit: int) -> int:
     return limit
 
 
-def _close_excess(port: int, limit: int, of_each: bool, known: Collection[int]) -> None:
-    for connection in excess(list(_connections(port, known)), limit, of_each=of_each):
+def _close_excess(port: int, limit: int) -> None:
+    for connection in excess(list(_connections(port)), limit):
         _close(connection, port)
 
 
@@ -107,10 +98,9 @@ def open_files() -> Sequence[int]:
         return range(max_open_files()) if error.errno in _NO_FILE_LEFT else ()
 
 
-def _connections(port: int, known: Collection[int]) -> Iterator[PeerConnection]:
+def _connections(port: int) -> Iterator[PeerConnection]:
     for file in open_files():
-        connection = None if file in known else _peer_connection(file, port)
-        if connection is not None:
+        if (connection := _peer_connection(file, port)) is not None:
             yield connection
 
 

@@ -49,7 +49,6 @@ class BoundedConnection(asyncio.Protocol):
         super().__init__(**options)
         self._limits = limits
         self._is_counted = False
-        self._file = -1
         self._unread_timer: asyncio.TimerHandle | None = None
         self.peer = ""
         self.busy_until = 0.0
@@ -67,9 +66,6 @@ class BoundedConnection(asyncio.Protocol):
         super().connection_made(held)
         self.peer = self._limits.add(self.client[0] if self.client else "")
         self._is_counted = True
-        opened = real.get_extra_info("socket")
-        self._file = -1 if opened is None else opened.fileno()
-        self._limits.files.add(self._file)
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes, or keep them until it is their turn."""
@@ -133,7 +129,6 @@ class BoundedConnection(asyncio.Protocol):
         """Cancel the timer, and drop what was not parsed."""
         self._unparsed.clear()
         self._leave()
-        self._limits.files.discard(self._file)
         self._cancel_unread_timer()
         super().connection_lost(exc)
 

@@ -31,9 +31,6 @@ class ConnectionLimits:
     closed: Metric
     """Counts the connections that were closed because of a limit, by cause."""
     parsers: ParserScheduler = field(default_factory=ParserScheduler)
-    files: set[int] = field(default_factory=set)
-    """The open files of connections that a protocol has; none of a TLS handshake that has not
-    ended."""
     _open: Counter[str] = field(default_factory=Counter)
 
     def add(self, host: str) -> str:

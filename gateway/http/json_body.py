@@ -77,13 +77,15 @@ class JsonBodies:
             reserved = self._limit
         chunks, size, structure = [], 0, StructureCount()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as timer:
                 async for chunk in request.stream():
                     size += len(chunk)
                     if size > self._limit:
                         raise RequestTooLarge(size=size, limit=self._limit)
                     if size > reserved:  # it was sent without its size
-                        await self._large.reserve(request.scope, self._limit)
+                        timer.reschedule(None)  # that time is not the client's
+                        await self._large.reserve(request.scope, self._limit, arrives=False)
+                        timer.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
                         reserved = self._limit
                     structure.add(chunk)
                     chunks.append(chunk)

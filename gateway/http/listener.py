@@ -5,6 +5,7 @@ import functools
 import os
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
@@ -15,8 +16,8 @@ from starlette.types import ASGIApp
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.protocol import BoundedHttpProtocol, BoundedWebSocketProtocol
 from svc_kit.certificates import ServerCertificate
-from svc_kit.connection_watch import watch_connections
 from svc_kit.network import Address, allow_open_files, open_listener, peer_network
+from svc_kit.tasks import retrieve_exception
 
 BACKLOG = 1024
 KEEP_ALIVE_S = 75
@@ -63,61 +64,108 @@ class Listener(uvicorn.Server):
         yield
 
 
-class TlsHandshake(asyncio.Protocol):
-    """A new connection: a `Parser` whose handshake begins in its turn. The loop by itself would do
-    all that arrive together in one turn of its own.
+class TlsHandshakes:
+    """The TLS handshakes of a listener that have not ended. The loop by itself would do all that
+    arrive together in one turn of its own, a millisecond of processor time each. An address has at
+    most `max_per_address` of them; further ones are closed."""
 
-    Then the connection has the protocol that `make_protocol` returns.
-    """
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._of_addresses: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, handshake: "TlsHandshake", opened: socket.socket) -> None:
+        """Begin a handshake on the open file of a socket. Raises OSError if no file is left."""
+        limit, peer = self.limits.max_per_address, handshake.peer
+        if limit is not None and self._of_addresses[peer] >= limit:
+            return
+        own = socket.socket(fileno=os.dup(opened.fileno()))
+        self._of_addresses[peer] += 1
+        task = asyncio.get_running_loop().create_task(handshake.run(own))
+        self._tasks.add(task)
+
+        def remove(task: asyncio.Task[None]) -> None:
+            retrieve_exception(task)
+            self._tasks.remove(task)
+            self._of_addresses[peer] -= 1
+            if not self._of_addresses[peer]:
+                del self._of_addresses[peer]
+
+        task.add_done_callback(remove)
+
+    def cancel(self) -> None:
+        """Close all of them."""
+        for task in self._tasks:
+            task.cancel()
+
+
+class TlsHandshake(asyncio.Protocol):
+    """A new connection: a `Parser` whose handshake begins in its turn, after the client's first
+    bytes. Then the connection has the protocol that `make_protocol` returns."""
 
     def __init__(
         self,
         context: ssl.SSLContext,
-        limits: ConnectionLimits,
+        handshakes: TlsHandshakes,
         make_protocol: Callable[[], asyncio.Protocol],
     ) -> None:
         self.peer = ""
         self.busy_until = 0.0
         self.is_queued = False
         self._context = context
-        self._limits = limits
+        self._handshakes = handshakes
         self._make_protocol = make_protocol
-        self._loop = asyncio.get_running_loop()
-        self._socket: socket.socket
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._turn = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket from the transport, and wait for the client's first bytes."""
-        # `start_tls` of uvloop 0.23 misses bytes that have come before it.
-        self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
-        self.peer = peer_network(transport.get_extra_info("peername")[0])
+        """Take the socket from the transport: `start_tls` of uvloop 0.23 misses bytes that have
+        come before it."""
+        # A client that has left has no name; one for which no file is left connects again.
+        if (name := transport.get_extra_info("peername")) is not None:
+            self.peer = peer_network(name[0])
+            with suppress(OSError):
+                self._handshakes.start(self, transport.get_extra_info("socket"))
         cast("asyncio.Transport", transport).abort()
-        self._loop.add_reader(self._socket, self._on_bytes)
-        self._timer = self._loop.call_later(self._limits.receive_timeout_s, self.abort)
-
-    def _on_bytes(self) -> None:
-        self._loop.remove_reader(self._socket)
-        self._limits.parsers.parse(self)
 
     def parse_slice(self) -> bool:
-        """Begin the handshake."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._limits.parsers.charge_handshake(self)
-        self._task = self._loop.create_task(self._shake_hands())
+        """Let the handshake begin."""
+        self._handshakes.limits.parsers.charge_handshake(self)
+        self._turn.set()
         return False
 
     def abort(self) -> None:
-        """Close the connection at once."""
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
+        """Do nothing: `parse_slice` raises nothing."""
 
-    async def _shake_hands(self) -> None:
-        with suppress(OSError):  # also of TLS, and a timeout: the connection is closed
-            await self._loop.connect_accepted_socket(
-                self._make_protocol, self._socket, ssl=self._context
-            )
+    async def run(self, opened: socket.socket) -> None:
+        """Wait for the first bytes and for the turn, and shake hands. The socket is closed if the
+        client is too slow or has left."""
+        limit_s = self._handshakes.limits.receive_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await _wait_readable(opened)
+                self._handshakes.limits.parsers.parse(self)
+                await self._turn.wait()
+            if not opened.recv(1, socket.MSG_PEEK):
+                raise EOFError
+        except BaseException:
+            opened.close()
+            raise
+        await asyncio.get_running_loop().connect_accepted_socket(
+            self._make_protocol,
+            opened,
+            ssl=self._context,
+            ssl_handshake_timeout=limit_s,
+            ssl_shutdown_timeout=STOP_MARGIN_S,
+        )
+
+
+async def _wait_readable(opened: socket.socket) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(opened, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(opened)
 
 
 def bind(address: Address, unread_limit_s: float) -> socket.socket:
@@ -155,12 +203,13 @@ async def run_listener(
     clients. With a certificate, it serves HTTPS.
     """
     http: Any = functools.partial(BoundedHttpProtocol, limits=limits)
+    handshakes = TlsHandshakes(limits)
 
     def accept(**options: Any) -> asyncio.Protocol:
         make_protocol = functools.partial(http, **options)
         if certificate is None:
             return cast("asyncio.Protocol", make_protocol())
-        return TlsHandshake(certificate.listening_context(), limits, make_protocol)
+        return TlsHandshake(certificate.listening_context(), handshakes, make_protocol)
 
     websocket: Any = functools.partial(BoundedWebSocketProtocol, limits=limits)
     config = uvicorn.Config(
@@ -183,16 +232,9 @@ async def run_listener(
     listener = Listener(config)
     serving = asyncio.create_task(listener.serve(sockets=[bound]))
     await listener.wait_ready()
-    watching = None
-    if certificate is not None and limits.max_per_address is not None:
-        # Its protocols do not see connections whose handshake has not ended.
-        port = bound.getsockname()[1]
-        watch = watch_connections(port, limits.max_per_address, of_each=True, known=limits.files)
-        watching = asyncio.create_task(watch)
     try:
         yield listener
     finally:
-        if watching is not None:
-            watching.cancel()
         listener.stop_accepting()
+        handshakes.cancel()
         await serving

@@ -18,7 +18,7 @@ TURN_S: Final = 0.001
 """Processor time of parsers in one turn of the loop; it is looked at after each slice."""
 REQUEST_S: Final = 0.001
 """Added to that for the work that a request begins: about what a small one costs in later turns."""
-HANDSHAKE_S: Final = 0.001
+HANDSHAKE_S: Final = 0.003
 """What a TLS handshake costs, with opening and closing its connection."""
 ADDRESS_SHARE: Final = 0.1
 """The share of the time that an address may use without being heavy."""

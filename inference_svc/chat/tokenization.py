@@ -16,7 +16,7 @@ from inference_svc.engine.media import MediaSpan, media_tokens
 from inference_svc.media.model import EncodedMedia, MediaChunk, TextChunk
 from inference_svc.sandbox_jobs import TOKENIZE
 from inference_svc.validation import count_bytes
-from svc_kit.errors import InvalidField, TemplateFailed, TooLong
+from svc_kit.errors import ContextLengthExceeded, InvalidField, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
 
 # Tokenizing up to INLINE_BYTES takes 1 to 2 ms; the stack of a thread suffices for THREAD_BYTES.
@@ -34,6 +34,10 @@ class PromptVocabulary(Protocol):
     @property
     def adds_bos(self) -> bool:
         """Whether the model expects `bos` before every prompt."""
+
+    @property
+    def longest_piece_bytes(self) -> int | None:
+        """The bytes of the longest token; None if they say nothing about a text's tokens."""
 
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str
@@ -69,15 +73,19 @@ class PromptTokenizer:
         self._model_path = str(model_path.resolve())
         self._limit_bytes = limit_bytes
 
-    async def tokenize(self, text: TextToTokenize, *, field: str = "prompt") -> list[int]:
-        """Tokenize a text; `field` names it in errors.
+    async def tokenize(
+        self, text: TextToTokenize, *, field: str = "prompt", max_tokens: int | None = None
+    ) -> list[int]:
+        """Tokenize a text; `field` names it in errors. Texts that have more than `max_tokens` for
+        sure are not tokenized.
 
         Raises:
             InvalidField: The text is not valid Unicode, or tokenizing it exceeded a limit.
+            ContextLengthExceeded: The text has more than `max_tokens`.
             TooLong: The text exceeds the limit.
             QueueFull: Too many long texts are queued.
         """
-        return (await self._tokenize_all([text], self._limit_bytes, field))[0]
+        return (await self._tokenize_all([text], self._limit_bytes, field, max_tokens))[0]
 
     async def tokenize_each(
         self, texts: Sequence[TextToTokenize], *, field: str
@@ -101,7 +109,9 @@ class PromptTokenizer:
         """Tokenize a rendered conversation. Raises as `tokenize` and `join`."""
         return self.join(prompt, await self.tokenize_spans(prompt), media)
 
-    async def tokenize_spans(self, prompt: RenderedPrompt) -> list[list[int]]:
+    async def tokenize_spans(
+        self, prompt: RenderedPrompt, max_tokens: int | None = None
+    ) -> list[list[int]]:
         """Tokenize each text of a rendered conversation; control tokens are only parsed in trusted
         spans. Raises as `tokenize`."""
         texts = [
@@ -109,7 +119,7 @@ class PromptTokenizer:
             for span in prompt.spans
             if span.media is None
         ]
-        return await self._tokenize_all(texts, self._limit_bytes, "messages")
+        return await self._tokenize_all(texts, self._limit_bytes, "messages", max_tokens)
 
     def join(
         self,
@@ -133,7 +143,11 @@ class PromptTokenizer:
         return _join(chunks)
 
     async def _tokenize_all(
-        self, texts: Sequence[TextToTokenize], limit_bytes: int, field: str
+        self,
+        texts: Sequence[TextToTokenize],
+        limit_bytes: int,
+        field: str,
+        max_tokens: int | None = None,
     ) -> list[list[int]]:
         size = sum(count_bytes(field, text.text) for text in texts)
         if size > limit_bytes:
@@ -142,6 +156,8 @@ class PromptTokenizer:
             return self._tokenize_inline(texts, field)
         if size <= THREAD_BYTES:
             return await asyncio.to_thread(self._tokenize_inline, texts, field)
+        if max_tokens is not None:
+            await asyncio.to_thread(self._check_length, size, field, max_tokens)
         payload: dict[str, Any] = {"model": self._model_path, "texts": texts}
         try:
             result = await self._jobs.run(TOKENIZE, payload, key=self._model_path)
@@ -149,6 +165,12 @@ class PromptTokenizer:
             raise InvalidField(field=field, problem=f"tokenizing it failed: {failed}") from None
         tokens = iter(array("i", result["tokens"]).tolist())
         return [list(islice(tokens, length)) for length in result["lengths"]]
+
+    def _check_length(self, num_bytes: int, field: str, max_tokens: int) -> None:
+        longest = self._vocabulary.longest_piece_bytes
+        if longest is not None and num_bytes > max_tokens * longest:
+            least = -(-num_bytes // longest)
+            raise ContextLengthExceeded(field=field, prompt_tokens=least, context_tokens=max_tokens)
 
     def _tokenize_inline(self, texts: Sequence[TextToTokenize], field: str) -> list[list[int]]:
         return [

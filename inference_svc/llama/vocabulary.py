@@ -114,6 +114,16 @@ class Vocabulary:
             return self._token_or_none(int(native.llama_vocab_sep(self._vocab)))
 
     @cached_property
+    def longest_piece_bytes(self) -> int | None:
+        """The bytes of the longest token. None if other bytes may be in a text than in its tokens:
+        WordPiece, Unigram and others change a text before they divide it."""
+        kinds = native.LLAMA_VOCAB_TYPE_SPM, native.LLAMA_VOCAB_TYPE_BPE
+        with self._in_use():
+            if native.llama_vocab_type(self._vocab) not in kinds:
+                return None
+        return max(map(len, self.iter_pieces()), default=None)
+
+    @cached_property
     def infill_tokens(self) -> InfillTokens | None:
         """The tokens around a prefix and a suffix, None if the model has not been trained on
         them."""

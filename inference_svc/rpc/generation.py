@@ -87,8 +87,10 @@ class GenerationService:
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         _check_room(request.options, loaded, caller)
-        tokens = await self._prompt_tokens(request, loaded.processor)
-        if request.HasField("truncate_prompt_tokens"):
+        is_truncated = request.HasField("truncate_prompt_tokens")
+        limit = None if is_truncated else loaded.ready.slot_tokens
+        tokens = await self._prompt_tokens(request, loaded.processor, limit)
+        if is_truncated:
             tokens = _truncated(tokens, request.truncate_prompt_tokens, loaded.ready.slot_tokens)
         spec = text_output_spec(request.options.constraint)
         prompt = Prompt(tokens, "prompt", decoder_start=loaded.processor.decoder_start)
@@ -112,7 +114,7 @@ class GenerationService:
         spec = chat_output_spec(request.options.constraint, conversation, prompt)
         check_thinking(conversation, prompt.thinking, model.name)
         owner = self._groups.owner(project) + request.options.cache.salt
-        texts = await model.tokenizer.tokenize_spans(prompt)
+        texts = await model.tokenizer.tokenize_spans(prompt, loaded.ready.slot_tokens)
         check = partial(self._check_before_encoding, request, texts, spec, loaded, caller)
         media = NO_MEDIA
         if loaded.media is not None:
@@ -319,7 +321,7 @@ class GenerationService:
         return prompt, await model.tokenizer.tokenize_prompt(prompt, media)
 
     async def _prompt_tokens(
-        self, request: pb.GenerateRequest, model: ModelProcessor
+        self, request: pb.GenerateRequest, model: ModelProcessor, max_tokens: int | None
     ) -> Sequence[int]:
         if request.HasField("infill"):
             return await infill_tokens(request, model)
@@ -329,7 +331,7 @@ class GenerationService:
             case "text":
                 add_special = request.add_special if request.HasField("add_special") else True
                 text = TextToTokenize(request.text, add_special, request.parse_special)
-                return await model.tokenizer.tokenize(text)
+                return await model.tokenizer.tokenize(text, max_tokens=max_tokens)
         raise MissingField(field="prompt")
 
     async def _predicted(

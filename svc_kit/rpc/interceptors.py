@@ -254,6 +254,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             return await self._serve_mapped(call, serve)
         except DomainError as raised:
             error = raised
+            if call.is_authenticated and isinstance(error, ResourceExhausted):
+                await self._pace.wait(project_var.get(), context.time_remaining())
         except (asyncio.CancelledError, grpc.aio.InternalError):
             # The caller has disconnected; there is nowhere to send the error.
             is_late = context.time_remaining() == 0
@@ -268,8 +270,6 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             self._record(call, error)
         if method.scope is Scope.ADMIN and isinstance(error, PermissionDenied):
             await self._record_refusal(call, error)
-        if call.is_authenticated and isinstance(error, ResourceExhausted):
-            await self._pace.wait(project_var.get())
         if method.receives_stream and call.is_authenticated and not method.is_long_lived:
             await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))

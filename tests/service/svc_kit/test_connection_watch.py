@@ -34,10 +34,8 @@ def use_all_open_files(opened: list[int]) -> None:
             opened.append(os.open(os.devnull, os.O_RDONLY))
 
 
-async def ends_while_watched(
-    opened: list[int] | None, limit: int, *, num_known: int = 0
-) -> list[bool]:
-    """Which of four connections the watch closes, of which the first `num_known` are known."""
+async def ends_while_watched(opened: list[int], limit: int) -> list[bool]:
+    """Which of four connections the watch closes while no file is left."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -50,12 +48,8 @@ async def ends_while_watched(
         for each in accepted:
             loop.add_reader(each, closed.set)
         await asyncio.to_thread(int)  # loads the thread pool, as the watch does when it starts
-        if opened is not None:
-            use_all_open_files(opened)
-        known = {each.fileno() for each in accepted[:num_known]}
-        watching = asyncio.create_task(
-            watch_connections(address[1], limit, of_each=bool(known), known=known)
-        )
+        use_all_open_files(opened)
+        watching = asyncio.create_task(watch_connections(address[1], limit))
         async with asyncio.timeout(20):
             await closed.wait()
         watching.cancel()
@@ -74,11 +68,3 @@ def is_ended(each: socket.socket) -> bool:
 async def test_connections_are_closed_while_no_file_can_be_opened(opened: list[int]) -> None:
     """The limit holds when it is needed most."""
     assert sum(await ends_while_watched(opened, 3)) == 1
-
-
-async def test_connections_that_are_limited_elsewhere_are_left_alone() -> None:
-    """They are neither counted nor closed."""
-    ends = await ends_while_watched(None, 1, num_known=2)
-
-    assert ends[:2] == [False, False]
-    assert sum(ends) == 1

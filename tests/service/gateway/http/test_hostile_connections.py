@@ -1,7 +1,9 @@
 """Connections that send too much beside bodies, ambiguous heads or too slowly, or are too many."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -13,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.listener import run_listener
+from svc_kit.connection_watch import open_files
 from svc_kit.metrics import HttpMetrics
 from svc_kit.network import Address, open_listener, peer_network
 from svc_kit.settings.groups import TlsSettings
@@ -271,6 +274,36 @@ async def test_tls_handshakes_that_stall_keep_nobody_out(tmp_path: Path) -> None
             each.cancel()
 
     assert len(open_ones) == 16
+
+
+async def test_clients_that_leave_before_their_handshakes_hold_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their files are closed, others are served meanwhile, and nothing is logged."""
+    certificate, key = Authority().issue("localhost").write(tmp_path, "tls")
+    tls = TlsSettings(certificate_file=certificate, key_file=key)
+    hello, statuses, num_files = client_hello(), [], []
+    reset = struct.pack("ii", 1, 0)
+    async with run_gateway(max_connections_per_address=8, tls=tls) as gateway:
+        host, port = gateway.address
+        before = len(open_files())
+        for first_bytes in (hello, b"", b"GET / HTTP/1.1\r\n\r\n"):
+            for _ in range(100):
+                leaving = await asyncio.to_thread(socket.create_connection, (host, port))
+                leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                leaving.sendall(first_bytes)
+                leaving.close()
+            reader, writer = await asyncio.open_connection(
+                host, port, ssl=ssl_context(), local_addr=("127.0.0.2", 0)
+            )
+            num_files.append(len(open_files()) - before)
+            writer.write(GET + b"connection: close\r\n\r\n")
+            statuses.append(await reader.readline())
+            writer.close()
+
+    assert statuses == [b"HTTP/1.1 200 OK\r\n"] * 3
+    assert max(num_files) <= 2 * 8 + 2
+    assert caplog.records == []
 
 
 async def test_tls_handshakes_of_one_address_delay_no_other(tmp_path: Path) -> None:

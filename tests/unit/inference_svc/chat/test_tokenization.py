@@ -13,7 +13,7 @@ from inference_svc.engine.media import MediaKind, MediaSpan, VectorFile, media_t
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.model import EncodedMedia, TextChunk, VectorChunk
 from inference_svc.models.sources import BUNDLED_PATH
-from svc_kit.errors import InvalidField, TemplateFailed, TooLong
+from svc_kit.errors import ContextLengthExceeded, InvalidField, TemplateFailed, TooLong
 from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed, JobRunner
 from tests.support.sandbox_jobs import InlineJobs
 
@@ -31,6 +31,8 @@ class FailingJobs:
 
 class CharacterVocabulary:
     """Each character is a token; "^" is the text of the BOS token 1."""
+
+    longest_piece_bytes = 1
 
     def __init__(self, adds_bos: bool = True, bos: int | None = 1) -> None:
         self.adds_bos = adds_bos
@@ -63,6 +65,24 @@ async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, boo
     """Tokenize a prompt of texts that are trusted or not."""
     prompt = RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
     return (await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)).tokens
+
+
+@pytest.mark.parametrize("text", ["x" * 2_000_000, "the cat " * 250_000, " " * 2_000_000])
+async def test_a_text_that_is_too_long_for_sure_is_not_tokenized(
+    vocabulary: Vocabulary, text: str
+) -> None:
+    """The error counts the tokens that it has at least. Nothing is refused by it that would fit."""
+    refusing, tokenizing = (
+        make_tokenizer(vocabulary, jobs) for jobs in (FailingJobs(), InlineJobs())
+    )
+    with pytest.raises(ContextLengthExceeded) as refused:
+        await refusing.tokenize(TextToTokenize(text), max_tokens=1000)
+    num_tokens = len(await tokenizing.tokenize(TextToTokenize(text[:100_000])))
+    fitting = await tokenizing.tokenize(TextToTokenize(text[:100_000]), max_tokens=num_tokens)
+
+    assert refused.value.context_tokens == 1000
+    assert 1000 < refused.value.prompt_tokens <= 20 * num_tokens
+    assert len(fitting) == num_tokens
 
 
 @pytest.mark.parametrize("length", [100, 8_000, 200_000])
