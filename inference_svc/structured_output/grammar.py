@@ -58,8 +58,10 @@ def faulty_parts(
         freed = without_part(freed, f"#{step}")
     # Some may only refer to the others.
     own = [each for each in found if is_faulty(each[1], freed)] or found
-    for step, part in own or [("", schema)]:
+    for step, part in own:
         yield from _faulty_parts(f"#{step}", part, freed, is_faulty)
+    if not own:
+        yield from _faulty_parts("#", schema, shared, is_faulty)
 
 
 def _faulty_parts(
