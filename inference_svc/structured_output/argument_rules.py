@@ -293,7 +293,8 @@ class ArgumentRules:
             yield f"{self._marker(begin)} {self._until(quote, limits)} {self._marker(end)}"
             terms.append(f"~/{escape(begin)}(?s:.*)/")
         if syntax.padded and limits:
-            yield f'"\\n" {self._until(f"{chr(10)}{end}", limits, syntax.barred)}'
+            barred = (*syntax.barred, end.partition(SPACE)[0])
+            yield f'"\\n" {self._until(f"{chr(10)}{end}", limits, barred)}'
             terms.append(r"~/\n(?s:.*)/")
         yield self._until(end, terms, syntax.barred)
 

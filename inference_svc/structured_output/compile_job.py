@@ -3,8 +3,11 @@ hundred bytes can take seconds and gigabytes.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -12,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from inference_svc.structured_output.grammar import (
     OutputFormatInvalid,
     document,
-    faulty_pointer,
+    faulty_parts,
     form_schema,
     only_tool,
     output_format_grammars,
@@ -25,6 +28,7 @@ from inference_svc.structured_output.grammar import (
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
 from inference_svc.structured_output.numbers import is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
+from inference_svc.structured_output.schemas import find_reference
 from inference_svc.structured_output.spec import (
     ANY_OBJECT,
     ArgumentSyntax,
@@ -40,6 +44,11 @@ from inference_svc.structured_output.spec import (
 _MAX_CACHED_TOKENIZERS = 8
 _MAX_PROBLEM_CHARACTERS = 300
 _MAX_FREED = 16
+MAX_CHECKED_CHARACTERS = 128 * 1024
+"""Of parts of schemas that are compiled to find invalid ones, in all schemas of a request. They
+take about half a second."""
+_CHECK_CHARACTERS = 50  # how many take as long as the compilation of an empty part
+_OUTER_REFERENCE = re.compile(r'"\$ref": "(#/(?!\$defs/|definitions/)[^"]*)"')
 
 
 def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
@@ -60,15 +69,20 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) -> dict[str, Any]:
-    ignored: set[str] = set()
-    try:
-        grammar = whole_grammar(spec, control, ignored)
-        matcher = _check(grammar, tokenizer, _field(spec))
-    except OutputFormatInvalid:
-        spec, relaxed = _check_parts(spec, tokenizer)
-        ignored |= relaxed
-        grammar = whole_grammar(spec, control, ignored)
-        matcher = _check(grammar, tokenizer, _field(spec))
+    freed = set[str]()
+    ways_to_free = iter((_free_parts, _free_tools))
+    while True:
+        ignored = set[str]()
+        try:
+            grammar = whole_grammar(spec, control, ignored)
+            matcher = _check(grammar, tokenizer, _field(spec))
+            break
+        except OutputFormatInvalid:
+            free = next(ways_to_free, None)
+            if free is None:
+                raise
+            spec = free(spec, tokenizer, freed)
+    ignored |= freed
     schema = None if spec.form is None else form_schema(spec.form)
     if spec.form is not None and schema is not None and schema.has_other_formats:
         ignored.add(spec.form.field)
@@ -83,22 +97,40 @@ def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) 
     return {"grammar": grammar, "ignored": sorted(ignored)}
 
 
-def _check_parts(spec: OutputSpec, tokenizer: LLTokenizer) -> tuple[OutputSpec, set[str]]:
-    """Compile each part alone, so that an error names the invalid part. Returns the spec without
-    the invalid parts of schemas of tools that are not strict, and the fields of these."""
+def _free_parts(spec: OutputSpec, tokenizer: LLTokenizer, freed: set[str]) -> OutputSpec:
+    """Compile each schema alone, so that an error names the invalid part. Returns the spec without
+    the invalid parts of schemas of tools that are not strict; `freed` gets the fields of these."""
     if spec.form is not None:
         grammars, schema = output_format_grammars(spec.form), form_schema(spec.form)
         located = None if schema is None else schema.schema
         _check(document(grammars), tokenizer, spec.form.field, located)
     if spec.calls is None:
-        return spec, set()
-    freed = set[str]()
-    tools = tuple(_enforceable(spec.calls, tool, tokenizer, freed) for tool in spec.calls.tools)
-    return replace(spec, calls=replace(spec.calls, tools=tools)), freed
+        return spec
+    parts = _SchemaParts(tokenizer)
+    tools = tuple(_enforceable(tool, parts, tokenizer, freed) for tool in spec.calls.tools)
+    return replace(spec, calls=replace(spec.calls, tools=tools))
+
+
+def _free_tools(spec: OutputSpec, tokenizer: LLTokenizer, freed: set[str]) -> OutputSpec:
+    """The spec with any object as arguments of each tool whose calls cannot be enforced, although
+    its schema is valid. Raises `OutputFormatInvalid` for a strict tool."""
+    if spec.calls is None:
+        return spec
+    tools = []
+    for tool in spec.calls.tools:
+        try:
+            _check(only_tool(spec.calls, tool), tokenizer, tool.field)
+            tools.append(tool)
+        except OutputFormatInvalid:
+            if tool.strict:
+                raise
+            freed.add(tool.field)
+            tools.append(replace(tool, schema=ANY_OBJECT))
+    return replace(spec, calls=replace(spec.calls, tools=tuple(tools)))
 
 
 def _enforceable(
-    calls: ToolCallSpec, tool: CallableTool, tokenizer: LLTokenizer, freed: set[str]
+    tool: CallableTool, parts: "_SchemaParts", tokenizer: LLTokenizer, freed: set[str]
 ) -> CallableTool:
     """The tool, whose schema allows any JSON value in each place that is invalid, and any object if
     there are more than `_MAX_FREED`. Their fields are added to `freed`. Raises
@@ -108,22 +140,82 @@ def _enforceable(
     while tool != whole:
         try:
             _check_tool(tool, tokenizer)
-            _check(only_tool(calls, tool), tokenizer, tool.field)
             break
         except OutputFormatInvalid as invalid:
             if tool.strict:
                 raise
-            pointer = _pointer(invalid, tokenizer, strict=False)
-            if pointer == "#" or len(fields) == _MAX_FREED:
-                tool, fields = whole, {tool.field}
-                continue
-            if tool_schema(tool).has_other_formats:
-                freed.add(tool.field)
-            fields.add(tool.field + pointer.removeprefix("#").replace("/", "."))
-            schema = without_part(tool_schema(tool).schema, pointer)
-            tool = replace(tool, schema=write_json(schema))
+            schema = invalid.schema or {}
+            pointers = parts.faulty(schema, strict=False, limit=_MAX_FREED + 1 - len(fields))
+        fields |= {tool.field + pointer[1:].replace("/", ".") for pointer in pointers}
+        if "#" in pointers or len(fields) > _MAX_FREED:
+            tool, fields = whole, {tool.field}
+            continue
+        if tool_schema(tool).has_other_formats:
+            freed.add(tool.field)
+        for pointer in pointers:
+            schema = without_part(schema, pointer)
+        tool = replace(tool, schema=write_json(schema))
     freed |= fields
     return tool
+
+
+class _SchemaParts:
+    """Finds the invalid parts of schemas. It compiles each part once, and no more than
+    `MAX_CHECKED_CHARACTERS` of them all: what is beyond that counts as valid alone."""
+
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._num_left = MAX_CHECKED_CHARACTERS
+        self._problems: dict[tuple[str, bool], str | None] = {}
+
+    def faulty(self, schema: dict[str, Any], *, strict: bool, limit: int) -> list[str]:
+        """The pointers to the invalid parts of an invalid schema, up to so many; "#" for all of
+        it. Of a strict one, the parts that have the problem that is reported."""
+        try:
+            problem = self._problem(schema, {}, strict=strict)
+
+            def is_faulty(part: Any, shared: Mapping[str, Any]) -> bool:
+                found = self._problem(part, shared, strict=strict)
+                if found is None or found == problem:
+                    return found is not None
+                return not strict and not _refers_outside(part, schema)
+
+            return list(islice(faulty_parts(schema, is_faulty), limit))
+        except RecursionError:
+            return ["#"]
+
+    def _problem(
+        self, part: dict[str, Any], shared: Mapping[str, Any], *, strict: bool
+    ) -> str | None:
+        text = _key(part)
+        if '"$ref": ' in text:
+            part = {**shared, **part}
+            text = _key(part)
+        key = (text, strict)
+        if key not in self._problems:
+            self._num_left -= len(text) + _CHECK_CHARACTERS
+            self._problems[key] = self._compile(part, strict) if self._num_left >= 0 else None
+        return self._problems[key]
+
+    def _compile(self, part: dict[str, Any], strict: bool) -> str | None:
+        try:
+            grammars = value_grammars(PlainSchema(part, is_rounded(part)), "", strict=strict)
+            build_matcher(self._tokenizer, document(grammars))
+        except GrammarUnusable as problem:
+            return str(problem)
+        except OutputFormatInvalid as invalid:
+            return invalid.problem
+        return None
+
+
+def _key(schema: dict[str, Any]) -> str:
+    return json.dumps(schema, ensure_ascii=False, default=repr)
+
+
+def _refers_outside(part: dict[str, Any], schema: dict[str, Any]) -> bool:
+    """Whether a part refers to something in the schema that it does not have when it is alone."""
+    references = _OUTER_REFERENCE.findall(_key(part))
+    return any(find_reference(each, schema) is not None for each in references)
 
 
 def _check_tool(tool: CallableTool, tokenizer: LLTokenizer) -> LLMatcher:
@@ -159,25 +251,8 @@ def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[
     if invalid.schema is None:
         return {"field": invalid.field, "problem": problem}
 
-    pointer = _pointer(invalid, tokenizer, strict=True)
+    (pointer,) = _SchemaParts(tokenizer).faulty(invalid.schema, strict=True, limit=1)
     return {"field": invalid.field, "problem": problem, "pointer": pointer}
-
-
-def _pointer(invalid: OutputFormatInvalid, tokenizer: LLTokenizer, *, strict: bool) -> str:
-    """The place of the error in its schema; "#" for all of it."""
-
-    def find_problem(schema: dict[str, Any]) -> str | None:
-        try:
-            plain = PlainSchema(schema, is_rounded(schema))
-            grammars = value_grammars(plain, invalid.field, strict=strict)
-            build_matcher(tokenizer, document(grammars))
-        except GrammarUnusable as problem:
-            return str(problem)
-        except OutputFormatInvalid as problem:
-            return problem.problem
-        return None
-
-    return faulty_pointer(invalid.schema or {}, find_problem)
 
 
 def _output_spec(fields: dict[str, Any]) -> OutputSpec:

@@ -35,34 +35,48 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 
-_MAX_CHECKS = 2000
-_BY_NAME = ("$defs", "definitions", "properties", "patternProperties")
+_DEFINITIONS = ("$defs", "definitions")
+_BY_NAME = (*_DEFINITIONS, "properties", "patternProperties")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems")
 
 
-def faulty_pointer(schema: Mapping[str, Any], find_problem: Callable[[Any], str | None]) -> str:
-    """Return a JSON Pointer in its URI form ("#/properties/a") to the deepest subschema that alone
-    has the same problem as the whole schema.
+def faulty_parts(
+    schema: Mapping[str, Any], is_faulty: Callable[[Any, Mapping[str, Any]], bool]
+) -> Iterator[str]:
+    """Yield JSON Pointers in their URI form ("#/properties/a") to the deepest subschemas of a
+    faulty schema that are faulty alone; "#" if none is.
 
-    `find_problem` returns the problem of a schema. The definitions of the root are added to each
-    subschema, so that its references still resolve.
+    `is_faulty` is asked about the direct subschemas of each faulty one; it also gets the
+    definitions of the root, which these may refer to. If definitions are faulty, only their parts
+    are yielded, since what refers to them is faulty too.
     """
-    problem = find_problem(schema)
-    shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-    pointer, current, checks = "#", schema, 0
-    while True:
-        for step, child in _children(current):
-            checks += 1
-            if checks > _MAX_CHECKS:
-                return pointer
-            # Definitions are checked alone: otherwise every subschema would have their problem.
-            alone = "/$defs/" in pointer + step or "/definitions/" in pointer + step
-            if find_problem(child if alone else {**shared, **child}) == problem:
-                pointer, current = pointer + step, child
-                break
-        else:
-            return pointer
+    shared = {name: schema[name] for name in _DEFINITIONS if isinstance(schema.get(name), dict)}
+    found = [each for each in _children(shared) if is_faulty(each[1], shared)]
+    freed: Mapping[str, Any] = shared
+    for step, _ in found:
+        freed = without_part(freed, f"#{step}")
+    # Some may only refer to the others.
+    own = [each for each in found if is_faulty(each[1], freed)] or found
+    for step, part in own:
+        yield from _faulty_parts(f"#{step}", part, freed, is_faulty)
+    if not own:
+        yield from _faulty_parts("#", schema, shared, is_faulty)
+
+
+def _faulty_parts(
+    pointer: str,
+    schema: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    is_faulty: Callable[[Any, Mapping[str, Any]], bool],
+) -> Iterator[str]:
+    has_faulty = False
+    for step, child in _children(schema):
+        if is_faulty(child, shared):
+            has_faulty = True
+            yield from _faulty_parts(pointer + step, child, shared, is_faulty)
+    if not has_faulty:
+        yield pointer
 
 
 def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -88,15 +102,19 @@ def _objects(keyword: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def without_part(schema: Any, pointer: str) -> Any:
-    """The schema with one that everything matches at a pointer of `faulty_pointer`."""
-    first, _, rest = pointer.removeprefix("#").removeprefix("/").partition("/")
-    if not first:
+    """The schema with one that everything matches at a pointer of `faulty_parts`."""
+    return _without_part(schema, pointer.split("/")[1:])
+
+
+def _without_part(schema: Any, steps: list[str]) -> Any:
+    if not steps:
         return {}
+    first, *rest = steps
     if isinstance(schema, list):
         index = int(first)
-        return [*schema[:index], without_part(schema[index], rest), *schema[index + 1 :]]
+        return [*schema[:index], _without_part(schema[index], rest), *schema[index + 1 :]]
     name = first.replace("~1", "/").replace("~0", "~")
-    return {**schema, name: without_part(schema[name], rest)}
+    return {**schema, name: _without_part(schema[name], rest)}
 
 
 # A text, a character class, a comment, or "."; an unclosed one extends to the end.

@@ -174,7 +174,7 @@ class _Reader:
     def _factors(self, keyword: str, value: Any) -> Iterator[list[Alternative]]:
         """Lists of alternatives: a value matches one of each list."""
         if keyword == "$ref":
-            target = _find(value, self._root) if isinstance(value, str) else None
+            target = find_reference(value, self._root) if isinstance(value, str) else None
             if target is None:
                 self._report(keyword)
             yield self.read(target)
@@ -284,7 +284,8 @@ def _is_value(value: Any, expected: tuple[type, ...]) -> bool:
     return isinstance(value, expected) and (bool in expected or not isinstance(value, bool))
 
 
-def _find(reference: str, root: Any) -> Any:
+def find_reference(reference: str, root: Any) -> Any:
+    """What a `$ref` refers to within a schema; None if there is nothing."""
     found = root if reference.startswith("#") else None
     for step in reference.removeprefix("#").split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")

@@ -13,8 +13,9 @@ from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 _PARAGRAPH = "\n\n"
 
 MAX_NOISE_CHARACTERS = 256
-"""The length up to which text behind a marker of a section is held back: if a call follows, the
-marker is not content."""
+"""The length up to which text behind a marker is held back, to find out whether the marker belongs
+to the text: that of a section of calls does unless a call follows, that of an answer inside
+reasoning does if the end of the reasoning follows."""
 _MAX_ID_CHARACTERS = 64
 Range = tuple[int, int]
 
@@ -66,9 +67,12 @@ class TurnOutput:
         self, source: Source, begins: Sequence[str], sections: Sequence[str] = ()
     ) -> ParseSteps[str]:
         """Read content up to and including the first of these texts; return it, or an empty text at
-        the end. Directly behind a call, other markers of the format are dropped. The text that
-        closes an open answer is content only if content follows. One of `begins` that is in
-        `sections` is none, nor are markers behind it, if a call follows soon."""
+        the end. Other markers of the format that directly follow a call are dropped. The text that
+        closes an open answer is content only if content follows it.
+
+        `sections` are those of `begins` that open a list of calls. Such a marker that no call
+        follows directly is dropped, with the markers between it and the call, if one begins within
+        `MAX_NOISE_CHARACTERS`; otherwise all of these are content."""
         while True:
             is_stray = self.is_after_call or self._noise
             strays = {*(self._markers if is_stray else ())} - {*begins}
@@ -178,7 +182,7 @@ class TurnOutput:
         return add
 
     @property
-    def gap_begin(self) -> int | None:
+    def undecided_begin(self) -> int | None:
         """Where text begins that may become content; None if there is none."""
         if self._noise and not self._gap_ranges:
             return self._noise[0].end - len(self._noise[0].text)

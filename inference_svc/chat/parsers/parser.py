@@ -109,8 +109,8 @@ class TurnParser:
     @property
     def num_decided(self) -> int:
         """The number of characters of the text that are content already or will never be."""
-        if (gap := self._output.gap_begin) is not None:
-            return gap
+        if (begin := self._output.undecided_begin) is not None:
+            return begin
         return self._num_characters - self._reasoning.num_pending - self._source.num_undecided
 
     def feed(self, text: str) -> None:

@@ -13,14 +13,13 @@ from enum import Enum
 from inference_svc.chat.json_values import json_or_none
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
-from inference_svc.chat.parsers.output import TurnOutput
+from inference_svc.chat.parsers.output import MAX_NOISE_CHARACTERS, TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
 from inference_svc.chat.parsers.turn import Markers
 from inference_svc.engine.detokenizer import partial_marker
 
 MAX_CALL_CHARACTERS = 8192
-"""The length up to which what may be a call or an answer is held back; a longer call does not end a
-thought, a longer answer does."""
+"""The length up to which what may be a call is held back; a longer one does not end a thought."""
 MAX_BROKEN_CALLS = 8
 """After so many calls that begin in a thought and become no whole ones, markers are only text."""
 _PIECE_CHARACTERS = 256
@@ -30,7 +29,8 @@ _PIECE_CHARACTERS = 256
 class _State(Enum):
     START = "only white space so far"
     THINKING = "inside the reasoning"
-    CALLING = "inside the reasoning, in what may be a call or, without a probe, an answer"
+    CALLING = "inside the reasoning, in what may be a call"
+    ANSWERING = "inside the reasoning, in what may be an answer"
     AFTER = "white space and markers after the reasoning"
     REST = "the rest of the turn"
 
@@ -102,10 +102,10 @@ class ReasoningSplitter:
     """Splits text that arrives in pieces; `sink` receives the reasoning. `verbatim` preserves
     markers and white space.
 
-    `interrupts` end the reasoning and are not part of it, if one of `frames` or the end of the turn
-    follows, and not the end of the reasoning. `calls` do so if a whole call follows within
-    `MAX_CALL_CHARACTERS`, which a new `probe` finds out. `opening` is what an answer may begin
-    with, which is dropped.
+    `interrupts` end the reasoning and are not part of it, unless the end of the reasoning follows
+    within `MAX_NOISE_CHARACTERS`, and none of `frames` before it. `calls` do so if a whole call
+    follows within `MAX_CALL_CHARACTERS`, which a new `probe` finds out. `opening` is what an answer
+    may begin with, which is dropped.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class ReasoningSplitter:
         self._frames = frames
         self._new_probe = probe
         self._probe: CallProbe | None = None
-        self._num_probed = 0
+        self._num_read = 0  # of what is pending, in what may be a call or an answer
         self._num_broken = 0
         self._opening = opening
         self._sink = sink
@@ -143,7 +143,7 @@ class ReasoningSplitter:
     @property
     def is_thinking(self) -> bool:
         """Whether the model is inside its reasoning."""
-        return self._state in (_State.THINKING, _State.CALLING) or (
+        return self._state in (_State.THINKING, _State.CALLING, _State.ANSWERING) or (
             self._state is _State.START and self._is_open
         )
 
@@ -182,8 +182,8 @@ class ReasoningSplitter:
 
     def drop_pending(self) -> int:
         """Drop the text that is held back, since it may be the beginning of a marker; return its
-        length. What may be a call is not dropped."""
-        if self._verbatim or self._state is _State.CALLING:
+        length. What may be a call or an answer is not dropped."""
+        if self._verbatim or self._state in (_State.CALLING, _State.ANSWERING):
             return 0
         length, self._pending = len(self._pending), ""
         return length
@@ -191,7 +191,7 @@ class ReasoningSplitter:
     def finish(self) -> str:
         """End the turn; returns the text that was held back and is not reasoning."""
         pending, self._pending = self._pending, ""
-        if not self.is_thinking or (self._state is _State.CALLING and self._probe is None):
+        if not self.is_thinking or self._state is _State.ANSWERING:
             return pending
         self._add_reasoning(pending)
         return ""
@@ -203,6 +203,8 @@ class ReasoningSplitter:
             self._read_reasoning()
         elif self._state is _State.CALLING:
             self._read_call()
+        elif self._state is _State.ANSWERING:
+            self._read_answer()
         else:
             self._read_after()
 
@@ -227,10 +229,10 @@ class ReasoningSplitter:
             marker = end if end == self._markers.end else ""
             if marker:
                 self._state = _State.REST if self._verbatim else _State.AFTER
+            elif self._new_probe is not None and end in self._calls:
+                self._probe, self._num_read, self._state = self._new_probe(), 0, _State.CALLING
             else:
-                new_probe = self._new_probe if end in self._calls else None
-                self._probe = new_probe() if new_probe is not None else None
-                self._num_probed, self._state = 0, _State.CALLING
+                self._num_read, self._state = len(end), _State.ANSWERING
             text, self._pending = self._pending[:at], self._pending[at + len(marker) :]
         else:
             marker = ""
@@ -239,41 +241,50 @@ class ReasoningSplitter:
         self._add_reasoning(text, marker)
 
     def _read_call(self) -> None:
-        """Read what may be a call or an answer; the end of the reasoning is in neither."""
+        """Read what may be a call; the end of the reasoning is in none."""
         end = self._markers.end
-        at = self._pending.find(end, max(0, self._num_probed - len(end)))
+        at = self._pending.find(end, max(0, self._num_read - len(end)))
         size = len(self._pending) - partial_marker(self._pending, (end,)) if at < 0 else at
         size = min(size, MAX_CALL_CHARACTERS)
         is_call = self._probe_to(size)
-        is_answer = self._probe is None and (
-            size == MAX_CALL_CHARACTERS
-            or any(each in self._pending[:size] for each in self._frames)
-        )
-        if is_call or is_answer:
+        if is_call:
             self._state = _State.REST
         elif is_call is False:
             marker = next(text for text in self._calls if self._pending.startswith(text))
             self._num_broken += self._probe is not None and self._probe.has_begun
             if self._num_broken == MAX_BROKEN_CALLS:
                 self._calls = ()
-            self._end_call(len(marker))
+            self._resume_thought(len(marker))
         elif size == MAX_CALL_CHARACTERS:
-            self._end_call(size - partial_marker(self._pending[:size], self._ends))
+            self._resume_thought(size - partial_marker(self._pending[:size], self._ends))
         elif at >= 0:
-            self._end_call(at)
+            self._resume_thought(at)
+
+    def _read_answer(self) -> None:
+        """Read what may be an answer, up to one of its frames or the end of the reasoning."""
+        texts = (self._markers.end, *self._frames)
+        found = [
+            (at, text) for text in texts if (at := self._pending.find(text, self._num_read)) >= 0
+        ]
+        at, text = min(found, default=(len(self._pending), ""))
+        self._num_read = at if text else at - partial_marker(self._pending, texts)
+        if text == self._markers.end and at <= MAX_NOISE_CHARACTERS:
+            self._resume_thought(at)
+        elif text or self._num_read > MAX_NOISE_CHARACTERS:
+            self._state = _State.REST
 
     def _probe_to(self, size: int) -> bool | None:
         """Read the text up to there; return whether there is a whole call."""
         is_call = None
-        pieces = _pieces(self._pending[self._num_probed : size])
+        pieces = _pieces(self._pending[self._num_read : size])
         while self._probe is not None and is_call is None and (piece := next(pieces, "")):
             is_call = self._probe.feed(piece)
-        self._num_probed = max(size, self._num_probed)
+        self._num_read = max(size, self._num_read)
         return is_call
 
-    def _end_call(self, size: int) -> None:
-        """Go on behind so much text, which is reasoning, and in which no other call is looked
-        for."""
+    def _resume_thought(self, size: int) -> None:
+        """Go on behind so much text, which is reasoning, and in which no other call or answer is
+        looked for."""
         text, self._pending = self._pending[:size], self._pending[size:]
         self._state = _State.THINKING
         self._add_reasoning(text)

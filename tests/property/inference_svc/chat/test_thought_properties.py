@@ -15,6 +15,7 @@ from inference_svc.chat.parsers.formats import (
     ToolCallFormat,
     TurnFormat,
 )
+from inference_svc.chat.parsers.output import MAX_NOISE_CHARACTERS
 from inference_svc.chat.parsers.reasoning import MAX_CALL_CHARACTERS
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
@@ -65,7 +66,8 @@ def mentions(draw: st.DrawFn, family: str) -> str:
     thought = "x" + "".join(draw(st.lists(WORDS | markers | calls, max_size=5))) + "y"
     frames = {*turn_format.family.frames} - {*turn_format.interrupts}
     at = places(thought, turn_format.interrupts)
-    has_answer = at != [] and any(frame in thought[at[0] :] for frame in frames)
+    answer = thought[at[0] :] if at else ""
+    has_answer = len(answer) > MAX_NOISE_CHARACTERS or any(frame in answer for frame in frames)
     return (
         "xy" if has_answer or any(end in thought for end in turn_format.reasoning_ends) else thought
     )
@@ -210,6 +212,31 @@ def test_what_may_be_a_call_is_held_back_up_to_a_limit(family: str) -> None:
 
     assert len(sent) > 3 * MAX_CALL_CHARACTERS
     assert feed(parser, f"{markers.end}Yes.").content == "Yes."
+
+
+ANSWERING = {family: each for family, each in FORMATS.items() if each.interrupts}
+"""The formats whose answers end thoughts."""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("family", ANSWERING)
+def test_an_answer_that_ends_a_thought_is_sent_while_it_is_written(family: str, size: int) -> None:
+    """And is decided, so that stop texts in it are found: all but its first few hundred
+    characters."""
+    markers = ANSWERING[family].reasoning_markers
+    assert markers is not None
+    answer = "an answer " * 200
+    for begin in ANSWERING[family].interrupts:
+        parser = Golden("", ANSWERING[family], "", Parsed()).parser()
+        text, sent = f"{markers.begin}so{begin}{answer}", ""
+        for at in range(0, len(text), size):
+            sent += feed(parser, text[at : at + size]).content
+            num_written = at + size - len(text) + len(answer)
+            assert parser.num_decided <= at + size
+            if num_written > MAX_NOISE_CHARACTERS:
+                assert len(sent) >= min(num_written, len(answer)) - 1
+                assert parser.num_decided >= min(at + size, len(text)) - 1
+        assert sent.strip() == answer.strip()
 
 
 @pytest.mark.parametrize("family", CALLING)

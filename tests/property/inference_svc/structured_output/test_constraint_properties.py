@@ -19,7 +19,12 @@ from inference_svc.llama.sampling.candidates import Candidates
 from inference_svc.llama.sampling.chain import SamplerChain
 from inference_svc.llama.sampling.native_filters import ModelSizes
 from inference_svc.structured_output.compile_job import byte_tokenizer
-from inference_svc.structured_output.grammar import document, faulty_pointer, schema_grammar
+from inference_svc.structured_output.grammar import (
+    document,
+    faulty_parts,
+    schema_grammar,
+    without_part,
+)
 from inference_svc.structured_output.matcher import FEW, GrammarGuides
 from tests.support.examples import examples
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
@@ -190,7 +195,7 @@ _schemas = st.recursive(
     _leaves,
     lambda inner: st.one_of(
         st.builds(lambda items: {"type": "array", "items": items, "maxItems": 3}, inner),
-        st.dictionaries(st.text("ab/~é", min_size=1, max_size=3), inner, max_size=3).map(
+        st.dictionaries(st.text("ab/~é0", max_size=3), inner, max_size=3).map(
             lambda properties: {
                 "type": "object",
                 "properties": properties,
@@ -254,16 +259,36 @@ def test_walks_inside_a_schema_end_in_valid_json(
 def test_the_pointer_of_an_error_finds_the_invalid_subschema(
     schema: dict[str, Any], data: st.DataObject
 ) -> None:
-    """One subschema is invalid, at any depth."""
+    """One subschema is invalid, at any depth and under any name. Without it the others stay."""
     schema = json.loads(json.dumps(schema))  # equal subschemas become separate objects
     subschemas = list(_subschemas(schema, "#"))
     pointer, broken = data.draw(st.sampled_from(subschemas))
     broken["broken"] = True
 
-    def find_problem(candidate: Any) -> str | None:
-        return "broken" if '"broken": true' in json.dumps(candidate) else None
+    def is_faulty(part: Any, _: Any) -> bool:
+        return '"broken": true' in json.dumps(part)
 
-    assert faulty_pointer(schema, find_problem) == pointer
+    assert list(faulty_parts(schema, is_faulty)) == [pointer]
+    rest = without_part(schema, pointer)
+    broken.clear()
+    assert rest == schema
+
+
+@given(schema=_schemas)
+def test_each_subschema_is_checked_once_to_find_all_invalid_ones(schema: dict[str, Any]) -> None:
+    """If all are invalid, those without subschemas are found."""
+    schema = json.loads(json.dumps(schema))
+    subschemas = list(_subschemas(schema, "#"))
+    checked = list[int]()
+
+    def is_faulty(part: Any, _: Any) -> bool:
+        checked.append(id(part))
+        return True
+
+    pointers = [pointer for pointer, _ in subschemas]
+    leaves = [one for one in pointers if not any(other.startswith(f"{one}/") for other in pointers)]
+    assert list(faulty_parts(schema, is_faulty)) == leaves
+    assert sorted(checked) == sorted(id(part) for _, part in subschemas[1:])
 
 
 def _subschemas(schema: dict[str, Any], pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:

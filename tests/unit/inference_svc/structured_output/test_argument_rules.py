@@ -138,3 +138,17 @@ def test_every_tool_is_named_whose_shared_rule_is_not_enforced() -> None:
         rules.arguments(PlainSchema(schema), TAGGED, reported.append, strict=False)
 
     assert [set(reported) for reported in reports] == [{"'not'"}, {"'not'"}]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_value"), [("\nab\n", True), ("\nx</p>ab\n", False), ("\n</p>ab\n", False)]
+)
+def test_a_value_between_line_breaks_ends_at_the_first_closing_text(
+    value: str, is_value: bool
+) -> None:
+    """As the parser reads it: the limits of a string hold for what is before it."""
+    syntax = ArgumentSyntax("<p=", ">", "</p>", padded=True)
+    schema = {"properties": {"a": {"type": "string", "minLength": 2}}, "required": ["a"]}
+    compiled = compile_tool(schema, ToolCallSyntax("[CALLS]", ":", "!", arguments=syntax))
+
+    assert matches(compiled, f"[CALLS]f:<p=a>{value}</p>!") is is_value

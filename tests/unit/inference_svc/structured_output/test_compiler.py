@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from inference_svc.structured_output.compiler import GrammarCompiler, GrammarVocabulary
+from inference_svc.structured_output.compile_job import MAX_CHECKED_CHARACTERS
+from inference_svc.structured_output.compiler import (
+    CompiledGrammar,
+    GrammarCompiler,
+    GrammarVocabulary,
+)
 from inference_svc.structured_output.plain_schema import plain_schema
 from inference_svc.structured_output.spec import (
     MAX_OUTPUT_FORMAT_BYTES,
@@ -251,6 +256,82 @@ async def test_a_member_that_cannot_be_enforced_frees_only_itself(
         assert error.metadata["pointer"] == "#/properties/a" + place.replace(".", "/")
     assert "1234567890" in compiled.text
     assert error.metadata["field"] == "tools[1].parameters_json"
+
+
+def loose_calls(*schemas: str) -> ToolCallSpec:
+    """Calls of tools t0, t1, … that are not strict."""
+    tools = (
+        CallableTool(f"t{at}", each, strict=False, field=f"tools[{at}]")
+        for at, each in enumerate(schemas)
+    )
+    return ToolCallSpec((SYNTAX,), tuple(tools), required=True, several=True)
+
+
+async def compile_calls(*schemas: str) -> CompiledGrammar:
+    spec = OutputSpec(None, loose_calls(*schemas), None)
+    return await GrammarCompiler(InlineJobs()).compile(spec, VOCABULARY)
+
+
+LOOK_AHEAD = '{"pattern": "(?=x)y"}'
+
+
+GOOD = '"b": {"enum": [77]}'
+
+
+@pytest.mark.parametrize(
+    ("members", "freed"),
+    [
+        (f'"": {LOOK_AHEAD}', ["properties."]),
+        (f'"": {{"items": {LOOK_AHEAD}}}', ["properties..items"]),
+        (f'"a": {{"$ref": "#/$defs/x"}}, "c": {LOOK_AHEAD}', ["$defs.y", "properties.c"]),
+        (f'"a": {{"$ref": "#/properties/b"}}, "c": {LOOK_AHEAD}', ["properties.c"]),
+        ('"a": {"$ref": "#/components/x"}', ["properties.a"]),
+        (
+            f'"a": {{"type": "wat", "properties": {{"x": {LOOK_AHEAD}}}}}',
+            ["properties.a", "properties.a.properties.x"],
+        ),
+    ],
+    ids=["no name", "no name inside", "definition", "outside", "unknown", "twice"],
+)
+async def test_the_invalid_parts_of_a_schema_are_found(members: str, freed: list[str]) -> None:
+    """Whatever the names of members are, and however parts refer to each other; what refers to an
+    invalid part stays enforced."""
+    invalid = LOOK_AHEAD if "$defs" in members else "{}"
+    definitions = f'"x": {{"items": {{"$ref": "#/$defs/y"}}}}, "y": {invalid}'
+    compiled = await compile_calls(
+        f'{{"properties": {{{members}, {GOOD}}}, "$defs": {{{definitions}}}}}'
+    )
+
+    assert list(compiled.ignored) == [f"tools[0].{each}" for each in freed]
+    assert "77" in compiled.text
+
+
+async def test_many_tools_with_an_invalid_member_each_keep_the_others() -> None:
+    """Equal members of all of them are compiled once."""
+    members = ", ".join(f'"m{at}": {{"type": "string"}}' for at in range(20))
+    schemas = [
+        f'{{"properties": {{{members}, "id": {{"enum": [{1000 + at}]}}, "bad": {LOOK_AHEAD}}}}}'
+        for at in range(64)
+    ]
+    compiled = await compile_calls(*schemas)
+
+    assert set(compiled.ignored) == {f"tools[{at}].properties.bad" for at in range(64)}
+    assert all(str(1000 + at) in compiled.text for at in range(64))
+
+
+async def test_what_is_compiled_to_find_invalid_parts_is_bounded_for_a_request() -> None:
+    """The tools behind the bound may get any object, as one with too many invalid parts."""
+    num_members = MAX_CHECKED_CHARACTERS // 400
+    schemas = []
+    for tool in range(8):
+        names = ", ".join(
+            f'"m{at}": {{"enum": ["{tool}-{at}-{"x" * 64}"]}}' for at in range(num_members)
+        )
+        schemas.append(f'{{"properties": {{{names}, "bad": {{"pattern": "(?={tool})y"}}}}}}')
+    many = ", ".join(f'"m{at}": {LOOK_AHEAD}' for at in range(17))
+    compiled = await compile_calls(f'{{"properties": {{{many}}}}}', *schemas)
+
+    assert {"tools[0]", "tools[1].properties.bad", "tools[8]"} <= {*compiled.ignored}
 
 
 async def test_a_schema_that_fails_its_job_is_ignored_unless_its_tool_is_strict() -> None:
