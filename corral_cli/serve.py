@@ -97,9 +97,7 @@ def serve_function(name: str) -> Serve[Any]:
     hidden=True,
     help="Set by `corral up`: a pipe that closes when it exits.",
 )
-def serve(
-    service: str, config: Path | None, data_dir: Path | None, lifeline: int | None
-) -> None:
+def serve(service: str, config: Path | None, data_dir: Path | None, lifeline: int | None) -> None:
     """Run one service. Its settings come from the file and the environment."""
     if lifeline is not None:
         exit_with_parent(lifeline)

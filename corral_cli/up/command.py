@@ -4,7 +4,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
 import click

@@ -212,7 +212,7 @@ def test_every_command_that_calls_a_service_has_the_same_options() -> None:
 
 
 def test_every_command_for_an_installation_has_the_data_folder_as_an_option() -> None:
-    """Whether it reads the settings or calls a service. None looks at the default one in silence."""
+    """Whether it reads the settings or calls a service."""
     options = {
         words: {option for parameter in command.params for option in parameter.opts}
         for words, command in commands(cli)
