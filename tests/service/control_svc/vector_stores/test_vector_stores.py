@@ -335,7 +335,10 @@ async def test_a_file_that_takes_too_long_fails(tmp_path: Path, database_url: st
 
 async def test_a_small_file_is_ready_while_another_project_has_slow_ones(tmp_path: Path) -> None:
     """One of those gives up its slot, and continues later."""
-    limits = {"vector_stores": {"files_at_once": 3}, "jobs": {"poll_interval_s": 0.1}}
+    limits: dict[str, Any] = {
+        "vector_stores": {"files_at_once": 3},
+        "jobs": {"poll_interval_s": 0.1},
+    }
     async with run_vectors(tmp_path, **limits) as running:
         client, fake = running.vectors, running.fake
         other = VectorClient(running.control.of_project("other"))
