@@ -113,6 +113,9 @@ class VectorStoreSettings(SettingsGroup):
     """Maximum size of a file in a vector store."""
     files_at_once: int = Field(2, ge=1)
     """Maximum number of files that are ingested at the same time in one control process."""
+    file_timeout_s: float = Field(21_600.0, gt=0)
+    """Maximum time of one file in ingestion, without the time that it waits for its turn. One that
+    takes longer fails. An attempt that continues another one begins anew."""
     index_bytes: int = Field(256 * MIB, ge=0)
     """Size of the cache of vectors in memory. A store that does not fit is read from the database
     for each search. Unused with pgvector."""

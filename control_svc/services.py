@@ -394,9 +394,8 @@ class Vectors:
         extractor = TextExtractor(
             deps.blobs, deps.sandbox, data_folder(deps.settings), self._bounds.file_bytes
         )
-        return IngestHandler(
-            deps.transactions, extractor, self._embedder, self._adder, self._bounds.files_at_once
-        )
+        limits = self._bounds.files_at_once, self._bounds.file_timeout_s
+        return IngestHandler(deps.transactions, extractor, self._embedder, self._adder, *limits)
 
 
 RETRIES: Final[Mapping[str, Retry]] = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from corral_cli.output import echo, echo_line, object_option, rewrite_line
-from corral_cli.serve import load
+from corral_cli.serve import load, settings_options
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 
@@ -29,20 +29,10 @@ DAMAGED: Final = 3
 def installation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that name an installation; the command receives its `settings`."""
 
-    @click.option(
-        "--config", type=click.Path(path_type=Path), help="A TOML file with the settings."
-    )
-    @click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="The data folder of `corral up`. Default: that of the settings.",
-    )
+    @settings_options
     @functools.wraps(command)
     def with_settings(*args: Any, config: Path | None, data_dir: Path | None, **kwargs: Any) -> Any:
-        settings: ControlSettings = load("control", config)
-        if data_dir is not None:
-            settings = settings.model_copy(update={"data_dir": data_dir})
-        return command(*args, settings=settings, **kwargs)
+        return command(*args, settings=load("control", config, data_dir), **kwargs)
 
     return with_settings
 

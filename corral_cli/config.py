@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from corral_cli.output import echo, object_option
-from corral_cli.serve import SERVICES, load_alone
+from corral_cli.serve import SERVICES, load_alone, settings_options
 from corral_cli.up.plan import Plan, UpFlags
 from corral_cli.up.up_lock import read_running
 from svc_kit.settings.toml_text import settings_toml
@@ -20,18 +20,20 @@ def config() -> None:
 
 
 @config.command("check")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@settings_options
 @click.option("--service", "services", type=click.Choice(SERVICES), multiple=True)
 @object_option
-def check(config: Path | None, services: tuple[str, ...], as_json: bool) -> None:
+def check(
+    config: Path | None, data_dir: Path | None, services: tuple[str, ...], as_json: bool
+) -> None:
     """Print the effective settings with secrets hidden. If they have problems, print all of them
     and exit with code 1.
 
     Without --service all services are checked together, as `corral up` runs them.
     """
-    loaded = [load_alone(service, config) for service in services]
+    loaded = [load_alone(service, config, data_dir) for service in services]
     if not services:
-        plan = Plan.load(UpFlags(config=config))
+        plan = Plan.load(UpFlags(config=config, data_dir=data_dir))
         plan.check_settings(is_running=read_running(plan.inference.data_dir) is not None)
         loaded = list(plan.by_service.values())
     text = "\n".join(map(settings_toml, loaded))

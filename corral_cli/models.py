@@ -31,6 +31,7 @@ from corral_cli.output import (
     print_list,
 )
 from corral_cli.serve import load as load_settings
+from corral_cli.serve import settings_options
 
 _HEADER = ("MODEL", "STATE", "MEMORY", "USES", "CONTEXT", "ALIASES")
 _MIB = 1 << 20
@@ -78,15 +79,17 @@ def show(inference: Connection, model: str, as_json: bool) -> None:
 
 @models.command("explain")
 @click.argument("source", metavar="FILE")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@settings_options
 @click.option("--verify", is_flag=True, help="Compare prompts with llama.cpp's own.")
 @object_option
-def explain(source: str, config: Path | None, verify: bool, as_json: bool) -> None:
+def explain(
+    source: str, config: Path | None, data_dir: Path | None, verify: bool, as_json: bool
+) -> None:
     """Explain what the service will do with FILE, or another source of models, without a server."""
     from inference_svc.rpc.explanation import explain_source
 
     async def collect() -> list[dict[str, Any]]:
-        settings = load_settings("inference", config)
+        settings = load_settings("inference", config, data_dir)
         return [each async for each in explain_source(source, settings, verify=verify)]
 
     explained = asyncio.run(collect())

@@ -1,6 +1,7 @@
 """`corral serve`: runs one service. Each service is imported only when it is needed."""
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,16 @@ if TYPE_CHECKING:
 SERVICES = ("inference", "control", "gateway")
 
 
+def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the settings and the data are; the command receives `config`
+    and `data_dir`."""
+    path = click.Path(path_type=Path)
+    folder = click.Path(path_type=Path, file_okay=False)
+    described = "The data folder, as with `corral up`. Default: that of the settings."
+    config_option = click.option("--config", type=path, help="A TOML file with settings.")
+    return config_option(click.option("--data-dir", type=folder, help=described)(command))
+
+
 def settings_class(
     name: str,
 ) -> "type[ControlSettings] | type[GatewaySettings] | type[InferenceSettings]":
@@ -40,13 +51,15 @@ def settings_class(
     return GatewaySettings
 
 
-def load(name: str, config: Path | None) -> Any:
+def load(name: str, config: Path | None, data_dir: Path | None = None) -> Any:
     """Load the settings of a service that runs alone, from its file and the environment.
 
-    The default data folder of the control service is that of the inference service, as with
-    `corral up`. Raises StartupError.
+    `data_dir` replaces their data folder; the gateway has none. The default of the control service
+    is that of the inference service, as with `corral up`. Raises StartupError.
     """
-    settings = load_settings(settings_class(name), toml=config)
+    has_folder = data_dir is not None and name != "gateway"
+    overrides = {"data_dir": data_dir} if has_folder else {}
+    settings = load_settings(settings_class(name), toml=config, overrides=overrides)
     if name != "control" or "data_dir" in settings.model_fields_set:
         return settings
     inference = load_settings(settings_class("inference"), toml=config)
@@ -54,10 +67,12 @@ def load(name: str, config: Path | None) -> Any:
     return load_settings(settings_class(name), toml=config, overrides=overrides)
 
 
-def load_alone(name: str, config: Path | None, *, is_running: bool = False) -> Any:
+def load_alone(
+    name: str, config: Path | None, data_dir: Path | None = None, *, is_running: bool = False
+) -> Any:
     """Load the settings of a service that runs alone, and check them. `is_running`: it is running
     already. Raises StartupError."""
-    settings = load(name, config)
+    settings = load(name, config, data_dir)
     check_alone(settings, is_running=is_running)
     return settings
 
@@ -75,23 +90,23 @@ def serve_function(name: str) -> Serve[Any]:
 
 @click.command("serve")
 @click.argument("service", type=click.Choice(SERVICES))
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with its settings.")
+@settings_options
 @click.option(
     "--lifeline",
     type=int,
     hidden=True,
     help="Set by `corral up`: a pipe that closes when it exits.",
 )
-def serve(service: str, config: Path | None, lifeline: int | None) -> None:
+def serve(service: str, config: Path | None, data_dir: Path | None, lifeline: int | None) -> None:
     """Run one service. Its settings come from the file and the environment."""
     if lifeline is not None:
         exit_with_parent(lifeline)
     ignore_hangup()
-    read = functools.partial(load, service, config)
+    read = functools.partial(load, service, config, data_dir)
     # `corral up` checks all services together, before it starts one or passes SIGHUP on.
-    settings = read() if lifeline is not None else load_alone(service, config)
+    settings = read() if lifeline is not None else load_alone(service, config, data_dir)
     if lifeline is None:
-        read = functools.partial(load_alone, service, config, is_running=True)
+        read = functools.partial(load_alone, service, config, data_dir, is_running=True)
     configure_logging(service, level=settings.log_level)
     with importing_modules():
         serve_service = serve_function(service)

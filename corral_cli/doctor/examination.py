@@ -9,16 +9,20 @@ import click
 from corral_cli.doctor.findings import Finding, Level
 from corral_cli.doctor.machine_checks import check_machine
 from corral_cli.output import echo, echo_styled
-from corral_cli.serve import SERVICES
+from corral_cli.serve import SERVICES, settings_options
 
 
 @click.command("doctor")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@settings_options
 @click.option("--service", "services", type=click.Choice(SERVICES), multiple=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of the findings.")
 @click.pass_context
 def doctor(
-    context: click.Context, config: Path | None, services: tuple[str, ...], as_json: bool
+    context: click.Context,
+    config: Path | None,
+    data_dir: Path | None,
+    services: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Check this machine and the installation: what is wrong, and what to do.
 
@@ -28,7 +32,7 @@ def doctor(
     # Imported here because it is slow, and other commands do not need it.
     from corral_cli.doctor.installation_checks import check_installation
 
-    findings = [*check_machine(), *check_installation(config, services)]
+    findings = [*check_machine(), *check_installation(config, data_dir, services)]
     if as_json:
         echo(json.dumps([each.as_json() for each in findings], indent=2))
     else:

@@ -37,12 +37,14 @@ _DATABASE_TIMEOUT_S = 10.0
 _RENEWAL_DAYS = 21
 
 
-def check_installation(config: Path | None, services: Sequence[str] = ()) -> Iterator[Finding]:
+def check_installation(
+    config: Path | None, data_dir: Path | None, services: Sequence[str] = ()
+) -> Iterator[Finding]:
     """Check the settings, then what they name. Without `services`, those of all are checked as
     `corral up` runs them. Settings that cannot be loaded end the checks."""
     names = services or SERVICES
     try:
-        loaded = load_services(config, services)
+        loaded = load_services(config, data_dir, services)
     except SettingsInvalid as problem:
         yield from report_settings(names, problem)
         return
@@ -71,11 +73,13 @@ def check_installation(config: Path | None, services: Sequence[str] = ()) -> Ite
         yield check_database(control)
 
 
-def load_services(config: Path | None, services: Sequence[str]) -> Mapping[str, Any]:
+def load_services(
+    config: Path | None, data_dir: Path | None, services: Sequence[str]
+) -> Mapping[str, Any]:
     """Load settings, of all services with what they share. Raises SettingsInvalid."""
     if not services:
-        return Plan.load(UpFlags(config=config)).by_service
-    return {name: load(name, config) for name in services}
+        return Plan.load(UpFlags(config=config, data_dir=data_dir)).by_service
+    return {name: load(name, config, data_dir) for name in services}
 
 
 def report_settings(services: Sequence[str], problem: SettingsInvalid) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +11,7 @@ from corral.inference.v1 import inference_service_pb2, model_pb2
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.output import echo
+from corral_cli.serve import settings_options
 from corral_cli.up.announcement import Announcement
 from corral_cli.up.children import (
     accepts_connections,
@@ -72,7 +72,6 @@ class NamedFile(click.ParamType[tuple[str, str]]):
               " model, as NAME=FILE; can be repeated.")  # fmt: skip
 @click.option("--embedding-model", help="The model that embeds files in vector stores: like"
               " --model, or the NAME of one of the models.")  # fmt: skip
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", help="Host of the gateway. Default: 127.0.0.1.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port of the gateway, 0 for any. Default: 8080."
@@ -93,7 +92,7 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--otlp-endpoint", metavar="URL", help="A collector of OpenTelemetry, as in"
               " http://127.0.0.1:4317, to send traces to.")  # fmt: skip
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file with settings.")
+@settings_options
 def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> None:
     """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()

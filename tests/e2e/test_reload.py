@@ -1,6 +1,8 @@
 """SIGHUP makes a running Corral read its settings again."""
 
 import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -29,9 +31,22 @@ prices = { "*" = { prompt = 1, completion = 2 } }
 """
 
 
-def test_changed_settings_take_effect_without_a_restart(tmp_path: Path) -> None:
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket at which systemd hears of the states of a unit."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield manager
+
+
+def test_changed_settings_take_effect_without_a_restart(
+    tmp_path: Path, systemd: socket.socket
+) -> None:
     """Hosts, prices, the level of the log and the list of models; what cannot change is named, and
-    a mistake in the settings of one service changes none."""
+    a mistake in the settings of one service changes none. systemd hears that all services together
+    are ready and stop, and nothing of one of them."""
     model = write_model_of_kind("window", tmp_path / "second.gguf")
     config = tmp_path / "corral.toml"
     config.write_text(BEFORE)
@@ -57,6 +72,7 @@ def test_changed_settings_take_effect_without_a_restart(tmp_path: Path) -> None:
         corral.program.wait_for_line(r"model second is not in the settings any more", after=so_far)
         at_last = (status(corral, "corral.example"), models(corral))
 
+    assert [systemd.recv(64) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
     assert before == (403, {MODEL})
     assert after == (200, {MODEL, "second"})
     assert refused == after

@@ -138,3 +138,5 @@ async def survive(corral: Corral, works: Sequence[Work], rng: random.Random, kil
         stop.set()
     for work in works:
         await work.check(corral)
+    forgotten = [each.text for each in corral.program.stderr if "never retrieved" in each.text]
+    assert forgotten == []  # errors of tasks, by the logs of all services

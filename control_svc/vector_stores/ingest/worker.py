@@ -4,6 +4,7 @@ Chunks are stored in groups, so an interrupted attempt repeats at most one group
 searchable once the file is completed.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -61,20 +62,31 @@ class IngestHandler:
     adder: FileAdder
     concurrency: int
     """Maximum number of files that are ingested in this process."""
+    file_timeout_s: float
+    """Maximum time of an attempt; a file that takes longer fails."""
 
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Ingest a file, or resume its ingestion."""
+        problem = None
+        deadline = asyncio.timeout(self.file_timeout_s)
         try:
-            await self._ingest(claim, context)
+            async with deadline:
+                await self._ingest(claim, context)
         except _FileRemoved:
             return
         except ExtractionFailed as error:
             problem = FileProblem(ProblemCode(error.code), str(error))
-            await context.finish(_finish(claim.project, claim.subject, problem))
         except EngineRestarting as error:
             if error.phase == "running":
                 raise EngineDied(error) from error
             raise
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            limit = f"the limit is {self.file_timeout_s:g} seconds"
+            message = f"Reading and embedding the file takes too long: {limit}."
+            problem = FileProblem(ProblemCode.SERVER_ERROR, message)
+        await context.finish(_finish(claim.project, claim.subject, problem))
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the file of a dead job."""
@@ -100,7 +112,6 @@ class IngestHandler:
                 )
             ]
             await context.write(_add_chunks(claim, model.name, digest, new), progress=True)
-        await context.finish(_finish(claim.project, claim.subject))
 
     async def _extract_text(self, claim: Claim, source: File | None) -> str:
         if source is not None:

@@ -175,6 +175,33 @@ def test_pods_have_few_rights(overlay: str) -> None:
             assert container["resources"]["limits"]["memory"]
 
 
+def test_services_have_limits_of_processors() -> None:
+    """From which the inference service takes the number of its threads."""
+    found = dict(pods("base"))
+    limits = {name: found[name]["containers"][0]["resources"]["limits"] for name in SERVICES}
+
+    assert {name: each["cpu"] for name, each in limits.items()} == {
+        "gateway": "2",
+        "control": "2",
+        "inference": "4",
+    }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_services_reach_issuers_and_collectors(overlay: str) -> None:
+    """Policies with rules of outgoing traffic let out JWKS (443) and OTLP (4317), to any host."""
+    policies = [m["spec"] for m in manifests(overlay) if m["kind"] == "NetworkPolicy"]
+    anywhere = {
+        policy["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: {
+            port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]
+        }
+        for policy in policies
+        if "Egress" in policy["policyTypes"]
+    }
+
+    assert anywhere == {"gateway": {53, 443, 4317}, "inference": {53, 443, 4317}}
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_secrets_are_named_and_never_contained(overlay: str) -> None:
     """Those of the documentation, and no others."""

@@ -105,6 +105,12 @@ def test_backups_run_every_night_as_the_user_of_the_services() -> None:
     assert "CORRAL_DATA_DIR=%S/corral" in backup["Environment"][0]
 
 
+@pytest.mark.parametrize("name", SERVICE_UNITS)
+def test_units_are_started_once_they_are_ready(name: str) -> None:
+    """Units that follow them find the services listening."""
+    assert unit(name)["Type"] == ["notify"]
+
+
 @pytest.mark.parametrize(("name", "num_drains"), [("corral.service", 3), ("corral@.service", 1)])
 def test_units_wait_for_the_drains(name: str, num_drains: int) -> None:
     """`corral up` stops one service after the other."""

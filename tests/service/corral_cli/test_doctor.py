@@ -135,7 +135,7 @@ def check_all(data_dir: Path) -> list[Finding]:
     listen = 'listen = "127.0.0.1:0"\nmanagement_listen = "none"\n'
     tables = [f"[{name}]\n{listen}" for name in ("gateway", "control", "inference")]
     config.write_text("".join(tables) + f'data_dir = "{data_dir}"\n')
-    return list(installation_checks.check_installation(config))
+    return list(installation_checks.check_installation(config, None))
 
 
 async def test_a_service_of_an_installation_that_is_not_this_one_is_a_warning() -> None:
@@ -201,7 +201,7 @@ def test_a_missing_model_is_named_once(tmp_path: Path) -> None:
     config = tmp_path / "corral.toml"
     config.write_text(f"""[inference]\nmodels = ["{tmp_path}/x.gguf"]\ndata_dir = "{tmp_path}"\n""")
 
-    found = list(installation_checks.check_installation(config, ["inference"]))
+    found = list(installation_checks.check_installation(config, None, ["inference"]))
 
     named = [(each.check, each.level) for each in found if "x.gguf" in each.message]
     assert named == [("settings of inference", Level.ERROR)]

@@ -105,6 +105,25 @@ def test_a_key_is_created_listed_and_revoked(served: Served) -> None:
     assert "without a key" not in created
 
 
+def test_a_key_is_created_with_budgets(served: Served) -> None:
+    """One that is enforced and one that only warns, of the key alone. Without the control service
+    there are none."""
+    created = served.output(
+        *("keys", "create", "--budget", "12.5", "--soft-budget", "10", "--budget-period", "day")
+    )
+    key_id = re.search(r"key_\w+", created)[0]  # type: ignore[index]
+    listed = json.loads(served.output("limits", "list", "--json"))
+    offline = served.corral("keys", "create", "--budget", "1", "--offline")
+
+    assert sorted(
+        (each["key"], each["unit"], each["amount"], each["period"], each["mode"]) for each in listed
+    ) == [
+        (key_id, "UNIT_COST", "10000000000", "PERIOD_DAY", "MODE_SHADOW"),
+        (key_id, "UNIT_COST", "12500000000", "PERIOD_DAY", "MODE_ENFORCE"),
+    ]
+    assert offline.exit_code == 2
+
+
 def test_a_key_is_rotated(served: Served) -> None:
     """The new secret is printed once, and the previous one is valid for the hours of the option."""
     created = served.output(

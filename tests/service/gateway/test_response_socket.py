@@ -240,6 +240,10 @@ async def test_generate_false_returns_an_id_to_continue_from(socket: Socket) -> 
     assert output_text(answered) == "one+two"
 
 
+_ITEMS = ", ".join(['{"role": "user", "content": "x"}'] * 20_000)
+TOO_MANY_ITEMS = f'{{"type": "response.create", "input": [{_ITEMS}]}}'
+
+
 @pytest.mark.parametrize(
     ("frame", "param"),
     [
@@ -252,6 +256,7 @@ async def test_generate_false_returns_an_id_to_continue_from(socket: Socket) -> 
         ('{"type": "response.create", "input": "x", "background": true}', "background"),
         ('{"type": "response.create", "input": "x", "generate": "no"}', "generate"),
         (b"bytes", "frame"),
+        pytest.param(TOO_MANY_ITEMS, "input", id="too many items"),
     ],
 )
 async def test_an_invalid_frame_is_rejected(
@@ -326,8 +331,10 @@ async def test_a_disconnect_ends_the_calls(socket: Socket) -> None:
         ({"Authorization": "Bearer right", "Origin": "http://localhost:3000"}, 101),
     ],
 )
-async def test_the_handshake_is_authenticated(headers: dict[str, str], status: int) -> None:
-    """Foreign origins and missing keys are rejected as over HTTP."""
+async def test_the_handshake_is_authenticated(
+    headers: dict[str, str], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Foreign origins and missing keys are rejected as over HTTP, and are no errors in the log."""
     keys = (KeySettings(name="k", sha256=SecretStr(sha256(b"right").hexdigest())),)
     if status == 101:
         async with open_socket(headers, keys=keys) as socket:
@@ -340,6 +347,7 @@ async def test_the_handshake_is_authenticated(headers: dict[str, str], status: i
 
     assert rejected.value.response.status_code == status
     assert json.loads(rejected.value.response.body)["error"]["message"]
+    assert [each.message for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 async def test_each_response_is_one_line_of_the_access_log(
@@ -385,8 +393,10 @@ async def test_a_client_that_breaks_its_connection_is_no_error(
     assert [each.message for each in caplog.records if each.levelno > logging.INFO] == []
 
 
-async def test_a_socket_of_another_path_is_refused_with_an_envelope() -> None:
-    """As over HTTP, with the route that there is."""
+async def test_a_socket_of_another_path_is_refused_with_an_envelope(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As over HTTP, with the route that there is. It is no error in the log."""
     async with run_gateway() as gateway:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(f"ws://{gateway.address}/v1/realtime", proxy=None):
@@ -397,3 +407,4 @@ async def test_a_socket_of_another_path_is_refused_with_an_envelope() -> None:
     assert (response.status_code, error["code"]) == (404, "route_not_found")
     assert "/v1/responses" in error["message"]
     assert response.headers["x-request-id"].startswith("req_")
+    assert [each.message for each in caplog.records if each.levelno > logging.INFO] == []

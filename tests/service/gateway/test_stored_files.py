@@ -1,11 +1,13 @@
 """Chat requests that refer to files of the control service."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from dialects.shared.media import MAX_FILE_BYTES
 from tests.support.control import RunningControl, run_control, write_service_token
@@ -51,6 +53,19 @@ async def test_file_ids_are_replaced_by_the_bytes_of_the_files(
     assert first.image.data == PNG
     assert (second.document.data, second.document.filename) == (b"hello", "a.txt")
     assert third == first
+
+
+async def test_a_part_of_an_unknown_upload_is_no_error_in_the_log(
+    tmp_path: Path, fake: FakeInference, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused while the part is still being sent."""
+    async with run_both(tmp_path, fake) as (_, http):
+        caplog.clear()
+        parts = f"/v1/uploads/upload_{'0' * 32}/parts"
+        response = await http.post(parts, files={"data": bytes(8 << 20)})
+
+    assert response.status_code == 404
+    assert [each.message for each in caplog.records if each.levelno > logging.INFO] == []
 
 
 async def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, fake: FakeInference) -> None:

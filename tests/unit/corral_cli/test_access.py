@@ -209,3 +209,30 @@ def test_every_command_that_calls_a_service_has_the_same_options() -> None:
 
     assert len(found) > 30
     assert {words: options for words, options in found.items() if options != OPTIONS} == {}
+
+
+def test_every_command_for_an_installation_has_the_data_folder_as_an_option() -> None:
+    """Whether it reads the settings or calls a service."""
+    options = {
+        words: {option for parameter in command.params for option in parameter.opts}
+        for words, command in commands(cli)
+    }
+    named = {words: found for words, found in options.items() if found & {"--config", "--api-key"}}
+
+    assert {"doctor", "config check", "serve", "models explain", "up", "keys list"} <= set(named)
+    assert [words for words, found in named.items() if "--data-dir" not in found] == []
+
+
+@pytest.mark.parametrize("services", [[], ["--service", "inference", "--service", "control"]])
+def test_settings_are_checked_with_the_data_folder_of_the_option(
+    tmp_path: Path, services: list[str]
+) -> None:
+    """It is stronger than the environment, as with `corral up`."""
+    folder = tmp_path / "chosen"
+    command = ["config", "check", "--json", "--data-dir", str(folder), *services]
+    environment = {"CORRAL_DATA_DIR": str(tmp_path / "other")}
+
+    result = CliRunner().invoke(cli, command, env=environment)
+
+    loaded = json.loads(result.output)
+    assert {loaded[name]["data_dir"] for name in ("inference", "control")} == {str(folder)}

@@ -68,6 +68,14 @@ def test_the_text_format() -> None:
     assert line[8:] == " tests info: fired 3 pots request_id=req_1 project=blue slot=4\n"
 
 
+def test_escape_sequences_do_not_reach_a_terminal() -> None:
+    """Of messages and fields, which may have texts of callers."""
+    line = format_line(json_lines=False, extra={"fields": {"model": "\x1b[2J\x9b1m\x00"}})
+
+    assert [character for character in line if not character.isprintable()] == ["\n"]
+    assert "2J" in line
+
+
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_an_exception_is_logged(json_lines: bool) -> None:
     """With its traceback."""

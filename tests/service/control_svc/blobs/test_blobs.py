@@ -316,6 +316,25 @@ async def test_ended_suspensions_are_removed_by_the_next(
     assert names == ["next"]
 
 
+async def test_a_bucket_that_is_not_as_corral_writes_it_costs_little(
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Objects that Corral reads whole have a few bytes, however many others put there."""
+    prefix = f"{tmp_path.name}/files"
+    blobs = await open_blobs(bucket.url(prefix), CREDENTIALS, tmp_path, "this")
+    names = ["LAST_BACKUP", "suspensions/20260101T000000.000000Z"]
+    for name in names:
+        bucket.client.put_object(Bucket="corral-test", Key=f"{prefix}/{name}", Body=bytes(4097))
+
+    for read_text in (blobs.last_backup, blobs.is_deletion_suspended):
+        with pytest.raises(StorageFailed):
+            await read_text()
+
+    assert [each.getMessage() for each in caplog.records] == [
+        f"S3 failed: [Errno 5] {name} is longer than 4096 bytes" for name in names
+    ]
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff", b"2026-01-01", b"tomorrow"])
 async def test_a_damaged_suspension_is_in_force(
     blobs: BlobStore,

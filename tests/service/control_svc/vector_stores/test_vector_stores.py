@@ -315,6 +315,51 @@ async def test_a_file_fails_after_three_engine_deaths(
         assert "engine" in failed.error.message.lower()
 
 
+async def test_a_file_that_takes_too_long_fails(tmp_path: Path, database_url: str | None) -> None:
+    """Its error has the limit, and its slot is free."""
+    limits = {"files_at_once": 1, "file_timeout_s": 2}
+    async with run_vectors(tmp_path, database_url, vector_stores=limits) as running:
+        client, fake = running.vectors, running.fake
+        fake.held = "slow"
+        fake.gate.clear()
+        store = await client.create()
+        slow = await client.add_file(store.id, "slow")
+        fast = await client.add_file(store.id, "fast")
+        await client.wait_for_files(store.id)
+        failed = await client.get_file(store.id, slow)
+
+        assert (state_name(failed), failed.error.code) == ("failed", 1)
+        assert failed.error.message.endswith("takes too long: the limit is 2 seconds.")
+        assert state_name(await client.get_file(store.id, fast)) == "completed"
+
+
+async def test_a_small_file_is_ready_while_another_project_has_slow_ones(tmp_path: Path) -> None:
+    """One of those gives up its slot, and continues later."""
+    limits: dict[str, Any] = {
+        "vector_stores": {"files_at_once": 3},
+        "jobs": {"poll_interval_s": 0.1},
+    }
+    async with run_vectors(tmp_path, **limits) as running:
+        client, fake = running.vectors, running.fake
+        other = VectorClient(running.control.of_project("other"))
+        fake.held = "slow"
+        fake.gate.clear()
+        store, other_store = await client.create(), await other.create()
+        for number in range(3):
+            await client.add_file(store.id, f"slow {number}")
+        while fake.num_calls < 3:
+            fake.arrived.clear()
+            await fake.arrived.wait()
+        await other.add_file(other_store.id, "fast")
+        ready = await other.wait_for_files(other_store.id)
+        waiting = await client.get(store.id)
+        fake.gate.set()
+        completed = await client.wait_for_files(store.id)
+
+    assert (ready.file_counts.completed, waiting.file_counts.in_progress) == (1, 3)
+    assert completed.file_counts.completed == 3
+
+
 async def test_a_file_whose_bytes_are_lost_fails_with_the_cause(running: RunningVectors) -> None:
     """It is not reported as deleted, and is tried again once an operator has restored it."""
     client = running.vectors

@@ -146,7 +146,7 @@ def doctor(config: Path, service: str) -> str:
     """What `corral doctor` says about the settings."""
     errors = [
         each
-        for each in check_installation(config)
+        for each in check_installation(config, None)
         if each.level is Level.ERROR and each.check.startswith("settings")
     ]
     assert [each.check for each in errors] == [f"settings of {service}" if service else "settings"]

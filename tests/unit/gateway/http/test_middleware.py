@@ -1,6 +1,7 @@
 """The outermost middleware: errors, headers, metrics and the access log."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -16,11 +17,14 @@ from gateway.http.errors import EXCEPTION_HANDLERS
 from gateway.http.middleware import RequestMiddleware, mark_disconnected
 from svc_kit.errors import AdapterExists, ModelNotFound, StaleGeneration
 from svc_kit.metrics import HttpMetrics
+from svc_kit.tracing.span import Span, SpanKind, Tracer
 
 SECRET = "the prompt of somebody"
 
 
-def make_client(app: ASGIApp, *, registry: CollectorRegistry | None = None) -> httpx.AsyncClient:
+def make_client(
+    app: ASGIApp, *, registry: CollectorRegistry | None = None, tracer: Tracer | None = None
+) -> httpx.AsyncClient:
     """A client of an application in the middleware. Its clock advances 1 s per reading."""
     ticks = iter(range(1000))
     middleware = RequestMiddleware(
@@ -29,6 +33,7 @@ def make_client(app: ASGIApp, *, registry: CollectorRegistry | None = None) -> h
         max_requests=10,
         clock=lambda: float(next(ticks)),
         request_ids=lambda: "req_1",
+        tracer=tracer,
     )
     return httpx.AsyncClient(transport=httpx.ASGITransport(middleware), base_url="http://localhost")
 
@@ -84,6 +89,29 @@ async def test_permanent_conflicts_are_not_retried(error: Exception, advice: str
 
     assert answer.status_code == 409
     assert answer.headers.get("x-should-retry") == advice
+
+
+async def test_spans_have_the_attributes_of_the_conventions() -> None:
+    """The path without its query, which may have secrets, and the scheme."""
+    spans: list[dict[str, Any]] = []
+
+    class Recorded(Span):
+        is_recording = True
+
+        def set(self, attributes: Mapping[str, Any]) -> None:
+            spans.append(dict(attributes))
+
+    class Recorder(Tracer):
+        def start(self, name: str, kind: SpanKind, traceparent: str = "") -> Span:
+            return Recorded(traceparent)
+
+    async with make_client(Response("x"), tracer=Recorder()) as client:
+        await client.get(f"/v1/models/m?key={SECRET}")
+
+    (span,) = spans
+    named = {"http.request.method": "GET", "url.path": "/v1/models/m", "url.scheme": "http"}
+    assert {key: span[key] for key in named} == named
+    assert SECRET not in str(span)
 
 
 async def test_a_disconnect_is_counted_with_status_499() -> None:
