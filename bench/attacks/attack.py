@@ -34,6 +34,8 @@ class Attack:
     name: str
     act: Callable[[Target], Awaitable[None]]
     connections: int = 1
+    harms_grpc: bool = False
+    """Whether the chats that are measured come over gRPC, each from a new client."""
 
 
 async def carry_out(attack: Attack, target: Target) -> None:

@@ -1,5 +1,7 @@
 """Results that the parts compute from measurements."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.attacks.drill import Harm
@@ -217,11 +219,19 @@ def test_runs_are_compared_with_their_limits() -> None:
 
 def test_an_attack_may_delay_a_first_token_a_little() -> None:
     """Three times the median alone, twenty times once, and 64 MiB."""
-    harm = Harm(idle_ms=10.0, p50_ms=31.0, max_ms=190.0, growth_mib=32.0, aftermath=0.0)
-    measurement = Measurement("pings", 0, "corral", harm.p50_ms, harm.to_json())
+    harm = Harm(10.0, p50_ms=31.0, max_ms=190.0, growth_mib=32.0, grown="gateway", aftermath=0.0)
+    other = replace(harm, growth_mib=96.0, grown="frontend/engine")
+    measurements = [
+        Measurement(load, 0, "corral", each.p50_ms, each.to_json())
+        for load, each in (("pings", harm), ("texts", other))
+    ]
 
-    p50, latest, memory_growth = attacks.conclude([measurement])
+    p50, latest, memory_growth, *_, growth_of_engine = attacks.conclude(measurements)
 
     assert (p50.ratios, p50.is_met) == ((3.1,), False)
     assert (latest.ratios, latest.is_met) == ((19.0,), True)
     assert (memory_growth.ratios, memory_growth.is_met) == ((0.5,), True)
+    assert (growth_of_engine.load, growth_of_engine.is_met) == (
+        "texts, memory of frontend/engine",
+        False,
+    )
