@@ -11,6 +11,7 @@ from bench.parts import (
     PARTS,
     attacks,
     batches,
+    chats,
     constrained,
     decode,
     dialects,
@@ -196,6 +197,22 @@ def test_a_token_of_each_api_is_compared_with_a_chat_of_the_same_round() -> None
     assert results["/v1/messages"].ratios == (1.1, 1.1)
     assert [results[path].is_met for path in [*costs][1:]] == [True, False]
     assert results["/completion"].is_met is None
+
+
+@pytest.mark.parametrize(("load", "unit"), [(chats.COST, "us"), (chats.FIRST_TOKEN, "ms")])
+def test_a_small_chat_is_compared_with_that_of_another_checkout(load: str, unit: str) -> None:
+    """In each round; a twentieth more is allowed. Without another checkout there are no ratios."""
+    measurements = [
+        Measurement(f"16 at once, {load}", number, system, value * (number + 1))
+        for number in range(2)
+        for system, value in (("corral", 103.0), ("before", 100.0))
+    ]
+
+    (result,) = chats.conclude(measurements)
+    (alone,) = chats.conclude(measurements[::2])
+
+    assert (result.ratios, result.is_met, result.unit) == ((1.03, 1.03), True, unit)
+    assert (alone.ratios, alone.is_met) == ((), None)
 
 
 def test_runs_are_compared_with_their_limits() -> None:
