@@ -77,7 +77,7 @@ class Harm:
     max_ms: float
     growth_mib: float
     """The most by which the resident memory of any process of the server grew; one that started
-    meanwhile counts with all of it."""
+    meanwhile is compared with the largest of its name before, or with nothing."""
     grown: str
     """That process: its role, or `role/module` of a child."""
     aftermath: float
@@ -131,6 +131,9 @@ class _Memory:
         self._processes = processes
         self._before = resident_by_process(processes)
         self._peaks = dict(self._before)
+        self._kinds = dict[str, int]()
+        for (_, name), size in self._before.items():
+            self._kinds[name] = max(size, self._kinds.get(name, 0))
 
     def look(self) -> None:
         """Look at all processes that there are."""
@@ -140,8 +143,8 @@ class _Memory:
     def most_grown(self) -> tuple[float, str]:
         """The most by which one of them grew, in MiB, and its name."""
         return max(
-            ((peak - self._before.get(process, 0)) / MIB, process[1])
-            for process, peak in self._peaks.items()
+            ((peak - self._before.get((pid, name), self._kinds.get(name, 0))) / MIB, name)
+            for (pid, name), peak in self._peaks.items()
         )
 
 

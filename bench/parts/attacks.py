@@ -102,7 +102,8 @@ PART = Part(
         " median and the latest, beside the median alone. The attacks are the rows of"
         " `bench/attacks`; those without a key are refused, but cost something. The third line of"
         " each is the most by which the resident memory of one process of the server grew: of the"
-        " gateway, or of the one that it names. A process that started meanwhile counts in full."
+        " gateway, or of the one that it names. A process that started meanwhile is compared with"
+        " the largest of its name before."
     ),
     measure=measure,
     conclude=conclude,
