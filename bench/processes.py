@@ -1,6 +1,7 @@
 """Processor time and memory of processes, from /proc. On other systems every figure is 0."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -23,6 +24,27 @@ def resident_bytes(pid: int) -> int:
     except OSError:
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_by_process(processes: Mapping[str, int]) -> dict[tuple[int, str], int]:
+    """Return the resident memory of processes, given by role, and of their descendants.
+
+    Keys are process ids with names: the role, or `role/module` for a descendant.
+    """
+    found = {(pid, role): resident_bytes(pid) for role, pid in processes.items()}
+    for role, pid in processes.items():
+        for child in _descendants(pid):
+            found[child, f"{role}/{_module(child)}"] = resident_bytes(child)
+    return found
+
+
+def _module(pid: int) -> str:
+    """The module that a Python process runs, or "child"."""
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return "child"
+    return words[words.index("-m") + 1] if "-m" in words else "child"
 
 
 def peak_resident_bytes(pid: int) -> int:

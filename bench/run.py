@@ -4,6 +4,7 @@ python -m bench.run                        everything, some 25 minutes on two id
 python -m bench.run --quick                every part once with small loads, a few minutes
 python -m bench.run --quick --no-peers     smoke test: Corral alone, bundled model
 python -m bench.run --into FOLDER          resume an interrupted run
+python -m bench.run --parts chats --no-peers --against FOLDER    this checkout beside another
 """
 
 import argparse
@@ -67,6 +68,7 @@ def _measure(
             runner=runner,
             rounds=options.rounds,
             quick=options.quick,
+            against=options.against,
         )
         for one in part.measure(stage):
             measurements.append(one)
@@ -112,6 +114,7 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, list[
     add("--into", type=Path, help="folder of a run to resume")
     add("--output", type=Path, default=paths.REPOSITORY / "build/bench")
     add("--peers", type=Path, help="folder of the peers' programs; default: bench/peers.sh")
+    add("--against", type=Path, help="another checkout with its own .venv, for the part chats")
     add("--model", type=Path, help="GGUF file; default: random weights, 0.5 B, Q4_0")
     add("--threads", type=int, default=os.cpu_count() or 1, help="compute threads of every engine")
     options = parser.parse_args(arguments)
@@ -119,6 +122,8 @@ def parse(arguments: list[str] | None = None) -> tuple[argparse.Namespace, list[
     by_name = {part.name: part for part in (*PARTS, *LONG)}
     if unknown := [name for name in wanted if name not in by_name]:
         parser.error(f"unknown part: {', '.join(unknown)}; choose from {', '.join(by_name)}")
+    if options.against and not (options.against / ".venv/bin/python").exists():
+        parser.error(f"--against {options.against}: it has no .venv/bin/python")
     return options, [by_name[name] for name in wanted]
 
 

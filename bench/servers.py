@@ -20,10 +20,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.measurement import CORRAL
 from bench.paths import REPOSITORY
 from bench.processes import cpu_seconds
 
 MODEL_NAME = "bench"
+BEFORE = "before"
+"""The name of a server of another checkout."""
 START_TIMEOUT_S = 300.0  # 120 s were too short on a loaded machine
 STOP_TIMEOUT_S = 20.0
 
@@ -141,9 +144,14 @@ def corral(
     folder: Path,
     extra_settings: Mapping[str, str] | None = None,
     inference: str = "inference_svc",
+    checkout: Path = REPOSITORY,
 ) -> Iterator[Server]:
     """Run Corral's gateway and inference service (the module `inference`) with `extra_settings`.
-    `folder` gets the logs."""
+    `folder` gets the logs. Another `checkout` is run by its own `.venv`, as the server BEFORE."""
+    python, name = sys.executable, CORRAL
+    if checkout != REPOSITORY:
+        python, name = str(checkout.resolve() / ".venv/bin/python"), BEFORE
+        folder /= BEFORE
     ports = free_ports(4)
     settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
     settings |= {**_shared_token(folder), **(extra_settings or {})}
@@ -151,13 +159,13 @@ def corral(
     with ExitStack() as stack:
         started = {
             role: stack.enter_context(
-                _running([sys.executable, "-m", module], folder / f"{module}.log", settings)
+                _running([python, "-m", module], folder / f"{module}.log", settings, checkout)
             )
             for role, module in (("frontend", inference), ("gateway", "gateway"))
         }
         _wait_until_ready(f"{url}/ready", *started.values())
         yield Server(
-            name="corral",
+            name=name,
             url=url,
             processes={role: child.process.pid for role, child in started.items()},
             command_lines=(
@@ -171,6 +179,7 @@ def corral(
 def _shared_token(folder: Path) -> dict[str, str]:
     """Settings with a token that the services share, as those of `corral up` do: the gateway's
     callers keep their projects in the inference service."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "service-token"
     path.touch(mode=0o600)
     path.write_text(secrets.token_urlsafe(32))
@@ -246,7 +255,9 @@ class _Child:
 
 
 @contextmanager
-def _running(command: Sequence[str], log: Path, settings: dict[str, str]) -> Iterator[_Child]:
+def _running(
+    command: Sequence[str], log: Path, settings: dict[str, str], folder: Path = REPOSITORY
+) -> Iterator[_Child]:
     # Settings of the user's installation must not affect the measurement.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CORRAL_", "LLAMA_"))}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -256,7 +267,7 @@ def _running(command: Sequence[str], log: Path, settings: dict[str, str]) -> Ite
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            cwd=REPOSITORY,
+            cwd=folder,
             env=inherited | settings,
             start_new_session=True,
         )

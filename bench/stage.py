@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from bench import grpc_load, loadgen, servers
 from bench.contest import Turn
 from bench.measurement import Measurement
+from bench.paths import REPOSITORY
 from bench.servers import EngineShape, Server
 from bench.streams import LoadFigures, Stream
 from bench.workload import SAMPLINGS, Workload
@@ -36,7 +37,8 @@ class Batched(NamedTuple):
 
 @dataclass
 class Stage:
-    """Resources of a run. With `rounds` 0 each part uses its own number of rounds."""
+    """Resources of a run. With `rounds` 0 each part uses its own number of rounds. `against` is
+    another checkout of Corral, with a `.venv` of its own."""
 
     model: Path
     peers: Path | None
@@ -45,6 +47,7 @@ class Stage:
     runner: asyncio.Runner
     rounds: int = 0
     quick: bool = False
+    against: Path | None = None
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sizes(self, full: T, quick: T) -> T:
@@ -64,10 +67,11 @@ class Stage:
         settings: Mapping[str, str] | None = None,
         key: str = "",
         inference: str = "inference_svc",
+        checkout: Path = REPOSITORY,
     ) -> Iterator[Server]:
         """Run Corral and warm it up. `key` is an API key that the settings require; `inference` is
         the module of the inference service."""
-        with servers.corral(shape, self.folder, settings, inference) as server:
+        with servers.corral(shape, self.folder, settings, inference, checkout) as server:
             self._record_command(server.name, server.command_lines)
             if key:
                 self.run_grpc_load(server, WARM_UP, key)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -16,6 +17,6 @@ LEAST_PRIORITY: Final = 19
 if __name__ == "__main__":
     name, *addresses = sys.argv[1:]
     os.nice(LEAST_PRIORITY)
-    print("attacking", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(carry_out(ATTACKS[name], Target(*addresses)))
+        begun = partial(print, "attacking", flush=True)
+        runner.run(carry_out(ATTACKS[name], Target(*addresses), begun))

@@ -34,10 +34,13 @@ class Attack:
     name: str
     act: Callable[[Target], Awaitable[None]]
     connections: int = 1
+    harms_grpc: bool = False
+    """Whether the chats that are measured come over gRPC, each from a new client."""
 
 
-async def carry_out(attack: Attack, target: Target) -> None:
-    """Run all connections of an attack until cancelled."""
+async def carry_out(attack: Attack, target: Target, on_begin: Callable[[], object]) -> None:
+    """Run all connections of an attack until cancelled. `on_begin` is called when each has what it
+    sends, of which large bodies take seconds to make."""
 
     async def repeat() -> None:
         while True:
@@ -50,6 +53,8 @@ async def carry_out(attack: Attack, target: Target) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(attack.connections):
             group.create_task(repeat())
+        await asyncio.sleep(0)  # they run until they wait for the server
+        on_begin()
 
 
 @contextlib.asynccontextmanager

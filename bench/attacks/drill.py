@@ -1,4 +1,4 @@
-"""Measures a caller's first token and the gateway's memory and work, alone and during an attack."""
+"""Measures a caller's first token and the server's memory and work, alone and during an attack."""
 
 import asyncio
 import contextlib
@@ -7,15 +7,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bench import grpc_load
+from bench.attacks import ATTACKS
 from bench.attacks.attack import Target
 from bench.loadgen import exchange, read_stream
 from bench.paths import REPOSITORY
-from bench.processes import cpu_seconds, resident_bytes
+from bench.processes import cpu_seconds, resident_by_process
+from bench.workload import SAMPLINGS, Workload
 
 BUILD_UP_S: Final = 1.0
 """How long an attack runs before it is measured."""
@@ -25,6 +28,7 @@ counts with the time that it waited."""
 AFTERMATH_S: Final = 1.0
 """How long the gateway is watched after an attack."""
 MIB: Final = 2**20
+GRPC_CHAT: Final = Workload(1, 1, 16, 4, SAMPLINGS["greedy"])
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,17 @@ class Victim:
     attacker: Target
     """The same server, with the key of another project."""
     model: str
-    gateway_pid: int
+    processes: Mapping[str, int]
+    """Those of the server by role, one of which is "gateway"."""
 
-    async def first_tokens_ms(self, number: int) -> list[float]:
+    async def first_tokens_ms(self, number: int, *, over_grpc: bool = False) -> list[float]:
         """The times to the first token of so many chats, each on a connection of its own."""
+        if over_grpc:
+            address, key = self.target.grpc, self.target.key
+            loads = [
+                await grpc_load.run_load(address, GRPC_CHAT, self.model, key) for _ in range(number)
+            ]
+            return [1e3 * stream.first_token_s for streams in loads for stream in streams]
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": "Hello"}],
@@ -65,7 +76,10 @@ class Harm:
     p50_ms: float
     max_ms: float
     growth_mib: float
-    """The most by which the gateway's resident memory grew."""
+    """The most by which the resident memory of any process of the server grew; one that started
+    meanwhile is compared with the largest of its name before, or with nothing."""
+    grown: str
+    """That process: its role, or `role/module` of a child."""
     aftermath: float
     """The share of a core that the gateway used after the attack."""
 
@@ -82,13 +96,17 @@ class Harm:
     def to_json(self) -> dict[str, Any]:
         """The rounded figures."""
         figures = {"p50_ratio": self.p50_ratio, "max_ratio": self.max_ratio, **vars(self)}
-        return {name: round(value, 3) for name, value in figures.items()}
+        return {
+            name: value if isinstance(value, str) else round(value, 3)
+            for name, value in figures.items()
+        }
 
 
 async def measure_attack(name: str, victim: Victim, num_chats: int) -> Harm:
     """Measure `num_chats` chats alone, then as many during the attack."""
-    idle = statistics.median(await victim.first_tokens_ms(num_chats))
-    before = peak = resident_bytes(victim.gateway_pid)
+    over_grpc = ATTACKS[name].harms_grpc
+    idle = statistics.median(await victim.first_tokens_ms(num_chats, over_grpc=over_grpc))
+    memory = _Memory(victim.processes)
     times: list[float] = []
     with attacking(name, victim.attacker):
         await asyncio.sleep(BUILD_UP_S)
@@ -97,14 +115,37 @@ async def measure_attack(name: str, victim: Victim, num_chats: int) -> Harm:
             async with asyncio.timeout(PATIENCE_S):
                 for _ in range(num_chats):
                     sent = time.monotonic()
-                    times += await victim.first_tokens_ms(1)
-                    peak = max(peak, resident_bytes(victim.gateway_pid))
+                    times += await victim.first_tokens_ms(1, over_grpc=over_grpc)
+                    memory.look()
         if len(times) < num_chats:
             times.append(1e3 * (end - sent))
-            peak = max(peak, resident_bytes(victim.gateway_pid))
-    aftermath = await _used_share(victim.gateway_pid)
-    growth = (peak - before) / MIB
-    return Harm(idle, statistics.median(times), max(times), growth, aftermath)
+            memory.look()
+    aftermath = await _used_share(victim.processes["gateway"])
+    return Harm(idle, statistics.median(times), max(times), *memory.most_grown(), aftermath)
+
+
+class _Memory:
+    """How much the processes of a server have grown since now."""
+
+    def __init__(self, processes: Mapping[str, int]) -> None:
+        self._processes = processes
+        self._before = resident_by_process(processes)
+        self._peaks = dict(self._before)
+        self._kinds = dict[str, int]()
+        for (_, name), size in self._before.items():
+            self._kinds[name] = max(size, self._kinds.get(name, 0))
+
+    def look(self) -> None:
+        """Look at all processes that there are."""
+        for process, size in resident_by_process(self._processes).items():
+            self._peaks[process] = max(size, self._peaks.get(process, 0))
+
+    def most_grown(self) -> tuple[float, str]:
+        """The most by which one of them grew, in MiB, and its name."""
+        return max(
+            ((peak - self._before.get((pid, name), self._kinds.get(name, 0))) / MIB, name)
+            for (pid, name), peak in self._peaks.items()
+        )
 
 
 async def _used_share(pid: int) -> float:

@@ -8,7 +8,8 @@ import grpc
 import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 
-from bench.attacks.attack import Attack, Target, post_forever
+from bench.attacks.attack import Attack, Target, connect, post_forever, read_head
+from bench.attacks.transport import SOCKET, TEXT_FRAME, frame, read_frame
 from bench.servers import MODEL_NAME
 
 CHAT: Final = "/v1/chat/completions"
@@ -23,6 +24,19 @@ Fields = Callable[[], dict[str, Any]]
 async def post(path: str, fields: Fields, target: Target) -> None:
     """Send a body with these members and the model again and again."""
     await post_forever(target, path, orjson.dumps({"model": MODEL_NAME, **fields()}))
+
+
+async def send_frames(number: int, target: Target) -> None:
+    """Send a response of so many items in a frame of a WebSocket again and again."""
+    items = {"type": "response.create", "model": MODEL_NAME, "input": [MESSAGE] * number}
+    text = frame(TEXT_FRAME, orjson.dumps(items))
+    async with connect(target.http) as (reader, writer):
+        writer.write(SOCKET(target))
+        await read_head(reader)
+        while True:
+            writer.write(text)
+            await writer.drain()
+            await read_frame(reader)
 
 
 async def call_with_messages(number: int, target: Target) -> None:
@@ -75,6 +89,7 @@ def _rows() -> Iterator[tuple[str, str, Fields, int]]:
     yield "chat: 4 MB, too long", CHAT, _chat(messages=[MESSAGE | {"content": LONG_TEXT}]), 32
     yield "completions: 100 KB, too long", "/v1/completions", _prompt(LONG_TEXT[:100_000]), 32
     yield "chat: 128 choices", CHAT, _chat(n=128, max_tokens=16), 32
+    yield "chats that fill the queue", CHAT, _chat(max_tokens=64), 300
 
 
 def _prompt(text: str) -> Fields:
@@ -85,6 +100,11 @@ ATTACKS: Final = (
     *(
         Attack(f"{name}, {number} at once", partial(post, path, fields), number)
         for name, path, fields, number in _rows()
+    ),
+    Attack("WebSocket: 20,000 items, 4 at once", partial(send_frames, 20_000), 4),
+    *(
+        Attack(f"WebSocket: 900,000 items, {number} at once", partial(send_frames, 900_000), number)
+        for number in (1, 2)
     ),
     Attack("gRPC chat: 1,000,000 messages, 2 at once", partial(call_with_messages, 10**6), 2),
 )

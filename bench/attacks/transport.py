@@ -24,6 +24,8 @@ PART: Final = (
 CHAT, FILES, JSON = b"/v1/chat/completions", b"/v1/files", b"application/json"
 CHUNK: Final = b"1\r\nx\r\n"
 LARGE_HEAD: Final = b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + b"a:\r\n" * 15_000 + b"\r\n"
+GRPC_OPENING: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5)
+"""With empty SETTINGS."""
 BLOCK_BYTES: Final = 2**17
 """Of one write."""
 TEXT_FRAME, CONTINUATION_FRAME, PING_FRAME = 0x81, 0x00, 0x89
@@ -31,8 +33,18 @@ UNFINISHED_TEXT_FRAME: Final = 0x01
 
 
 def frame(kind: int, payload: bytes = b"") -> bytes:
-    """A short frame of a client, masked with zeros. `kind` is its first byte."""
-    return bytes((kind, 0x80 | len(payload), 0, 0, 0, 0)) + payload
+    """A frame of a client, masked with zeros. `kind` is its first byte."""
+    size = len(payload)
+    length = bytes((0x80 | size,)) if size < 126 else b"\xff" + size.to_bytes(8)
+    return bytes((kind,)) + length + bytes(4) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> None:
+    """Read a frame of a server. Raises EOFError or OSError."""
+    length = (await reader.readexactly(2))[1]
+    if length >= 126:
+        length = int.from_bytes(await reader.readexactly(2 if length == 126 else 8))
+    await reader.readexactly(length)
 
 
 Opening = Callable[[Target], bytes]
@@ -82,6 +94,13 @@ async def _read_to_end(reader: asyncio.StreamReader) -> None:
     while await reader.read(2**16):
         pass
     raise EOFError
+
+
+async def keep_grpc_open(target: Target) -> None:
+    """Open a connection of a gRPC client and send no call on it."""
+    async with connect(target.grpc) as (reader, writer):
+        writer.write(GRPC_OPENING)
+        await _read_to_end(reader)
 
 
 async def request_again(target: Target) -> None:
@@ -136,4 +155,6 @@ ATTACKS: Final = (
     *_floods("frames without a key", without_key(UPGRADE), frame(PING_FRAME), (8,)),
     Attack("requests, 64 at once", request_again, 64),
     Attack("connections, 16 at once", connect_again, 16),
+    Attack("idle gRPC connections, 1022 at once", keep_grpc_open, 1022),
+    Attack("idle gRPC connections, 1022 at once: a new client", keep_grpc_open, 1022, True),
 )

@@ -58,7 +58,7 @@ def victim_of(server: Server) -> Victim:
     """A caller of a server with SETTINGS."""
     http = urlsplit(server.url).netloc
     own, attacker = (Target(http, server.grpc_target, key) for key in (KEY, ATTACKERS_KEY))
-    return Victim(own, attacker, MODEL_NAME, server.processes["gateway"])
+    return Victim(own, attacker, MODEL_NAME, server.processes)
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
@@ -77,10 +77,11 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
                     *("alone", "ms", "at most"),
                 )
             )
-        growth = max(each.growth_mib for each in harms)
+        growth, grown = max((each.growth_mib, each.grown) for each in harms)
+        name = "memory" if grown == "gateway" else f"memory of {grown}"
         results.append(
             Result(
-                *(f"{load}, memory", (growth / MAX_GROWTH_MIB,), 1.0, growth, MAX_GROWTH_MIB),
+                *(f"{load}, {name}", (growth / MAX_GROWTH_MIB,), 1.0, growth, MAX_GROWTH_MIB),
                 *("allowed", "MiB", "at most"),
             )
         )
@@ -100,7 +101,9 @@ PART = Part(
         " with another address and the key of another project sends the gateway what it can: the"
         " median and the latest, beside the median alone. The attacks are the rows of"
         " `bench/attacks`; those without a key are refused, but cost something. The third line of"
-        " each is the most by which the gateway's resident memory grew."
+        " each is the most by which the resident memory of one process of the server grew: of the"
+        " gateway, or of the one that it names. A process that started meanwhile is compared with"
+        " the largest of its name before."
     ),
     measure=measure,
     conclude=conclude,

@@ -9,34 +9,43 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import servers
+from bench import grpc_load, servers
 from bench.attacks import ATTACKS
 from bench.attacks.drill import Victim, measure_attack
-from bench.parts.attacks import MAX_GROWTH_MIB, SETTINGS, SHAPE, victim_of
+from bench.parts.attacks import KEY, MAX_GROWTH_MIB, SETTINGS, SHAPE, victim_of
+from bench.servers import MODEL_NAME
+from bench.stage import WARM_UP
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 log = logging.getLogger(__name__)
 NUM_CHATS = 12
 MAX_P50_RATIO, MAX_RATIO = 10.0, 40.0
 MAX_AFTERMATH = 0.5
+LARGE_FRAMES_MIB = {
+    "WebSocket: 900,000 items, 1 at once": 256.0,
+    "WebSocket: 900,000 items, 2 at once": 512.0,
+}
+"""The gateway has several copies of a frame before it knows what is in it and reserves memory."""
 
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    """A caller with a key, of a server of its own."""
+    """A caller with a key, of a server of its own, which has used all its slots."""
     folder = tmp_path_factory.mktemp("attacks")
     with servers.corral(SHAPE, folder, SETTINGS) as server:
+        asyncio.run(grpc_load.run_load(server.grpc_target, WARM_UP, MODEL_NAME, KEY))
         yield victim_of(server)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_delays_others_little(name: str, victim: Victim) -> None:
     """It costs bounded memory, and nothing once its sender has left."""
-    asyncio.run(victim.first_tokens_ms(NUM_CHATS))
+    over_grpc = ATTACKS[name].harms_grpc
+    asyncio.run(victim.first_tokens_ms(NUM_CHATS, over_grpc=over_grpc))
     harm = asyncio.run(measure_attack(name, victim, NUM_CHATS))
     log.warning("%s: %s", name, harm.to_json())
 
     assert harm.p50_ratio <= MAX_P50_RATIO
     assert harm.max_ratio <= MAX_RATIO
-    assert harm.growth_mib <= MAX_GROWTH_MIB
+    assert harm.growth_mib <= LARGE_FRAMES_MIB.get(name, MAX_GROWTH_MIB)
     assert harm.aftermath <= MAX_AFTERMATH

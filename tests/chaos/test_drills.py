@@ -18,11 +18,13 @@ from corral.control.v1 import file_pb2
 from corral.control.v1 import file_service_pb2 as pb
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
 
+from svc_kit.auth.keys import hash_key
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel
 from tests.e2e.test_shutdown import TOKENS, read_stream, start_stream
 from tests.support.certificates import Authority, served_serial
 from tests.support.control import USER_DATA
+from tests.support.minilm import minilm_path
 from tests.support.rpc import Rpc, gather, make_chat
 from tests.support.services import corral_up
 
@@ -32,6 +34,7 @@ NUM_UPLOADS = 1000
 NUM_CHATS = 60
 CONNECTIONS = 10
 """Of the project that sends much: a connection has at most a hundred calls at once."""
+NUM_SLOW_FILES, NUM_SENTENCES = 3, 80_000
 NUM_CHANGES = 5
 NUM_STREAMS = 8
 Send = Callable[[grpc.aio.Channel, str], Awaitable[object]]
@@ -103,6 +106,46 @@ async def test_a_project_that_sends_much_does_not_delay_another(
             )
 
     assert done_before < 0.75 * number
+
+
+async def index(client: openai.AsyncOpenAI, *texts: bytes) -> tuple[str, list[str]]:
+    """Add files to a store of their own; return its id and theirs."""
+    store = await client.vector_stores.create()
+    files = [
+        await client.files.create(file=(f"{number}.txt", text), purpose="assistants")
+        for number, text in enumerate(texts)
+    ]
+    for file in files:
+        await client.vector_stores.files.create(store.id, file_id=file.id)
+    return store.id, [file.id for file in files]
+
+
+async def index_small_file(client: openai.AsyncOpenAI) -> float:
+    """The seconds until a file of eleven bytes can be searched."""
+    started = time.monotonic()
+    store_id, (file_id,) = await index(client, b"Hello world")
+    file = await client.vector_stores.files.poll(file_id, vector_store_id=store_id)
+    assert file.status == "completed"
+    return time.monotonic() - started
+
+
+async def test_slow_files_of_a_project_do_not_delay_a_small_one(tmp_path: Path) -> None:
+    """Those of one project, more than are read at once, are not done when another's is."""
+    keys = [{"name": name, "project": name, "sha256": hash_key(name)} for name in ("red", "blue")]
+    encoder = ("--embedding-model", f"encoder={minilm_path()}")
+    with corral_up(tmp_path, *encoder, gateway={"keys": keys}) as corral:
+        async with corral.sdk("red") as red, corral.sdk("blue") as blue:
+            alone_s = await index_small_file(red)
+            slow_text = b"The quick brown fox jumps over the lazy dog. " * NUM_SENTENCES
+            store_id, file_ids = await index(blue, *[slow_text] * NUM_SLOW_FILES)
+            waited_s = await index_small_file(red)
+            files = [
+                await blue.vector_stores.files.retrieve(each, vector_store_id=store_id)
+                for each in file_ids
+            ]
+    log.warning("a file of another project took %.2f s, alone %.2f s", waited_s, alone_s)
+
+    assert [each.status for each in files] == ["in_progress"] * NUM_SLOW_FILES
 
 
 async def test_no_request_fails_while_certificates_change(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bench import servers
 from bench.measurement import Part
 from bench.parts import (
     batches,
+    chats,
     constrained,
     decode,
     files,
@@ -22,7 +23,7 @@ from bench.parts import (
     uneven,
     unique,
 )
-from bench.paths import BUNDLED_MODEL
+from bench.paths import BUNDLED_MODEL, REPOSITORY
 from bench.servers import EngineShape, Server
 from bench.stage import Stage
 
@@ -42,6 +43,7 @@ class OneServerStage(Stage):
         settings: Mapping[str, str] | None = None,
         key: str = "",
         inference: str = "",
+        checkout: Path = REPOSITORY,
     ) -> Iterator[Server]:
         """Yield the running server."""
         yield self.server
@@ -68,6 +70,7 @@ PARTS = (
     batches.PART,
     runs.PART,
     tokens.PART,
+    chats.PART,
 )
 
 

@@ -1,5 +1,7 @@
 """Results that the parts compute from measurements."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.attacks.drill import Harm
@@ -9,6 +11,7 @@ from bench.parts import (
     PARTS,
     attacks,
     batches,
+    chats,
     constrained,
     decode,
     dialects,
@@ -196,6 +199,22 @@ def test_a_token_of_each_api_is_compared_with_a_chat_of_the_same_round() -> None
     assert results["/completion"].is_met is None
 
 
+@pytest.mark.parametrize(("load", "unit"), [(chats.COST, "us"), (chats.FIRST_TOKEN, "ms")])
+def test_a_small_chat_is_compared_with_that_of_another_checkout(load: str, unit: str) -> None:
+    """In each round; a twentieth more is allowed. Without another checkout there are no ratios."""
+    measurements = [
+        Measurement(f"16 at once, {load}", number, system, value * (number + 1))
+        for number in range(2)
+        for system, value in (("corral", 103.0), ("before", 100.0))
+    ]
+
+    (result,) = chats.conclude(measurements)
+    (alone,) = chats.conclude(measurements[::2])
+
+    assert (result.ratios, result.is_met, result.unit) == ((1.03, 1.03), True, unit)
+    assert (alone.ratios, alone.is_met) == ((), None)
+
+
 def test_runs_are_compared_with_their_limits() -> None:
     """A database without measurements has no results."""
     measurements = [
@@ -217,11 +236,19 @@ def test_runs_are_compared_with_their_limits() -> None:
 
 def test_an_attack_may_delay_a_first_token_a_little() -> None:
     """Three times the median alone, twenty times once, and 64 MiB."""
-    harm = Harm(idle_ms=10.0, p50_ms=31.0, max_ms=190.0, growth_mib=32.0, aftermath=0.0)
-    measurement = Measurement("pings", 0, "corral", harm.p50_ms, harm.to_json())
+    harm = Harm(10.0, p50_ms=31.0, max_ms=190.0, growth_mib=32.0, grown="gateway", aftermath=0.0)
+    other = replace(harm, growth_mib=96.0, grown="frontend/engine")
+    measurements = [
+        Measurement(load, 0, "corral", each.p50_ms, each.to_json())
+        for load, each in (("pings", harm), ("texts", other))
+    ]
 
-    p50, latest, memory_growth = attacks.conclude([measurement])
+    p50, latest, memory_growth, *_, growth_of_engine = attacks.conclude(measurements)
 
     assert (p50.ratios, p50.is_met) == ((3.1,), False)
     assert (latest.ratios, latest.is_met) == ((19.0,), True)
     assert (memory_growth.ratios, memory_growth.is_met) == ((0.5,), True)
+    assert (growth_of_engine.load, growth_of_engine.is_met) == (
+        "texts, memory of frontend/engine",
+        False,
+    )

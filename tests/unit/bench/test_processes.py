@@ -2,9 +2,11 @@
 
 import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from bench.processes import mapped_bytes, resident_bytes
+from bench.processes import mapped_bytes, resident_by_process, resident_bytes
 
 
 def test_pages_of_a_mapped_file_are_counted(tmp_path: Path) -> None:
@@ -18,6 +20,17 @@ def test_pages_of_a_mapped_file_are_counted(tmp_path: Path) -> None:
 
     assert counted == 3 * mmap.PAGESIZE
     assert mapped_bytes(os.getpid(), tmp_path / "other") == 0
+
+
+def test_children_are_named_by_their_modules() -> None:
+    """Each process by itself, with its role."""
+    command = [sys.executable, "-m", "timeit", "-n", "1", "-r", "1", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        found = resident_by_process({"tests": os.getpid()})
+        child.communicate(b"\n")
+
+    assert found[os.getpid(), "tests"] > 0
+    assert (child.pid, "tests/timeit") in found
 
 
 def test_a_process_that_ended_has_no_memory() -> None:

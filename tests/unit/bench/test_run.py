@@ -61,6 +61,16 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown part: nonsense; choose from decode" in capsys.readouterr().err
 
 
+def test_another_checkout_needs_a_virtual_environment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Its servers run with its own packages."""
+    with pytest.raises(SystemExit):
+        parse(["--against", str(tmp_path)])
+
+    assert "it has no .venv/bin/python" in capsys.readouterr().err
+
+
 def test_long_parts_run_only_if_named() -> None:
     """The soak takes longer than all other parts together."""
     _, default = parse([])
