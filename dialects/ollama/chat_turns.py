@@ -179,7 +179,7 @@ class _OpenCalls:
         those without an id if it has one. Raises InvalidField if there is none.
         """
         call_id, name = message.tool_call_id, message.tool_name
-        key = (call_id, None) if call_id else (None, name or None)
+        key = (call_id or None, None if call_id else name or None)
         if call_id and key not in self._queues:
             key = ("", name or None)
         numbers = self._queues.get(key, deque())
