@@ -195,14 +195,16 @@ async def _check_id(response: httpx2.Response) -> None:
     """Refuse JSON with another id than that of the request: the package would wait for the right
     one, which cannot come any more. In an event stream it can."""
     kind = response.headers.get("content-type", "").lower()
-    is_json = response.is_success and kind.startswith("application/json")
-    if not is_json or (asked := from_json(response.request.content).get("id")) is None:
+    if not response.is_success or not kind.startswith("application/json"):
         return
     try:
+        asked = from_json(response.request.content)
+        if not isinstance(asked, dict) or not {"method", "id"} <= asked.keys():
+            return  # a notification, or the answer to a request of the server
         answer = from_json(await response.aread())
     except ValueError:
-        return  # the package says so
-    if not isinstance(answer, dict) or str(answer.get("id")) != str(asked):
+        return  # no request, or the package says that the answer is not JSON
+    if not isinstance(answer, dict) or str(answer.get("id")) != str(asked["id"]):
         raise ResponseRejected("The server sent an answer to another request.")
 
 

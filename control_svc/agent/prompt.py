@@ -81,8 +81,13 @@ class _Group:
     reasoning: str = ""
     parts: list[TurnPart] = field(default_factory=list)
     calls: list[TurnCall] = field(default_factory=list)
-    is_thinking: bool = False
-    """Whether reasoning is its last item."""
+    thought: str | None = None
+    """Reasoning behind the texts. It belongs to the message if text or a call follows."""
+
+    def end_thought(self) -> None:
+        """Let text or a call follow."""
+        self.reasoning += self.thought or ""
+        self.thought = None
 
     def messages(self) -> Iterator[TurnMessage]:
         """The assistant message, if there is any text or call."""
@@ -125,9 +130,9 @@ class _MessageBuilder:
         name = self._names.get(item.id, item.id)
         match item.content:
             case Message(role=Role.ASSISTANT) as message:
-                if not self._group.is_thinking:
+                if self._group.thought is None:
                     self._close_group()
-                self._group.is_thinking = False
+                self._group.end_thought()
                 self._group.parts += turn_parts(message.content, f"{name}.content")
             case Message() as message:
                 parts = turn_parts(message.content, f"{name}.content")
@@ -135,11 +140,10 @@ class _MessageBuilder:
             case Reasoning(text=text):
                 if self._group.calls:
                     self._close_group()
-                self._group.is_thinking = True
-                self._group.reasoning += text
+                self._group.thought = (self._group.thought or "") + text
             case FunctionCall() | CustomToolCall() as call:
                 if item.id in self._answered_ids:
-                    self._group.is_thinking = False
+                    self._group.end_thought()
                     self._group.calls.append(_turn_call(call))
             case FunctionCallOutput() | CustomToolCallOutput() as output:
                 if item.id in self._answered_ids:
@@ -167,6 +171,7 @@ class _MessageBuilder:
         """Add a hosted call with its result. Calls of one turn are shown one after the other, since
         items do not mark turns.
         """
+        self._group.end_thought()
         self._group.calls.append(call)
         self._append(_tool_message(call.id, result))
 
@@ -190,9 +195,9 @@ class _MessageBuilder:
     def _move_reasoning(self) -> None:
         """Add thoughts between calls and their outputs to the message of the calls."""
         group, at = self._group, self._last_calls
-        if group.reasoning and at >= 0 and not (group.parts or group.calls):
+        if group.thought and at >= 0 and not (group.parts or group.calls):
             message = self._messages[at]
-            self._messages[at] = replace(message, reasoning=message.reasoning + group.reasoning)
+            self._messages[at] = replace(message, reasoning=message.reasoning + group.thought)
             self._group = _Group()
 
 

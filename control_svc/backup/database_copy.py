@@ -7,7 +7,7 @@ the schema is that of the migrations anyway.
 import gzip
 import sqlite3
 import zlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -39,11 +39,12 @@ _COLUMNS: Final = text(
     " AND t.typname <> 'vector' AND c.relname <> 'alembic_version' GROUP BY c.relname"
 )
 _SQLITE_COLUMNS: Final = (
-    "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c"
+    "SELECT m.name, c.name, '' FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c"
     " WHERE m.type = 'table' UNION ALL"
-    " SELECT type || ' ' || name, '' FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    " SELECT CASE type WHEN 'table' THEN name ELSE type || ' ' || name END, '', sql"
+    " FROM sqlite_master WHERE type IN ('table', 'trigger', 'view')"
 )
-"""Pairs of table and column; triggers and views have no columns here."""
+"""Tables with each column, then tables, triggers and views with the statement that creates them."""
 
 
 def copy_sqlite(file: Path, copy: Path) -> None:
@@ -86,8 +87,10 @@ async def restore_tables(
     Raises StartupError if the database has no such table, or a file is not the copy of its table.
     """
     rows = await connection.execute(_COLUMNS)
-    columns = {(table, column) for table, names in rows for column in names}
-    _check_columns(columns, {(table.table, column) for table in tables for column in table.columns})
+    columns = {(table, column, "") for table, names in rows for column in names}
+    _check_columns(
+        columns, {(each.table, column, "") for each in tables for column in each.columns}
+    )
     await connection.execute(text("SET LOCAL statement_timeout = 0"))
     # Migrations may have inserted rows.
     await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))
@@ -115,7 +118,7 @@ def check_sqlite(file: Path, manifest: Manifest) -> None:
             (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             query = "SELECT hex(value) FROM secrets WHERE name = ?"
             (installation,) = connection.execute(query, (INSTALLATION,)).fetchone()
-            columns = set(connection.execute(_SQLITE_COLUMNS))
+            columns = _one_line(connection.execute(_SQLITE_COLUMNS))
     except (sqlite3.Error, TypeError) as error:
         raise StartupError(
             f"the backup is damaged: its database is not one of Corral ({error})"
@@ -128,20 +131,29 @@ def check_sqlite(file: Path, manifest: Manifest) -> None:
         )
     if migrations.is_known(revision):  # else it is only verified
         with migrations.empty_sqlite(revision) as connection:
-            needed = {(table, name) for table, name in connection.exec_driver_sql(_SQLITE_COLUMNS)}
-        own = {table for table, _ in needed}
+            needed = _one_line(connection.exec_driver_sql(_SQLITE_COLUMNS))
+        own = {table for table, *_ in needed}
         # Tables of others are not used, but a trigger runs with Corral's statements.
-        _check_columns(needed, {each for each in columns if each[0] in own or not each[1]})
+        may_run = ("trigger ", "view ")
+        _check_columns(needed, {e for e in columns if e[0] in own or e[0].startswith(may_run)})
 
 
-def _check_columns(needed: Set[tuple[str, str]], found: Set[tuple[str, str]]) -> None:
-    """Compare the tables and columns of a backup with those of its revision. Raises
-    StartupError."""
-    for each in sorted(needed ^ found):
+def _one_line(rows: Iterable[Any]) -> set[tuple[str, str, str]]:
+    """Rows of `_SQLITE_COLUMNS`, without the layout of their statements."""
+    return {(table, column, " ".join(statement.split())) for table, column, statement in rows}
+
+
+def _check_columns(needed: Set[tuple[str, str, str]], found: Set[tuple[str, str, str]]) -> None:
+    """Compare the columns of tables, and the statements that create tables, triggers and views, in
+    a backup with those of its revision. Raises StartupError."""
+    names = {each[:2] for each in needed} & {each[:2] for each in found}
+    for each in sorted(needed ^ found, key=lambda each: (each[2], *each)):  # columns first
         problem = "is missing" if each in needed else "does not belong there"
+        if each[:2] in names:
+            problem = "is defined otherwise"
         raise StartupError(
             "the backup is damaged: its tables are not those of its revision:"
-            f" {'.'.join(each).rstrip('.')} {problem}"
+            f" {'.'.join(each[:2]).rstrip('.')} {problem}"
         )
 
 

@@ -19,9 +19,9 @@ from control_svc.db.transaction import (
     write_transaction,
 )
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from control_svc.items.model import Item, ItemFilter
+from control_svc.items.model import Item
 from control_svc.items.queries import TimelineQueries
-from control_svc.items.service import CALL_KINDS, append_items, open_calls, resolve_items
+from control_svc.items.service import append_items, call_parts, open_calls, resolve_items
 from svc_kit.errors import InvalidField, ItemNotFound
 
 CREATE: Final = "CreateConversation"
@@ -55,7 +55,7 @@ class Conversations:
             if first != created.id:
                 return await ConversationQueries(tx).get(project, first)
             items = await resolve_items(tx, project, new.items, self.ids, now, "items")
-            open_calls((), items, "items")
+            open_calls((), call_parts(items), "items")
             await ConversationQueries(tx).add(project, created)
             await append_items(tx, project, created.id, new.items, items, "items")
             return created
@@ -117,9 +117,9 @@ class Conversations:
             earlier = await find_or_record(tx, project, request)
             if earlier is not None:
                 return await _items_of_request(tx, project, new, earlier.resource_id)
-            calls = ItemFilter(kinds=CALL_KINDS)
-            entries = await TimelineQueries(tx).read(project, new.conversation_id, 0, calls)
-            open_calls([entry.item for entry in entries], items, "items")
+            if calls := call_parts(items):
+                before = await TimelineQueries(tx).call_parts(project, new.conversation_id)
+                open_calls(before, calls, "items")
             await append_items(tx, project, new.conversation_id, new.items, items, "items")
             return items
 

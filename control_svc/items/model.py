@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 MAX_TEXT_BYTES: Final = 1_048_576
 """Limit of the text of one message; OpenAI has the same number, in characters."""
@@ -314,6 +314,23 @@ class TimelineItem:
 def plain_text(parts: Sequence[Part]) -> str:
     """The text of all text parts, joined."""
     return "".join(part.text for part in parts if isinstance(part, Text))
+
+
+CALL_KINDS: Final = (
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+)
+
+
+class CallPart(NamedTuple):
+    """What pairs a call with its output, of either."""
+
+    kind: str
+    """One of `CALL_KINDS`."""
+    status: ItemStatus
+    call_id: str
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import (
+    JSON,
     BigInteger,
     ForeignKeyConstraint,
     Index,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    type_coerce,
     update,
 )
 from sqlalchemy.orm import Mapped, mapped_column
@@ -26,10 +28,19 @@ from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import creation_key
 from control_svc.base.pagination import Window, apply_cursors, restore_order
-from control_svc.db.documents import Document, document_size
+from control_svc.db.documents import Document, document_size, document_value
 from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table, read_row
 from control_svc.db.transaction import Queries
-from control_svc.items.model import ALL_ITEMS, Content, Item, ItemFilter, ItemStatus, TimelineItem
+from control_svc.items.model import (
+    ALL_ITEMS,
+    CALL_KINDS,
+    CallPart,
+    Content,
+    Item,
+    ItemFilter,
+    ItemStatus,
+    TimelineItem,
+)
 
 
 class ItemRow(ObjectRow):
@@ -166,6 +177,18 @@ class TimelineQueries(Queries):
         query = _select_items(project, timeline, item_filter)
         query = query.where(TimelineItemRow.position >= start).order_by(TimelineItemRow.position)
         return [_timeline_item(row) for row in (await self._session.execute(query)).all()]
+
+    async def call_parts(self, project: str, timeline: str) -> list[CallPart]:
+        """The calls and outputs in order, read without arguments and texts."""
+        document = type_coerce(document_value(ItemRow.document, self._session), JSON)
+        query = _select_items(project, timeline, ItemFilter(kinds=CALL_KINDS))
+        query = query.order_by(TimelineItemRow.position)
+        call_id = document["call_id"].as_string()
+        rows = query.with_only_columns(TimelineItemRow.kind, ItemRow.status, call_id)
+        return [
+            CallPart(kind, ItemStatus(status), call_id)
+            for kind, status, call_id in await self._session.execute(rows)
+        ]
 
     async def num_bytes(self, project: str, timeline: str) -> int:
         """Total size of the documents of a timeline, computed by the database."""

@@ -13,6 +13,7 @@ from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
 from control_svc.items.input_items import InputItem, referenced_files
 from control_svc.items.model import (
+    CallPart,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -25,37 +26,36 @@ from control_svc.items.model import (
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import InvalidField, ItemNotFound, ToolCallMissing
 
-CALL_KINDS: Final = (
-    "function_call",
-    "function_call_output",
-    "custom_tool_call",
-    "custom_tool_call_output",
-)
-"""Kinds of the items that `open_calls` needs."""
+_CALL_TYPES: Final = (FunctionCall, FunctionCallOutput, CustomToolCall, CustomToolCallOutput)
 
 
-def open_calls(history: Sequence[Item], new: Sequence[Item], field: str) -> list[str]:
+def call_parts(items: Sequence[Item]) -> list[CallPart]:
+    """The calls and outputs among items."""
+    return [
+        CallPart(item.kind, item.status, item.content.call_id)
+        for item in items
+        if isinstance(item.content, _CALL_TYPES)
+    ]
+
+
+def open_calls(history: Sequence[CallPart], new: Sequence[CallPart], field: str) -> list[str]:
     """Return the ids of the completed calls without an output. `field` has the new items.
 
     Raises ToolCallMissing for a new output without a call, or InvalidField for an id that two open
     calls have.
     """
     found: dict[str, ItemStatus] = {}
-    num_earlier = len(history)
-    for index, item in enumerate([*history, *new]):
-        match item.content:
-            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                if index >= num_earlier and found.get(call_id) is ItemStatus.COMPLETED:
-                    problem = f"two function calls without an output have the call_id '{call_id}'"
-                    raise InvalidField(field=field, problem=problem)
-                found[call_id] = item.status
-            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
-                if index >= num_earlier and call_id not in found:
-                    kind = "function" if item.kind == "function_call_output" else "custom tool"
-                    raise ToolCallMissing(call=call_id, kind=kind, field=field)
-                found.pop(call_id, None)
-            case _:
-                pass
+    for index, (kind, status, call_id) in enumerate([*history, *new], -len(history)):
+        if not kind.endswith("_output"):
+            if index >= 0 and found.get(call_id) is ItemStatus.COMPLETED:
+                problem = f"two function calls without an output have the call_id '{call_id}'"
+                raise InvalidField(field=field, problem=problem)
+            found[call_id] = status
+            continue
+        if index >= 0 and call_id not in found:
+            kind = "function" if kind == "function_call_output" else "custom tool"
+            raise ToolCallMissing(call=call_id, kind=kind, field=field)
+        found.pop(call_id, None)
     return [call_id for call_id, status in found.items() if status is ItemStatus.COMPLETED]
 
 

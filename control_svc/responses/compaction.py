@@ -33,7 +33,7 @@ from control_svc.items.model import (
     McpApprovalResponse,
     McpListTools,
 )
-from control_svc.items.service import open_calls
+from control_svc.items.service import call_parts, open_calls
 from control_svc.jobs.model import JobPriority
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, Summary
@@ -72,7 +72,7 @@ def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
 
     Raises ToolCallMissing, ToolOutputMissing, or InvalidField for an id that two open calls have.
     """
-    for call_id in open_calls(history, input_items, "input"):
+    for call_id in open_calls(call_parts(history), call_parts(input_items), "input"):
         raise ToolOutputMissing(call=call_id)
 
 

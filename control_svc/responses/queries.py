@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final
 
+import orjson
 from pydantic import TypeAdapter
 from sqlalchemy import (
     CTE,
@@ -67,7 +68,7 @@ class ResponseRow(ObjectRow):
     context_start: Mapped[str] = mapped_column(Key)
     is_compacted: Mapped[bool] = mapped_column(Boolean)
     state: Mapped[str] = mapped_column(String(16))
-    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("''"))  # one a line
+    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("'[]'"))  # JSON
     work: Mapped[Document]
     ending: Mapped[Document]
     created_at: Mapped[datetime] = mapped_column(Instant)
@@ -178,7 +179,7 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             "settings": _SETTINGS.dump_json(replace(settings, options=NO_OPTIONS)),
             "options": bytes(settings.options),
             "effective_options": bytes(value.options),
-            "ignored_parameters": "\n".join(value.ignored_parameters),
+            "ignored_parameters": orjson.dumps(value.ignored_parameters).decode(),
             "work": _WORK.dump_json(value.work),
             "ending": _ENDING.dump_json(value.result),
         }
@@ -191,7 +192,7 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             settings=replace(settings, options=GenerationOptions.from_bytes(row.options)),
             options=GenerationOptions.from_bytes(row.effective_options),
             state=ResponseState(row.state),
-            ignored_parameters=tuple(row.ignored_parameters.splitlines()),
+            ignored_parameters=tuple(orjson.loads(row.ignored_parameters)),
             work=_WORK.validate_json(row.work),
             result=_ENDING.validate_json(row.ending),
         )

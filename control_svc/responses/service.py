@@ -23,10 +23,9 @@ from control_svc.event_log.model import BEFORE_FIRST, Event, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from control_svc.items.model import INPUT_ITEMS, Item, ItemFilter
+from control_svc.items.model import CALL_KINDS, INPUT_ITEMS, Item, ItemFilter
 from control_svc.items.queries import TimelineQueries
 from control_svc.items.service import (
-    CALL_KINDS,
     append_items,
     check_duplicates,
     resolve_items,

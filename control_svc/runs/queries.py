@@ -46,7 +46,7 @@ class RunRow(ObjectRow):
     state: Mapped[str] = mapped_column(String(16))
     settings: Mapped[Document]  # written once; may be large
     document: Mapped[Document]
-    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("''"))  # one a line
+    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("'[]'"))  # JSON
 
 
 class RunStepRow(Table):
@@ -138,12 +138,12 @@ class RunQueries(ObjectQueries[RunRow, Run]):
         return {
             "state": value.state.value,
             "document": run_document(value),
-            "ignored_parameters": "\n".join(value.ignored_parameters),
+            "ignored_parameters": orjson.dumps(value.ignored_parameters).decode(),
         }
 
     def _object(self, row: RunRow) -> Run:
         run = decode_run(row.settings, row.document)
-        return replace(run, ignored_parameters=tuple(row.ignored_parameters.splitlines()))
+        return replace(run, ignored_parameters=tuple(orjson.loads(row.ignored_parameters)))
 
 
 class RunStepQueries(Queries):

@@ -1,11 +1,12 @@
 """Ollama's messages and tools, converted to a Conversation.
 
 Results of tools may lack the id of their call, as may the calls themselves when a client plays
-them back: they are paired by id, by name if a call without an id may be meant, else in order.
+them back. `_OpenCalls` pairs them.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any, ClassVar, Final
 
 from corral.inference.v1 import chat_pb2
@@ -154,51 +155,43 @@ def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMe
 
 
 class _OpenCalls:
-    """The calls without a result, in their order."""
+    """The calls without a result."""
 
     def __init__(self) -> None:
-        self._calls: OrderedDict[int, chat_pb2.ToolCall] = OrderedDict()
-        self._without_id: OrderedDict[int, None] = OrderedDict()
-        self._by_id: dict[str, deque[int]] = {}
-        self._by_name: dict[str, deque[int]] = {}
-        """Numbers of calls, also of answered ones."""
+        self._calls: dict[int, chat_pb2.ToolCall] = {}
+        self._queues: dict[tuple[str | None, str | None], deque[int]] = {}
+        """Numbers of calls, also of answered ones, by id ("" if sent without) and name; None stands
+        for any."""
         self._num_calls = 0
 
     def add(self, calls: Iterable[chat_pb2.ToolCall], sent: Iterable[MessageCall]) -> None:
         """Add the calls of a message, as converted and as sent."""
         for call, body in zip(calls, sent, strict=False):  # only those of the assistant count
             self._calls[self._num_calls] = call
-            self._by_name.setdefault(call.name, deque()).append(self._num_calls)
-            if body.id:
-                self._by_id.setdefault(body.id, deque()).append(self._num_calls)
-            else:
-                self._without_id[self._num_calls] = None
+            for key in product((None, body.id or ""), (None, call.name)):
+                self._queues.setdefault(key, deque()).append(self._num_calls)
             self._num_calls += 1
 
     def pop_answered(self, path: str, message: ChatMessageBody) -> chat_pb2.ToolCall:
-        """Remove the call that a tool's message answers: that with its id, or the first with its
-        name, or the first. An id that no call has may be that of a call without one. Raises
-        InvalidField if there is none."""
-        call_id, name = message.tool_call_id, message.tool_name
-        numbers = self._by_id.get(call_id or "", deque())
-        if call_id and not self._drop_answered(numbers) and not self._without_id:
-            problem = f"no call before it that lacks a result has the id '{call_id}'"
-            raise InvalidField(field=f"{path}.tool_call_id", problem=problem)
-        if not numbers and name:
-            numbers = self._by_name.get(name, deque())
-            if not self._drop_answered(numbers):
-                problem = f"no call of '{name}' before it lacks a result"
-                raise InvalidField(field=f"{path}.tool_name", problem=problem)
-        if not self._calls:
-            problem = "it is the result of a tool, but no call before it lacks one"
-            raise InvalidField(field=path, problem=problem)
-        in_order = self._without_id if call_id else self._calls
-        number = numbers.popleft() if numbers else next(iter(in_order))
-        self._without_id.pop(number, None)
-        return self._calls.pop(number)
+        """Remove and return the call that a tool's message answers, the first without a result.
 
-    def _drop_answered(self, numbers: deque[int]) -> bool:
-        """Remove answered calls from the front; return whether one is left."""
+        By an id that calls have, else by name, among all calls if the message has no id, and among
+        those without an id if it has one. Raises InvalidField if there is none.
+        """
+        call_id, name = message.tool_call_id, message.tool_name
+        key = (call_id or None, None if call_id else name or None)
+        if call_id and key not in self._queues:
+            key = ("", name or None)
+        numbers = self._queues.get(key, deque())
         while numbers and numbers[0] not in self._calls:
             numbers.popleft()
-        return bool(numbers)
+        if numbers:
+            return self._calls.pop(numbers.popleft())
+        if call_id:
+            problem = f"no call before it that lacks a result has the id '{call_id}'"
+            raise InvalidField(field=f"{path}.tool_call_id", problem=problem)
+        if name:
+            problem = f"no call of '{name}' before it lacks a result"
+            raise InvalidField(field=f"{path}.tool_name", problem=problem)
+        problem = "it is the result of a tool, but no call before it lacks one"
+        raise InvalidField(field=path, problem=problem)

@@ -1,7 +1,7 @@
 """Compiles grammars: checks sizes, runs the sandbox job, caches results."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import blake2b
 from json import dumps
@@ -13,6 +13,8 @@ from svc_kit.errors import DomainError, GrammarInvalid, SchemaInvalid
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 _MAX_CACHED_GRAMMARS = 128
+_MAX_IGNORED = 64
+_MAX_IGNORED_CHARACTERS = 256
 
 
 class GrammarVocabulary(NamedTuple):
@@ -72,10 +74,21 @@ class GrammarCompiler:
             compiled = await self._compile(spec.without_schemas(loose), vocabulary, key)
             return compiled._replace(ignored=tuple(sorted(loose)))
         if "grammar" in result:
-            return CompiledGrammar(result["grammar"], tuple(result["ignored"]))
+            return CompiledGrammar(result["grammar"], _names(result["ignored"]))
         if "pointer" in result:
             raise SchemaInvalid(**result)
         raise GrammarInvalid(**result)
+
+
+def _names(ignored: Sequence[str]) -> tuple[str, ...]:
+    """The fields with the names of members as the caller wrote them. The whole schema of a tool
+    stands for a field that is too long, and for each if there are too many."""
+    names = [field.replace("~1", "/").replace("~0", "~") for field in ignored]
+    longest = _MAX_IGNORED_CHARACTERS if len(names) <= _MAX_IGNORED else 0
+    parts = [name.partition("parameters_json") for name in names]
+    return tuple(
+        dict.fromkeys("".join(part if len(part[2]) <= longest else part[:2]) for part in parts)
+    )
 
 
 def _key(spec: OutputSpec, vocabulary: GrammarVocabulary) -> bytes:

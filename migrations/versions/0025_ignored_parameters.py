@@ -13,9 +13,9 @@ _TABLES = ("responses", "runs")
 
 
 def upgrade() -> None:
-    """Add the columns, one name a line."""
+    """Add the columns, JSON arrays of names."""
     for table in _TABLES:
-        column = sa.Column("ignored_parameters", sa.Text(), nullable=False, server_default="")
+        column = sa.Column("ignored_parameters", sa.Text(), nullable=False, server_default="[]")
         op.add_column(table, column)
 
 

@@ -130,13 +130,13 @@ class ItemModel(EchoedModel):
     status: Literal["in_progress", "completed", "incomplete"] | None = None
 
 
-class HostedCallModel(EchoedModel):
+_HostedStatus = Literal["in_progress", "completed", "incomplete", "searching", "calling", "failed"]
+
+
+class HostedCallModel(ItemModel):
     """Fields of every call of a hosted tool."""
 
-    id: str | None = None
-    status: (
-        Literal["in_progress", "completed", "incomplete", "searching", "calling", "failed"] | None
-    ) = None
+    status: _HostedStatus | None = None  # type: ignore[assignment]  # it has more values
 
 
 class SearchResultModel(EchoedModel):
@@ -367,7 +367,7 @@ def _reasoning(model: ReasoningModel, item: item_pb2.Item, path: str) -> None:
     item.reasoning.SetInParent()
 
 
-_MODELS: Final[Mapping[str, type[ItemModel | HostedCallModel]]] = {
+_MODELS: Final[Mapping[str, type[ItemModel]]] = {
     "message": MessageModel,
     "function_call": CallModel,
     "function_call_output": OutputModel,

@@ -254,6 +254,31 @@ async def test_an_answer_to_no_request_ends_the_call(answer: dict[str, Any]) -> 
             await servers(url, timeout_s=50).call(LABEL, "order", {})
 
 
+async def test_json_that_answers_no_request_is_let_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a DELETE, and after the answer to a ping of the server, which has the ping's id."""
+    pages = iter([page(1, "", "more"), page(1, "")])
+    shop = answer_methods({"tools/list": lambda _: next(pages)}, [])
+    ping = b'data: {"jsonrpc": "2.0", "id": 3, "method": "ping"}\n\n'
+    accepted = always("200 OK", b"{}", content_type="application/json")
+
+    def reply(head: bytes, body: bytes) -> bytes | None:
+        if head.startswith(b"DELETE") or (head.startswith(b"POST") and b'"method"' not in body):
+            return accepted(head, body)
+        answer = shop(head, body)
+        if answer is None or b"tools/list" not in body:
+            return answer
+        events = ping + b"data: " + answer.partition(b"\r\n\r\n")[2] + b"\n\n"
+        return always("200 OK", events, content_type="text/event-stream")(head, body)
+
+    async with serve_http(reply) as url:
+        tools = await servers(url, timeout_s=10).tools(LABEL)
+
+    assert len(tools) == 2
+    assert not [each for each in caplog.records if each.name.startswith("mcp.client")]
+
+
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream", "text/html"])
 @pytest.mark.parametrize("body", [b"<html>", b'data: {"jsonrpc": 5, "id": []}\n\n'])
 async def test_an_answer_that_is_not_mcp_is_named_without_its_text(kind: str, body: bytes) -> None:

@@ -10,17 +10,23 @@ import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from alembic import command
+from sqlalchemy import create_engine, text
 
+from control_svc.backup.database_copy import check_sqlite, copy_sqlite
+from control_svc.backup.layout import Manifest
 from control_svc.backup.restore import restore
 from control_svc.db import migrations
-from control_svc.db.engine import open_database
+from control_svc.db.engine import FILE_NAME, open_database
+from control_svc.deps import INSTALLATION
 from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
+from tests.support.earlier_release import unpack
 from tests.support.installation import Installation
 from tests.support.postgres import create_database
 from tests.support.s3 import CREDENTIALS, run_s3_bucket
@@ -135,8 +141,7 @@ def sql(statement: str) -> Damage:
 
     def damage(folder: Path) -> None:
         with closing(sqlite3.connect(place_of(folder) / "control.sqlite3")) as database:
-            database.execute(statement)
-            database.commit()
+            database.executescript(statement)
         change(folder)
 
     return damage
@@ -199,6 +204,20 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         sql("CREATE TRIGGER t AFTER INSERT ON files BEGIN DELETE FROM files; END"),
         "trigger t does not belong there",
     ),
+    "changed trigger": (
+        sql(
+            "DROP TRIGGER audit_events_no_update; CREATE TRIGGER audit_events_no_update"
+            " AFTER INSERT ON files BEGIN DELETE FROM files; END"
+        ),
+        "trigger audit_events_no_update is defined otherwise",
+    ),
+    "changed table": (
+        sql(
+            "DROP TABLE counters; CREATE TABLE counters (name VARCHAR(64) NOT NULL,"
+            " value BIGINT NOT NULL CHECK (value < 5), CONSTRAINT pk_counters PRIMARY KEY (name))"
+        ),
+        "counters is defined otherwise",
+    ),
     "other secret": (sql("UPDATE secrets SET value = x'00'"), "of installation 00"),
     "no secret": (sql("DELETE FROM secrets"), "is not one of Corral"),
 }
@@ -225,6 +244,33 @@ async def test_a_damaged_backup_is_refused_without_a_trace(
         assert str(result.exception).isprintable()
     assert tree(tmp_path) == before
     assert (await restored.corral("restore", sound)).exit_code == 0
+
+
+def test_an_upgraded_database_is_like_a_new_one(tmp_path: Path) -> None:
+    """To the statement: backups of an installation that began with release 0.1 are restored."""
+    unpack("release-0.1", "sqlite", tmp_path)
+    file = tmp_path / "control" / FILE_NAME
+    with create_engine(f"sqlite:///{file}").begin() as connection:
+        command.upgrade(migrations.configuration(connection), migrations.head())
+        query = text("SELECT hex(value) FROM secrets WHERE name = :name")
+        (installation,) = connection.execute(query, {"name": INSTALLATION}).one()
+    copy_sqlite(file, tmp_path / "copy")
+
+    check_sqlite(
+        tmp_path / "copy",
+        Manifest(
+            backup_id="x",
+            mark=datetime.now(UTC),
+            release="x",
+            database="sqlite",
+            revision=migrations.head(),
+            installation=installation.lower(),
+            files={},
+            num_blobs=0,
+            num_bytes=0,
+            copied_bytes=0,
+        ),
+    )
 
 
 async def test_a_refused_restore_leaves_what_was_there(folder: Path, tmp_path: Path) -> None:

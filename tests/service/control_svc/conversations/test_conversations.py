@@ -1,10 +1,12 @@
 """Conversations over gRPC, on both databases."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import item_pb2, listing_pb2, response_pb2
+from sqlalchemy import Engine, event
 
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageRequest, PageTokens
@@ -14,7 +16,7 @@ from control_svc.conversations.service import Conversations
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.items.input_items import InputItem
-from control_svc.items.model import Message, Role, Text
+from control_svc.items.model import FunctionCall, FunctionCallOutput, Message, Role, Text
 from control_svc.items.queries import ItemRow, TimelineItemRow
 from svc_kit.errors import (
     ConversationLocked,
@@ -23,6 +25,7 @@ from svc_kit.errors import (
     InvalidField,
     ItemNotFound,
     MissingField,
+    ToolCallMissing,
     TooLong,
 )
 from tests.support.archives import NO_ARCHIVE
@@ -224,3 +227,57 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
         assert vars(refused.value)["field"] == field
 
     assert await conversations.items(created.id) == []
+
+
+def call(call_id: str) -> InputItem:
+    """A new call."""
+    return InputItem(content=FunctionCall(call_id=call_id, name="f", arguments="{}"))
+
+
+def output(call_id: str) -> InputItem:
+    """Its output."""
+    return InputItem(content=FunctionCallOutput(call_id=call_id, output=(Text(text="SECRET"),)))
+
+
+async def test_outputs_are_paired_with_calls_whatever_their_ids(usecases: Conversations) -> None:
+    """Also such that JSON escapes, or that are JSON themselves."""
+    conversation = await usecases.create(P, NewConversation())
+    ids = ["x", '"', "\\u0000", "1", "null", "é"]
+    for call_id in ids:
+        await usecases.add_items(
+            P, NewItems(conversation_id=conversation.id, items=(call(call_id),))
+        )
+    for call_id in ids:
+        with pytest.raises(InvalidField, match="two function calls"):
+            await usecases.add_items(
+                P, NewItems(conversation_id=conversation.id, items=(call(call_id),))
+            )
+        added = NewItems(conversation_id=conversation.id, items=(output(call_id),))
+        await usecases.add_items(P, added)
+        with pytest.raises(ToolCallMissing):
+            await usecases.add_items(P, added)
+
+
+async def test_appended_items_do_not_read_those_before(usecases: Conversations) -> None:
+    """A message reads none, an output no documents: an agent would read all with each item."""
+    conversation = await usecases.create(
+        P, NewConversation(items=(call("x"), output("x"), call("y")))
+    )
+    documents: list[str] = []
+    num_rows: list[int] = []
+
+    def record(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("SELECT") and "timeline_items" in statement:
+            rows = list(cursor._rows)
+            num_rows.append(len(rows))
+            documents.extend(str(row) for row in rows if "SECRET" in str(row))
+
+    event.listen(Engine, "after_cursor_execute", record)
+    try:
+        for item in (user_message("Hi"), output("y")):
+            await usecases.add_items(P, NewItems(conversation_id=conversation.id, items=(item,)))
+    finally:
+        event.remove(Engine, "after_cursor_execute", record)
+
+    assert documents == []
+    assert num_rows == [1, 3, 1]

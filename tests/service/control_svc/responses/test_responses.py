@@ -82,14 +82,15 @@ async def collect_events(
 async def test_what_a_model_does_not_enforce_is_named(
     client: ResponseClient, model: ScriptedModel, store: bool
 ) -> None:
-    """As soon as the model has started, and in the response itself."""
-    model.script = replace(model.script, ignored=("tools[0].function.parameters",))
+    """As soon as the model has started, and in the response itself; names have any characters."""
+    names = ("tools[0].function.parameters", "a\x00b", "a\nb\u2028c", "")
+    model.script = replace(model.script, ignored=names)
     _, started, *_, completed = await collect_events(client, "Hi", store=store)
     ended = completed.completed
     found = await client.get(ended.id) if store else ended
 
     for response in (started.in_progress, ended, found):
-        assert list(response.ignored_parameters) == ["tools[0].function.parameters"]
+        assert tuple(response.ignored_parameters) == names
 
 
 async def test_responses_are_listed_without_their_output(client: ResponseClient) -> None:

@@ -82,15 +82,17 @@ async def test_an_answer_is_streamed_and_stored(make_world: Worlds) -> None:
 
 
 async def test_what_a_model_does_not_enforce_is_named(make_world: Worlds) -> None:
-    """The run has the names once its turn has ended, and in its last event."""
-    script = replace(text_script("Hello"), ignored=("tools[1].function.parameters",))
+    """The run has the names once its turn has ended, and in its last event. They may have any
+    characters: callers name the members of schemas."""
+    names = ("tools[1].function.parameters", "a\x00b", "a\nb\u2028c", "")
+    script = replace(text_script("Hello"), ignored=names)
     world = make_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("Hi")
     async with world.process().run_jobs() as process:
         ended, events = await execute_run(process, await world.assistant(), thread)
 
-    assert ended.ignored_parameters == script.ignored
-    assert list(events[-1].event.run_changed.run.ignored_parameters) == list(script.ignored)
+    assert ended.ignored_parameters == names
+    assert tuple(events[-1].event.run_changed.run.ignored_parameters) == names
 
 
 async def test_reasoning_is_stored_before_its_answer(make_world: Worlds) -> None:

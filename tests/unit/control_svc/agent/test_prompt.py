@@ -135,3 +135,20 @@ def test_only_a_completed_call_needs_an_output() -> None:
     items[1] = items[1].with_content(items[1].content, ItemStatus.INCOMPLETE)
 
     check_calls(items, [])
+
+
+def test_reasoning_that_nothing_follows_is_not_shown() -> None:
+    """Of a turn that was cut off: the text before it keeps its own reasoning only."""
+    text = Message(role=Role.ASSISTANT, content=(Text(text="!"),))
+    question = Message(role=Role.USER, content=(Text(text="?"),))
+    turn = (Reasoning(text="first "), text, Reasoning(text="second"))
+
+    for rest, thoughts in [
+        ((), ["first "]),
+        ((question,), ["first ", ""]),
+        ((make_call("Rome"), question), ["first ", ""]),
+        ((text,), ["first second"]),
+        ((make_call("Rome"), make_output("sun")), ["first second", ""]),
+    ]:
+        messages = turn_messages("", make_items(*turn, *rest))
+        assert [message.reasoning for message in messages] == thoughts

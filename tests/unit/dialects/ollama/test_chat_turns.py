@@ -58,6 +58,27 @@ def test_an_id_may_be_of_a_call_that_came_back_without_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("calls", "results", "answered"),
+    [
+        ([("a", "f"), ("", "g")], [{"tool_call_id": "q", "tool_name": "f"}], None),
+        ([("a", "f"), ("", "g")], [{"tool_call_id": "a"}, {"tool_call_id": "a"}], None),
+        ([("a", "f"), ("", "g")], [{"tool_call_id": "q", "tool_name": "g"}, {}], [1, 0]),
+        ([("a", "f"), ("", "f")], [{"tool_call_id": "q", "tool_name": "f"}, {}], [1, 0]),
+    ],
+)
+def test_a_result_with_an_id_is_not_of_a_call_with_another(
+    calls: list[tuple[str, str]], results: list[dict[str, Any]], answered: list[int] | None
+) -> None:
+    """Nor of a call without an id, if calls have its id and all of them are answered."""
+    if answered is not None:
+        assert pair(calls, *results) == answered
+        return
+    with pytest.raises(InvalidField, match="has the id") as raised:
+        pair(calls, *results)
+    assert raised.value.field == f"messages[{1 + len(results)}].tool_call_id"
+
+
+@pytest.mark.parametrize(
     ("results", "field", "problem"),
     [
         ([{"tool_call_id": "q"}], "messages[2].tool_call_id", "the id 'q'"),

@@ -220,6 +220,37 @@ async def test_a_schema_that_cannot_be_enforced_is_an_error_only_of_a_strict_too
         assert error.metadata["field"] in ("tools[1].parameters_json", "tools")
 
 
+@pytest.mark.parametrize(
+    ("num_tools", "members", "names"),
+    [
+        (1, ["~1/~0"], ["tools[0].parameters_json.properties.~1/~0"]),
+        (
+            1,
+            ["a", "b" * 1000],
+            ["tools[0].parameters_json", "tools[0].parameters_json.properties.a"],
+        ),
+        (9, list("abcdefgh"), [f"tools[{n}].parameters_json" for n in range(9)]),
+    ],
+)
+async def test_names_of_what_is_not_enforced_are_bounded(
+    num_tools: int, members: list[str], names: list[str]
+) -> None:
+    """A schema stands for members that are many or have long names; others have their own names."""
+    schema = json.dumps({"properties": {name: {"type": "wat"} for name in members}})
+    tools = tuple(
+        replace(
+            TOOL, name=f"g{n}", schema=schema, strict=False, field=f"tools[{n}].parameters_json"
+        )
+        for n in range(num_tools)
+    )
+    calls = ToolCallSpec((SYNTAX,), tools, required=True, several=True)
+    compiled = await GrammarCompiler(InlineJobs()).compile(
+        OutputSpec(None, calls, None), VOCABULARY
+    )
+
+    assert sorted(compiled.ignored) == names
+
+
 TAGS = ToolCallSyntax("[CALLS]", ":", arguments=ArgumentSyntax("<", ">", "</>"))
 BAD = [
     ('{"pattern": "(?=x)y"}', ""),
@@ -248,7 +279,7 @@ async def test_a_member_that_cannot_be_enforced_frees_only_itself(
         OutputSpec(None, replace(calls, tools=(TOOL, replace(tool, strict=True))), None)
     )
 
-    names = [f"tools[1].parameters_json.properties.{key}{place}" for key in ("a", "c~1d")]
+    names = [f"tools[1].parameters_json.properties.{key}{place}" for key in ("a", "c/d")]
     if syntax is TAGS and "pattern" not in bad:
         assert compiled.ignored == ("tools[1].parameters_json",)
     else:
