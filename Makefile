@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients more-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients more-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties prove fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 3
 TIMES ?= 20
@@ -83,6 +83,9 @@ chaos: dev ## Kill processes at random while clients work, and check every promi
 properties: dev ## Try many times as many examples and histories as `make test` does, and both databases (TIMES=20, some 40 minutes)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property tests/service/control_svc tests/service/gateway/test_hostile_input.py $(ARGS)
+
+prove: dev ## Run the whole matrices of tests/outside, of which `make test` runs a part: every architecture, source and sequence of prompts
+	$(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 -m slow tests/outside $(ARGS)
 
 fuzz: dev ## Send random requests to every RPC and route: none is an INTERNAL error (TIMES=20: 50,000; 500: over a million)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)

@@ -3,7 +3,8 @@
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
 The analysis channel is the reasoning; a message to `functions.NAME` is a tool call whose text is
-the arguments; everything else is content. The prompt ends with `<|start|>assistant`.
+the arguments; the text of every other message is content. The prompt ends with
+`<|start|>assistant`.
 """
 
 import re
@@ -102,7 +103,8 @@ class HarmonyReader:
                     _BREAKS, lambda text: self._output.add_arguments(arguments.feed(text))
                 )
             )
-        return (yield from self._content(keep_header=header.has_recipient))
+        self._output.begin_message()
+        return (yield from source.until(_BREAKS, self._output.add_content))
 
     def _begin_call(self, name: str) -> ParseSteps[bool]:
         position = self._source.position
@@ -122,11 +124,3 @@ class HarmonyReader:
             output.add_content(end if end in ENDS else "")
             return end
         return (yield from source.until(_BREAKS, output.thought_sink()))
-
-    def _content(self, *, keep_header: bool) -> ParseSteps[str]:
-        """Parse content; messages to unknown recipients keep their header."""
-        source, output = self._source, self._output
-        output.begin_message()
-        if keep_header:
-            output.add_content(source.since_mark)
-        return (yield from source.until(_BREAKS, output.add_content))

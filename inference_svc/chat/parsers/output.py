@@ -4,7 +4,6 @@ A range is where a part of the content begins and ends in the text of the turn, 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
@@ -13,19 +12,11 @@ from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
 _PARAGRAPH = "\n\n"
 
 MAX_NOISE_CHARACTERS = 256
-"""The length up to which text behind a marker is held back, to find out whether the marker belongs
-to the text: that of a section of calls does unless a call follows, that of an answer inside
-reasoning does if the end of the reasoning follows."""
+"""The length up to which text behind a marker is held back, to find out what the marker is: text
+behind that of a section of calls is dropped if a call follows, and an answer inside reasoning is
+none if the end of the reasoning follows."""
 _MAX_ID_CHARACTERS = 64
 Range = tuple[int, int]
-
-
-class _Piece(NamedTuple):
-    """Text that may be content, and its end in the text of the turn."""
-
-    text: str
-    end: int
-    is_marker: bool
 
 
 class TurnOutput:
@@ -45,7 +36,6 @@ class TurnOutput:
         self._markers = markers
         self.closing = ""
         """The text that closes the answer, if that is open."""
-        self._is_closing = False  # the gap has the text that closes the answer
         self._inline_reasoning = inline_reasoning
         self._has_reasoning = False
         self._has_message = False
@@ -54,9 +44,11 @@ class TurnOutput:
         self._used_ids = used_ids  # of calls in earlier turns
         self._last = TurnDelta()
         self._deltas = [self._last]
-        self._section = ""  # the marker of a section that was read last
-        self._noise: list[_Piece] = []  # from a marker of a section on that no call follows yet
-        self._gap = ""  # white space that is content only if content follows
+        self._begin = ""  # the marker that was read last, and whether it begins a section
+        self._is_section = False
+        self._is_unread = False  # content has such a marker, and not yet the one that closes it
+        self._noise: list[tuple[str, int]] = []  # behind a section that no call follows yet
+        self._gap = ""  # white space and markers that are content only if content follows
         self._gap_ranges: list[Range] = []
         self.is_after_call = False
         """Whether no content follows the last call."""
@@ -67,38 +59,28 @@ class TurnOutput:
         self, source: Source, begins: Sequence[str], sections: Sequence[str] = ()
     ) -> ParseSteps[str]:
         """Read content up to and including the first of these texts; return it, or an empty text at
-        the end. Other markers of the format that directly follow a call are dropped. The text that
-        closes an open answer is content only if content follows it.
-
-        `sections` are those of `begins` that open a list of calls. Such a marker that no call
-        follows directly is dropped, with the markers between it and the call, if one begins within
-        `MAX_NOISE_CHARACTERS`; otherwise all of these are content."""
-        while True:
-            is_stray = self.is_after_call or self._noise
-            strays = {*(self._markers if is_stray else ())} - {*begins}
-            closings = {*filter(None, (self.closing,))} - {*begins}
-            texts = (*begins, *(strays | closings))
-            found = yield from source.until(texts, self.add_content)
-            if found not in strays | closings:
-                self._section = found if found in sections else ""
-                return found
+        the end. Other markers of the format are content only between texts that are, and behind one
+        of `begins` that is content, because no call followed. In `sections` are those of `begins`
+        that are never content; the text behind them is, unless a call follows soon."""
+        others = {*filter(None, (*self._markers, self.closing))} - {*begins}
+        texts = (*begins, *others)
+        while found := (yield from source.until(texts, self.add_content)):
+            if found in begins:
+                break
             source.mark()
-            if self._noise:
-                self._add_noise(found, self._position(), is_marker=True)
-            elif self.is_after_call:
-                continue
-            elif found in closings:
-                self._add_closing(found, self._position())
-            else:
-                self.add_content(found)
+            self._add_marker(found)
+        self._begin, self._is_section = found, found in sections
+        return found
 
     def add_content(self, text: str) -> None:
         """Add content."""
-        end = self._position()
-        if (section := self._section) and text.startswith(section):
-            text = text[len(section) :]
-            self._add_noise(section, end - len(text), is_marker=True)
-        self._section = ""
+        end, begin = self._position(), self._begin
+        if begin and text.startswith(begin):
+            if self._is_section:
+                text = text[len(begin) :]
+                self._add_noise("", end - len(text))
+            self._is_unread = not self._is_section
+        self._begin = ""
         if self._noise:
             self._add_noise(text, end)
         else:
@@ -119,29 +101,31 @@ class TurnOutput:
             self._gap += text[len(inside) :]
             self._gap_ranges.append((middle, end))
 
-    def _add_noise(self, text: str, end: int, *, is_marker: bool = False) -> None:
-        self._noise.append(_Piece(text, end, is_marker))
-        if end - self._noise[0].end > MAX_NOISE_CHARACTERS:
+    def _add_noise(self, text: str, end: int) -> None:
+        self._noise.append((text, end))
+        if end - self._noise[0][1] > MAX_NOISE_CHARACTERS:
             self._end_noise()
 
-    def _end_noise(self, *, drops_markers: bool = False) -> None:
-        """Add what is behind the marker of a section as content, with this and other markers or
-        without."""
+    def _end_noise(self) -> None:
         noise, self._noise = self._noise, []
-        for text, end, is_marker in noise:
-            if is_marker and text == self.closing:
-                self._add_closing(text, end)
-            elif not (is_marker and drops_markers):
-                self._add_content(text, end)
+        for text, end in noise:
+            self._add_content(text, end)
 
-    def _add_closing(self, text: str, end: int) -> None:
-        """Add the text that closes the answer, unless it does so later."""
-        if self._is_closing:
+    def _add_marker(self, text: str) -> None:
+        """Add a marker that begins nothing. Of several that close the answer, the last one does."""
+        if self.is_after_call or (self._noise and text != self.closing):
+            return
+        self._end_noise()
+        if self._is_unread:
+            self._is_unread = False
+            self.add_content(text)
+            return
+        if text == self.closing and text in self._gap:
             self._append_content(self._gap, *self._gap_ranges)
             self._drop_gap()
+        end = self._position()
         self._gap += text
         self._gap_ranges.append((end - len(text), end))
-        self._is_closing = True
 
     def begin_message(self) -> None:
         """Begin a message of content; messages are separated as paragraphs, unless a call is
@@ -185,7 +169,7 @@ class TurnOutput:
     def undecided_begin(self) -> int | None:
         """Where text begins that may become content; None if there is none."""
         if self._noise and not self._gap_ranges:
-            return self._noise[0].end - len(self._noise[0].text)
+            return self._noise[0][1] - len(self._noise[0][0])
         return self._gap_ranges[0][0] if self._gap_ranges else None
 
     @property
@@ -206,8 +190,9 @@ class TurnOutput:
     def begin_call(self, name: str, call_id: str = "") -> None:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
-        self._end_noise(drops_markers=True)
-        if self._is_closing:
+        self._noise.clear()
+        self._is_unread = False
+        if self.closing and self.closing in self._gap:
             self.closing = ""
         self._drop_gap()
         self.is_after_call = True
@@ -232,9 +217,9 @@ class TurnOutput:
         self.add_arguments(arguments)
 
     def finish(self) -> None:
-        """End the turn: trailing white space becomes content, unless the answer was closed."""
+        """End the turn: trailing white space becomes content, unless a marker is in it."""
         self._end_noise()
-        if self._gap and not self._is_closing:
+        if self._gap.isspace():
             self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()
 
@@ -257,4 +242,3 @@ class TurnOutput:
     def _drop_gap(self) -> None:
         self._gap = ""
         self._gap_ranges.clear()
-        self._is_closing = False

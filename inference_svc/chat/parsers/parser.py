@@ -65,7 +65,7 @@ class TurnParser:
             used_ids,
             position=self._position,
             inline_reasoning=inline_reasoning,
-            markers=tuple(filter(None, turn_format.marker_texts)),
+            markers=turn_format.marker_texts if tools else (),
         )
         output, family = self._output, turn_format.family
         self._answer = turn_format.answer

@@ -73,9 +73,21 @@ def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
             yield from read_json_list(source, output, _ENDS)
         elif (yield from read_python_calls(source, output, ends=_ENDS)):
             yield from source.spaces()
-            yield from source.literal(*_ENDS)
+            if (yield from source.literal(*_ENDS)):
+                yield from _skip_echo(source, output)
         else:
             output.add_content(source.since_mark)
+
+
+def _skip_echo(source: Source, output: TurnOutput) -> ParseSteps[None]:
+    """Skip a list in one line that another closing marker follows: LFM2 writes calls twice."""
+    source.mark()
+    yield from source.spaces()
+    if (yield from source.peek()) == "[":
+        yield from source.until((*MARKERS, HERMES_BEGIN, "\n"), stay=True)
+        if (yield from source.literal(*_ENDS)):
+            source.mark()
+    output.add_content(source.since_mark)
 
 
 def _is_json(source: Source) -> ParseSteps[bool]:

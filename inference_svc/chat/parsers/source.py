@@ -1,6 +1,8 @@
 """Incremental text input of parsers, with matching of markers across pieces."""
 
+import re
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
@@ -167,12 +169,10 @@ class Source:
         end. `sink` receives the text before it, if set; `stay` does not read the marker."""
         while True:
             text, begin = self._text, self._at
-            matches = [(at, each) for each in markers if (at := text.find(each, begin)) >= 0]
-            if matches:
-                at, marker = min(matches)
-                self._advance(at, sink)
-                self._at += 0 if stay else len(marker)
-                return marker
+            if match := _any_of((*markers,)).search(text, begin):
+                self._advance(match.start(), sink)
+                self._at += 0 if stay else len(match[0])
+                return match[0]
             held_back = 0 if self._has_ended else partial_marker(text[begin:], markers)
             self._advance(len(text) - held_back, sink)
             if not (yield from self.more()):
@@ -210,3 +210,8 @@ class Source:
             self._mark = end
             if text:
                 sink(text)
+
+
+@lru_cache(maxsize=1024)
+def _any_of(markers: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(markers))) or "(?!)")

@@ -9,16 +9,19 @@ from corral.inference.v1.inference_service_pb2 import ChatDelta, ChatResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.chat.parsers import pythonic
-from inference_svc.chat.parsers.delimited import DEEPSEEK, KIMI, SOLAR
+from inference_svc.chat.parsers import gemma, pythonic
+from inference_svc.chat.parsers.delimited import APERTUS, COHERE, DEEPSEEK, KIMI, SOLAR
 from inference_svc.chat.parsers.formats import ReasoningFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.parsers.tagged import (
     DEEPSEEK_V32,
+    GLM,
     HUNYUAN,
     KIMI_K3,
+    MINICPM,
     MINIMAX,
     MINIMAX_M3,
+    QWEN_CODER,
 )
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import (
@@ -37,17 +40,10 @@ from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, m
 
 WITH_MESSAGES = {"functionary", "gemma", "harmony", "muse"}
 """Families whose turns consist of messages or thoughts, of which not only markers are removed."""
-NO_CALLS = re.compile(
-    "|".join(
-        [rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.MARKERS[::2]]
-        + [
-            rf"{re.escape(begin)}\s*{re.escape(section.end)}"
-            for section in (DEEPSEEK, KIMI, SOLAR)
-            for begin in section.begins
-        ]
-    )
+EMPTY_LIST = re.compile(
+    "|".join(rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.MARKERS[::2])
 )
-"""An empty list or section of calls, which is no content."""
+"""An empty list of calls, which is no content."""
 ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in FinishReason]
 
 
@@ -99,14 +95,65 @@ def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataO
 @given(st.data())
 def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObject) -> None:
     """Text that was held back while parsing is returned, unless a call has begun in it or it is an
-    empty list of calls."""
+    empty list of calls. Only markers at the end and those of sections are not."""
     turn = with_inline_reasoning(data.draw(random_turns(family)))
     parser = turn.parser()
     parsed = merge_deltas([feed(parser, turn.text), finish(parser)])
 
-    if not parsed.calls and not NO_CALLS.search(turn.text):
-        whole = without_frames(turn)
-        assert parsed.content == whole or (parser.ends_in_call and whole.startswith(parsed.content))
+    if not parsed.calls and not EMPTY_LIST.search(turn.text):
+        content, whole = (
+            without_markers(turn, text) for text in (parsed.content, without_frames(turn))
+        )
+        assert content == whole or (parser.ends_in_call and whole.startswith(content))
+
+
+def without_markers(turn: Golden, text: str) -> str:
+    """Remove the markers of the format, and the white space at the end, from a text."""
+    markers = [*filter(None, turn.turn_format.marker_texts), *SECTIONS]
+    return re.sub(
+        "|".join(map(re.escape, sorted(markers, key=len, reverse=True))), "", text
+    ).rstrip()
+
+
+CLOSINGS = {
+    "apertus": (APERTUS.end,),
+    "cohere": (COHERE.end,),
+    "deepseek": (DEEPSEEK.call_end, DEEPSEEK.end),
+    "deepseek-v3.2": (DEEPSEEK_V32.call_end, *DEEPSEEK_V32.outer_ends),
+    "gemma": gemma.ENDS,
+    "glm": (GLM.call_end,),
+    "hermes": ("</tool_call>",),
+    "hunyuan": (HUNYUAN.call_end, *HUNYUAN.outer_ends),
+    "kimi": (KIMI.call_end, KIMI.end),
+    "kimi-k3": (KIMI_K3.call_end, *KIMI_K3.outer_ends),
+    "llama": ("<|python_end|>",),
+    "minicpm": (MINICPM.call_end,),
+    "minimax": (MINIMAX.call_end, *MINIMAX.outer_ends),
+    "minimax-m3": (MINIMAX_M3.call_end, *MINIMAX_M3.outer_ends),
+    "pythonic": pythonic.MARKERS[1::2],
+    "qwen-coder": (QWEN_CODER.call_end, *QWEN_CODER.outer_ends),
+    "solar": (SOLAR.call_end, SOLAR.end),
+}
+"""The texts that close calls, by family."""
+
+
+@pytest.mark.parametrize("family", CLOSINGS)
+@settings(max_examples=examples(20), deadline=None)
+@given(st.data())
+def test_closing_markers_at_the_end_of_a_turn_are_not_content(
+    family: str, data: st.DataObject
+) -> None:
+    """Behind text, and behind a call and text."""
+    strays = data.draw(st.lists(st.sampled_from(("\n", *CLOSINGS[family])), min_size=1, max_size=4))
+    turns = (each for each in GOLDEN[family] if each.expected.calls)
+    turn = next(each for each in turns if not each.opens_in_reasoning)
+    begin = data.draw(st.sampled_from(("", turn.text)))
+    text = f"{begin}\nDone."
+    expected = turn.parse([text])
+    parsed = turn.parse(splits(data, "".join((text, *strays))))
+
+    assert expected.content.endswith("Done.")
+    assert parsed._replace(content=parsed.content.rstrip()) == expected
 
 
 SECTIONS = {each.begins[0]: each for each in (DEEPSEEK, KIMI, SOLAR)} | {
@@ -118,10 +165,10 @@ SECTIONS = {each.begins[0]: each for each in (DEEPSEEK, KIMI, SOLAR)} | {
 @pytest.mark.parametrize("begin", SECTIONS)
 @settings(max_examples=examples(20), deadline=None)
 @given(st.data())
-def test_noise_between_a_section_and_its_call_has_no_markers(
+def test_noise_between_a_section_and_its_call_is_not_content(
     begin: str, data: st.DataObject
 ) -> None:
-    """Text and markers before the first call: the text is content, and no marker is."""
+    """Text and markers before the first call: they are not content."""
     turns = [each for goldens in GOLDEN.values() for each in goldens]
     turn = data.draw(
         st.sampled_from(
@@ -136,9 +183,7 @@ def test_noise_between_a_section_and_its_call_has_no_markers(
     expected = turn.parse([turn.text])
     parsed = turn.parse(splits(data, text))
 
-    assert parsed.calls == expected.calls
-    without = noise.replace(begin, "").replace(section.call_end, "").rstrip()
-    assert parsed.content == without + expected.content
+    assert parsed == expected
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:

@@ -96,8 +96,11 @@ def places(text: str, markers: tuple[str, ...]) -> list[int]:
 
 
 def whole_calls(turn_format: TurnFormat) -> Iterator[Golden]:
-    """The golden turns of a format from the first call on, if that is whole and of a known tool."""
+    """The golden turns of a format from the first call on, if that is whole and of a known tool.
+    A section that text follows ends no thought, since no call follows it directly."""
     for golden in GOLDEN[turn_format.tool_calls.value]:
+        if "text between" in golden.label:
+            continue
         at = places(golden.text, turn_format.calls_in_thoughts)
         if at and golden.expected.calls:
             text = golden.text[at[0] :]
