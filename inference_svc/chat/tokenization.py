@@ -6,10 +6,10 @@ long ones in a sandboxed child process.
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.engine.media import MediaSpan, media_tokens
@@ -17,11 +17,16 @@ from inference_svc.media.model import EncodedMedia, MediaChunk, TextChunk
 from inference_svc.sandbox_jobs import TOKENIZE
 from inference_svc.validation import count_bytes
 from svc_kit.errors import ContextLengthExceeded, InvalidField, TemplateFailed, TooLong
+from svc_kit.fair_semaphore import FairSemaphore
+from svc_kit.logs import project_var
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
+from svc_kit.tasks import retrieve_exception
 
 # Tokenizing up to INLINE_BYTES takes 1 to 2 ms; the stack of a thread suffices for THREAD_BYTES.
 INLINE_BYTES = 4 * 1024
 THREAD_BYTES = 16 * 1024
+MAX_LONG_TEXTS = 2
+"""Longer ones of a model that are tokenized at once, each of another project."""
 
 
 class PromptVocabulary(Protocol):
@@ -72,6 +77,7 @@ class PromptTokenizer:
         self._jobs = jobs
         self._model_path = str(model_path.resolve())
         self._limit_bytes = limit_bytes
+        self._long_texts = FairSemaphore(MAX_LONG_TEXTS, client_limit=1)
 
     async def tokenize(
         self, text: TextToTokenize, *, field: str = "prompt", max_tokens: int | None = None
@@ -160,11 +166,24 @@ class PromptTokenizer:
             await asyncio.to_thread(self._check_length, size, field, max_tokens)
         payload: dict[str, Any] = {"model": self._model_path, "texts": texts}
         try:
-            result = await self._jobs.run(TOKENIZE, payload, key=self._model_path)
+            result = await self._tokenize_long(payload)
         except JobFailed as failed:
             raise InvalidField(field=field, problem=f"tokenizing it failed: {failed}") from None
-        tokens = iter(array("i", result["tokens"]).tolist())
-        return [list(islice(tokens, length)) for length in result["lengths"]]
+        return await asyncio.to_thread(_token_lists, result)
+
+    async def _tokenize_long(self, payload: dict[str, Any]) -> Mapping[str, Any]:
+        """Tokenize in a child process, which takes a processor for as long as seconds, in turn. The
+        turn lasts until the job has ended, also if the caller is cancelled."""
+        project = project_var.get()
+        await self._long_texts.acquire(1, project)
+
+        def end_turn(job: "asyncio.Future[Any]") -> None:
+            retrieve_exception(job)
+            self._long_texts.release(1, project)
+
+        job = asyncio.ensure_future(self._jobs.run(TOKENIZE, payload, key=self._model_path))
+        job.add_done_callback(end_turn)
+        return cast("Mapping[str, Any]", await asyncio.shield(job))
 
     def _check_length(self, num_bytes: int, field: str, max_tokens: int) -> None:
         longest = self._vocabulary.longest_piece_bytes
@@ -179,6 +198,11 @@ class PromptTokenizer:
             )
             for text, add_special, parse_special in texts
         ]
+
+
+def _token_lists(result: Mapping[str, Any]) -> list[list[int]]:
+    tokens = iter(array("i", result["tokens"]).tolist())
+    return [list(islice(tokens, length)) for length in result["lengths"]]
 
 
 def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:

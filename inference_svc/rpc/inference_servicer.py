@@ -99,13 +99,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         model = await self._processor(request.model)
         text = TextToTokenize(request.text, request.add_special, request.parse_special)
         tokens = await model.tokenizer.tokenize(text, field="text")
-        pieces: list[bytes] = []
-        if request.pieces:
-            vocabulary = model.vocabulary
-            pieces = await off_loop(
-                len(tokens), lambda each: [vocabulary.piece(token, True) for token in each], tokens
-            )
-        return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
+        vocabulary = model.vocabulary
+
+        def respond(tokens: list[int]) -> pb.TokenizeResponse:
+            ids = tokens if request.pieces else []
+            pieces = [vocabulary.piece(token, True) for token in ids]
+            return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
+
+        return await off_loop(len(tokens), respond, tokens)
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: Context
