@@ -24,6 +24,7 @@ from inference_svc.structured_output.free_text import (
 )
 from inference_svc.structured_output.numbers import parse_json
 from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
+from inference_svc.structured_output.recursion import is_endless
 from inference_svc.structured_output.spec import (
     SPACE,
     CallableTool,
@@ -223,7 +224,10 @@ def form_schema(form: OutputFormat) -> PlainSchema | None:
 @lru_cache(maxsize=8)
 def _form_schema(text: str, field: str) -> PlainSchema:
     with _named_errors(field, {}):
-        return plain_schema(parse_schema(text, field), text)
+        plain = plain_schema(parse_schema(text, field), text)
+    if is_endless(plain.schema, text):
+        raise OutputFormatInvalid(field, "nothing can satisfy it", plain.schema)
+    return plain
 
 
 def _json_grammars(rules: ArgumentRules) -> list[Grammar]:
@@ -260,7 +264,10 @@ def tool_schema(tool: CallableTool) -> PlainSchema:
     kind = plain.schema.get("type", "object")
     if kind != "object" and (not isinstance(kind, list) or "object" not in kind):
         raise OutputFormatInvalid(tool.field, "arguments are an object: type must be object", {})
-    return plain._replace(schema={**plain.schema, "type": "object"})
+    schema = {**plain.schema, "type": "object"}
+    if is_endless(schema, tool.schema):
+        raise OutputFormatInvalid(tool.field, "nothing can satisfy it", schema)
+    return plain._replace(schema=schema)
 
 
 def only_tool(calls: ToolCallSpec, tool: CallableTool) -> str:

@@ -289,6 +289,26 @@ async def test_a_member_that_cannot_be_enforced_frees_only_itself(
     assert error.metadata["field"] == "tools[1].parameters_json"
 
 
+@pytest.mark.parametrize("syntax", [SYNTAX, TAGS])
+async def test_a_schema_that_no_finite_value_satisfies_is_found_before_generation(
+    syntax: ToolCallSyntax,
+) -> None:
+    """A loose tool gets any object and is named, a strict one is refused; so is a format."""
+    schema = '{"properties": {"a": {"$ref": "#/properties/a"}}, "required": ["a"]}'
+    tool = replace(TOOL, schema=schema, strict=False, field="tools[0].parameters_json")
+    calls = ToolCallSpec((syntax,), (tool, replace(TOOL, name="g")), required=True, several=True)
+    compiled = await GrammarCompiler(InlineJobs()).compile(
+        OutputSpec(None, calls, None), VOCABULARY
+    )
+    error = await compile_error(
+        OutputSpec(None, replace(calls, tools=(replace(tool, strict=True),)), None)
+    )
+
+    assert compiled.ignored == ("tools[0].parameters_json",)
+    assert error.metadata["field"] == "tools[0].parameters_json"
+    assert "nothing can satisfy it" in error.message
+
+
 def loose_calls(*schemas: str) -> ToolCallSpec:
     """Calls of tools t0, t1, … that are not strict."""
     tools = (
