@@ -38,7 +38,7 @@ class RefusalPace:
         self._turns[project] = min(turn + 1 / RATE, now + 1 + MAX_DELAY_S)
         if len(self._turns) > _MAX_PROJECTS:
             self._turns = {name: each for name, each in self._turns.items() if each > now}
-        return max(0.0, turn - now - 1)
+        return min(max(0.0, turn - now - 1), MAX_DELAY_S)
 
     async def wait(self, project: str, time_remaining_s: float | None) -> None:
         """Wait until a refusal is answered, at most MAX_DELAY_S, and not beyond the time that the

@@ -24,8 +24,11 @@ def test_pages_of_a_mapped_file_are_counted(tmp_path: Path) -> None:
 
 def test_children_are_named_by_their_modules() -> None:
     """Each process by itself, with its role."""
-    command = [sys.executable, "-m", "timeit", "-n", "1", "-r", "1", "input()"]
+    work = "print(1, flush=True); input()"
+    command = [sys.executable, "-m", "timeit", "-n", "1", "-r", "1", work]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()  # it runs its module
         found = resident_by_process({"tests": os.getpid()})
         child.communicate(b"\n")
 
