@@ -41,10 +41,10 @@ _COLUMNS: Final = text(
 _SQLITE_COLUMNS: Final = (
     "SELECT m.name, c.name, '' FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c"
     " WHERE m.type = 'table' UNION ALL"
-    " SELECT CASE type WHEN 'table' THEN name ELSE type || ' ' || name END, '', sql"
-    " FROM sqlite_master WHERE type IN ('table', 'trigger', 'view')"
+    " SELECT type || ' ' || name, '', sql FROM sqlite_master WHERE type IN ('trigger', 'view')"
 )
-"""Tables with each column, then tables, triggers and views with the statement that creates them."""
+"""Tables with each column, then triggers and views with the statement that creates them. That of a
+table depends on the way on which it came to its columns."""
 
 
 def copy_sqlite(file: Path, copy: Path) -> None:
@@ -144,8 +144,8 @@ def _one_line(rows: Iterable[Any]) -> set[tuple[str, str, str]]:
 
 
 def _check_columns(needed: Set[tuple[str, str, str]], found: Set[tuple[str, str, str]]) -> None:
-    """Compare the columns of tables, and the statements that create tables, triggers and views, in
-    a backup with those of its revision. Raises StartupError."""
+    """Compare the columns of tables, and the statements that create triggers and views, in a backup
+    with those of its revision. Raises StartupError."""
     names = {each[:2] for each in needed} & {each[:2] for each in found}
     for each in sorted(needed ^ found, key=lambda each: (each[2], *each)):  # columns first
         problem = "is missing" if each in needed else "does not belong there"

@@ -211,13 +211,6 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         ),
         "trigger audit_events_no_update is defined otherwise",
     ),
-    "changed table": (
-        sql(
-            "DROP TABLE counters; CREATE TABLE counters (name VARCHAR(64) NOT NULL,"
-            " value BIGINT NOT NULL CHECK (value < 5), CONSTRAINT pk_counters PRIMARY KEY (name))"
-        ),
-        "counters is defined otherwise",
-    ),
     "other secret": (sql("UPDATE secrets SET value = x'00'"), "of installation 00"),
     "no secret": (sql("DELETE FROM secrets"), "is not one of Corral"),
 }
@@ -247,7 +240,7 @@ async def test_a_damaged_backup_is_refused_without_a_trace(
 
 
 def test_an_upgraded_database_is_like_a_new_one(tmp_path: Path) -> None:
-    """To the statement: backups of an installation that began with release 0.1 are restored."""
+    """Backups of an installation that began with release 0.1 are restored."""
     unpack("release-0.1", "sqlite", tmp_path)
     file = tmp_path / "control" / FILE_NAME
     with create_engine(f"sqlite:///{file}").begin() as connection:
