@@ -135,6 +135,12 @@ def _member(value: Any) -> Any:
     return None if value == "null" else json_or_none(value) or value
 
 
+def _lacks_closing(verdict: Verdict) -> bool:
+    own, other = _words(verdict.corral.content), _words(verdict.sglang.content)
+    rest = other.removeprefix(own)
+    return verdict.has_same_calls and re.fullmatch(r"(<[^<>]+>)+", rest) is not None
+
+
 def _has(pattern: str) -> Callable[[Verdict], bool]:
     return lambda verdict: re.search(pattern, verdict.text) is not None
 
@@ -167,6 +173,7 @@ DIFFERENCES: Final[dict[str, Callable[[Verdict], bool]]] = {
     "A closing marker or bracket may be missing.": _has(
         r"(?s)^<(\|tools_prefix\||tool_call)>.*[]}]$"
     ),
+    "A closing marker at the end of a turn without a call is no content.": _lacks_closing,
     "Names and arguments are as the model wrote them, also doubled or unknown ones.": _has(
         r"functions\.invalid\.0|\"city\">.*\"city\">|'phone_number'|CDATA|<function=\w+\n|^\{\"para|duplicate_demo"
     ),
