@@ -203,7 +203,7 @@ async def _check_id(response: httpx2.Response) -> None:
             return  # a notification, or the answer to a request of the server
         answer = from_json(await response.aread())
     except ValueError:
-        return  # no request, or the package says that the answer is not JSON
+        return  # either is not JSON: for an answer that is none, the package raises an error
     if not isinstance(answer, dict) or str(answer.get("id")) != str(asked["id"]):
         raise ResponseRejected("The server sent an answer to another request.")
 

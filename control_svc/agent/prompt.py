@@ -1,8 +1,8 @@
 """Converts items to the messages of a turn, and finds which of them fit into a context.
 
 Consecutive reasoning, text and calls of the assistant are merged into one message, except texts
-without reasoning between them, and what follows a call. Equal items
-always give equal messages, so that prefixes stay cached.
+without reasoning between them, and what follows a call. Equal items always give equal messages, so
+that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -32,9 +32,9 @@ def pair_results(conversation: Conversation) -> Conversation:
 
     Messages keep their order, except that results follow their calls. What the assistant writes
     between a call and its result is of one turn, and thus of one message. Ids are those that models
-    wrote, whatever Messages has put before them. Raises `InvalidField`,
-    with OpenAI's messages, for calls without results, results without calls, and ids that two calls
-    without results or two results have.
+    wrote, whatever Messages has put before them. Raises `InvalidField`, with OpenAI's messages, for
+    calls without results, results without calls, and ids that two calls without results or two
+    results have.
     """
     turns: list[_Turn] = []
     open_turns: dict[str, tuple[_Turn, int]] = {}

@@ -88,7 +88,8 @@ class GenerationService:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         _check_room(request.options, loaded, caller)
         is_truncated = request.HasField("truncate_prompt_tokens")
-        limit = None if is_truncated else loaded.ready.slot_tokens
+        has_source = loaded.processor.decoder_start is not None  # which has a limit of its own
+        limit = None if is_truncated or has_source else loaded.ready.slot_tokens
         tokens = await self._prompt_tokens(request, loaded.processor, limit)
         if is_truncated:
             tokens = _truncated(tokens, request.truncate_prompt_tokens, loaded.ready.slot_tokens)

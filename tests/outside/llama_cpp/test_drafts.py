@@ -5,35 +5,30 @@ Each is compared with the same request without drafts, while it drafts and when 
 
 from array import array
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from inference_svc.models.metadata import ONE_SEQUENCE
-from tests.outside.llama_cpp.architectures import COMMON, OTHERS, write_architecture
 from tests.outside.llama_cpp.test_prefix_reuse import (
-    ATTENTION,
     BEYOND,
     EXACT,
     OTHER,
     QUICK,
-    SIZES,
-    SLOTS,
     VOCABULARY,
-    WINDOW,
     WITHIN,
     Case,
     Model,
     Reuse,
     difference,
     logprobs,
+    model_params,
+    open_model,
     scored,
     started,
 )
 from tests.support.llama_engines import (
     finished_event,
     make_engine,
-    open_backend,
     output_tokens,
     run_engine,
 )
@@ -44,30 +39,13 @@ WRONG: Final = (5, 17, 18, 33)
 """Which of them are predicted wrongly, so that the draft behind them is rejected."""
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(
-            (name, cells),
-            id=f"{name}-{layout}",
-            marks=() if name in QUICK.split() else pytest.mark.slow,
-        )
-        for name in [*COMMON.split(), *OTHERS.split()]
-        for layout, cells in (("streams", None), ("unified", SLOTS * 256))
-        if cells is None or name in COMMON.split()
-    ],
-)
+@pytest.fixture(scope="module", params=model_params(lambda name, _: name in QUICK.split()))
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Model]:
     """A model of each architecture, with output rows for drafts."""
-    name, cells = request.param
-    path = tmp_path_factory.mktemp("models") / "model.gguf"
-    write_architecture(name, path, **{"attention.sliding_window": WINDOW})
-    slots = 1 if name in ONE_SEQUENCE else SLOTS
-    sizes: Any = {**SIZES, "slots": slots, "shared_cells": cells, "draft_tokens": 32}
-    with open_backend(path, attention=ATTENTION, **sizes) as backend:
-        yield Model(backend, name)
+    with open_model(tmp_path_factory.mktemp("models"), *request.param, draft_tokens=32) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("count", [WITHIN, BEYOND])

@@ -7,6 +7,7 @@ that nothing but the order of sums differs.
 import random
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -148,33 +149,44 @@ class Model:
         return shared if is_exact else 0
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
+def model_params(is_quick: Callable[[str, int | None], bool]) -> list[Any]:
+    """An architecture and its shared cells, for each; the common ones with slots in either layout.
+    Those that are not quick are slow."""
+    return [
         pytest.param(
             (name, cells),
             id=f"{name}-{layout}",
-            marks=()
-            if name in QUICK.split() and (cells is None or name == "gemma3")
-            else pytest.mark.slow,
+            marks=() if is_quick(name, cells) else pytest.mark.slow,
         )
         for name in [*COMMON.split(), *OTHERS.split()]
         for layout, cells in (("streams", None), ("unified", SLOTS * 256))
         if cells is None or name in COMMON.split()
-    ],
+    ]
+
+
+@contextmanager
+def open_model(folder: Path, name: str, cells: int | None, **sizes: Any) -> Iterator[Model]:
+    """Open a random model of an architecture."""
+    path = folder / "model.gguf"
+    write_architecture(name, path, **{"attention.sliding_window": WINDOW})
+    slots = 1 if name in ONE_SEQUENCE else SLOTS
+    sizes = {**SIZES, "slots": slots, "shared_cells": cells, **sizes}
+    with open_backend(path, attention=ATTENTION, **sizes) as backend:
+        yield Model(backend, name)
+
+
+@pytest.fixture(
+    scope="module",
+    params=model_params(
+        lambda name, cells: name in QUICK.split() and (cells is None or name == "gemma3")
+    ),
 )
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Model]:
-    """A model of each architecture; the common ones with slots in either layout."""
-    name, cells = request.param
-    path = tmp_path_factory.mktemp("models") / "model.gguf"
-    write_architecture(name, path, **{"attention.sliding_window": WINDOW})
-    slots = 1 if name in ONE_SEQUENCE else SLOTS
-    with open_backend(
-        path, slots=slots, shared_cells=cells, attention=ATTENTION, **SIZES
-    ) as backend:
-        yield Model(backend, name)
+    """A model of each architecture."""
+    with open_model(tmp_path_factory.mktemp("models"), *request.param) as opened:
+        yield opened
 
 
 def _request(i: int, prompt: list[int], **changes: Any) -> SequenceRequest:

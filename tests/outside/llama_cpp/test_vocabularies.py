@@ -113,6 +113,19 @@ def test_tokens_give_the_text_back(loaded: Loaded) -> None:
         assert written + detokenizer.finish() == (whole if tokens else "")
 
 
+def test_no_text_has_fewer_tokens_than_the_longest_ones_would_be(loaded: Loaded) -> None:
+    """So that a text is known to be too long before it is tokenized; also repeated, and of spaces.
+    Where a tokenizer changes texts, nothing is known."""
+    longest = loaded.vocabulary.longest_piece_bytes
+    assert (longest is None) == (loaded.name in LOSSY)
+    for text in (*loaded.texts, *(text * 50 for text in loaded.texts), " " * 5000, "\n" * 5000):
+        for parse_special in (False, True):
+            tokens = loaded.vocabulary.tokenize(
+                text, add_special=False, parse_special=parse_special
+            )
+            assert longest is None or len(text.encode()) <= longest * len(tokens)
+
+
 def test_text_does_not_depend_on_where_its_bytes_are_split(loaded: Loaded) -> None:
     """At every split of the bytes of its tokens into two."""
     for tokens in loaded.tokens:

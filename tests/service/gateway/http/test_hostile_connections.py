@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvloop
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -336,6 +337,26 @@ async def test_tls_handshakes_of_one_address_delay_no_other(tmp_path: Path) -> N
 
     assert status == b"HTTP/1.1 200 OK\r\n"
     assert num_before < 200
+
+
+def test_an_idle_tls_client_does_not_delay_the_end(tmp_path: Path) -> None:
+    """By half a minute, the default of the product's event loop, for an answer that never comes."""
+    certificate, key = Authority().issue("localhost").write(tmp_path, "tls")
+    tls = TlsSettings(certificate_file=certificate, key_file=key)
+
+    opened: list[socket.socket] = []
+
+    def connect(address: tuple[str, int]) -> None:
+        plain = socket.create_connection(address)
+        opened.append(ssl_context().wrap_socket(plain, server_hostname="localhost"))
+
+    async def connect_and_end() -> None:
+        async with asyncio.timeout(20), run_gateway(tls=tls) as gateway:
+            await asyncio.to_thread(connect, gateway.address)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(connect_and_end())
+    opened[0].close()
 
 
 def ssl_context() -> ssl.SSLContext:
