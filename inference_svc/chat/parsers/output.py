@@ -46,7 +46,9 @@ class TurnOutput:
         self._deltas = [self._last]
         self._begin = ""  # the marker that was read last, and whether it begins a section
         self._is_section = False
-        self._is_unread = False  # content has such a marker, and not yet the one that closes it
+        self._has_open_marker = (
+            False  # content has such a marker, and not yet the one that closes it
+        )
         self._noise: list[tuple[str, int]] = []  # behind a section that no call follows yet
         self._gap = ""  # white space and markers that are content only if content follows
         self._gap_ranges: list[Range] = []
@@ -79,7 +81,7 @@ class TurnOutput:
             if self._is_section:
                 text = text[len(begin) :]
                 self._add_noise("", end - len(text))
-            self._is_unread = not self._is_section
+            self._has_open_marker = not self._is_section
         self._begin = ""
         if self._noise:
             self._add_noise(text, end)
@@ -116,8 +118,8 @@ class TurnOutput:
         if self.is_after_call or (self._noise and text != self.closing):
             return
         self._end_noise()
-        if self._is_unread:
-            self._is_unread = False
+        if self._has_open_marker:
+            self._has_open_marker = False
             self.add_content(text)
             return
         if text == self.closing and text in self._gap:
@@ -191,7 +193,7 @@ class TurnOutput:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
         self._noise.clear()
-        self._is_unread = False
+        self._has_open_marker = False
         if self.closing and self.closing in self._gap:
             self.closing = ""
         self._drop_gap()
