@@ -62,7 +62,8 @@ class VectorStores:
         recorded_id = await record_request(tx, project, request)
         if recorded_id == store.id:
             await VectorStoreQueries(tx).add(project, store)
-            await self.adder.add(tx, project, store.id, new.files)
+            if new.files:
+                await self.adder.add(tx, project, store.id, new.files)
         return await VectorStoreQueries(tx).get(project, recorded_id)
 
     @read_transaction
