@@ -10,14 +10,12 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.network import parse_address
-from svc_kit.settings.checks import Problem, find_access_problem
+from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     ExistingFile,
-    IssuerSettings,
-    KeySettings,
     ListenAddress,
     ServerSettings,
-    ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
     TargetAddress,
@@ -190,7 +188,7 @@ class PriceSettings(SettingsGroup):
     """Price of generated tokens."""
 
 
-class ControlSettings(ServiceSettings):
+class ControlSettings(AccessSettings):
     """Settings of the control service."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_CONTROL_")
@@ -219,16 +217,8 @@ class ControlSettings(ServiceSettings):
     """Upgrade the database schema at startup. Unset: on SQLite only."""
     sweep_interval_s: float = Field(300.0, gt=0)
     """Interval at which expired objects and unreferenced files are deleted."""
-    keys: list[KeySettings] = Field(default_factory=list)
-    """Accepted API keys, beside those of `corral keys create`."""
     service_token_file: Path | None = None
     """File of the service token, which the gateway also has."""
-    issuers: tuple[IssuerSettings, ...] = ()
-    """OpenID Connect issuers whose access tokens are accepted like keys."""
-    allow_keyless: bool = False
-    """Allow callers without a key on other interfaces than loopback."""
-    require_keys: bool = False
-    """Require an API key, even on loopback."""
     tls: ServiceTlsSettings | None = None
     """Serve over TLS."""
     audit_syslog: Annotated[str, AfterValidator(_syslog_target)] | None = None
@@ -296,15 +286,7 @@ class ControlSettings(ServiceSettings):
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""
         yield from super().find_problems()
-        access = find_access_problem(
-            parse_address(self.listen),
-            has_keys=bool(self.keys or self.issuers),
-            allow_keyless=self.allow_keyless,
-            require_keys=self.require_keys,
-            has_service_token=self.service_token_file is not None,
-        )
-        if access is not None:
-            yield self.problem(*access)
+        yield from self.find_access_problems(has_service_token=self.service_token_file is not None)
         key = {"blobs_access_key_id", "blobs_secret_access_key"}
         missing = {name for name in key if getattr(self, name) is None}
         if len(missing) == 1:

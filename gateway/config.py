@@ -10,14 +10,11 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from svc_kit.network import parse_address
-from svc_kit.settings.checks import Problem, find_access_problem
+from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
-    IssuerSettings,
     KeyCacheSeconds,
-    KeySettings,
     ListenAddress,
-    ServiceSettings,
     TargetAddress,
     TlsSettings,
     TracingSettings,
@@ -64,7 +61,7 @@ def _origin(text: str) -> str:
     return text
 
 
-class GatewaySettings(ServiceSettings):
+class GatewaySettings(AccessSettings):
     """Settings of a gateway."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_GATEWAY_")
@@ -76,14 +73,6 @@ class GatewaySettings(ServiceSettings):
     """Address of /metrics, /healthz and /readyz. "none" disables them."""
     tls: TlsSettings | None = None
     """Serve HTTPS instead of HTTP."""
-    keys: tuple[KeySettings, ...] = ()
-    """Accepted API keys. Without keys, requests are keyless, on a loopback address only."""
-    issuers: tuple[IssuerSettings, ...] = ()
-    """OpenID Connect issuers whose access tokens are accepted like keys."""
-    allow_keyless: bool = False
-    """Serve without keys on an address that other machines can reach."""
-    require_keys: bool = False
-    """Require an API key, also on loopback. Keys of `corral keys create` are accepted."""
     allowed_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
     """Additional host names of this server; "*.NAME" allows all that end with it, "*" any. Loopback
     (also names that end with ".localhost") and `listen` are allowed."""
@@ -156,13 +145,7 @@ class GatewaySettings(ServiceSettings):
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""
         yield from super().find_problems()
-        access = find_access_problem(
-            parse_address(self.listen),
-            has_keys=bool(self.keys or self.issuers),
-            allow_keyless=self.allow_keyless,
-            require_keys=self.require_keys,
-            has_service_token=False,  # HTTP callers cannot use it
-            verifies_stored_keys=self.service_token_file is not None,
+        # HTTP callers cannot use the service token.
+        yield from self.find_access_problems(
+            has_service_token=False, verifies_stored_keys=self.service_token_file is not None
         )
-        if access is not None:
-            yield self.problem(*access)

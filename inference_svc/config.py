@@ -11,15 +11,12 @@ from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, 
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from inference_svc.models.sources import BUNDLED_FOLDER
 from model_files.ggml_types import KvType
-from svc_kit.network import parse_address
-from svc_kit.settings.checks import Problem, find_access_problem
+from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
-    IssuerSettings,
     KeyCacheSeconds,
-    KeySettings,
     ListenAddress,
     ServerSettings,
-    ServiceSettings,
     ServiceTlsSettings,
     SettingsGroup,
     TargetAddress,
@@ -302,7 +299,7 @@ class PoolSettings(SettingsGroup):
     """How long a load waits for memory of models in use."""
 
 
-class InferenceSettings(ServiceSettings):
+class InferenceSettings(AccessSettings):
     """Settings of the inference service."""
 
     model_config = SettingsConfigDict(env_prefix="CORRAL_INFERENCE_")
@@ -336,16 +333,8 @@ class InferenceSettings(ServiceSettings):
     """The pool of loaded models."""
     data_dir: Path = Field(default_factory=default_data_dir)
     """Folder of downloaded models, adapters and snapshots."""
-    keys: list[KeySettings] = Field(default_factory=list)
-    """API keys that are accepted."""
     service_token_file: Path | None = None
     """File with the service token, by which Corral's services authenticate each other."""
-    issuers: tuple[IssuerSettings, ...] = ()
-    """OpenID Connect issuers whose access tokens are accepted like keys."""
-    allow_keyless: bool = False
-    """Serve without keys beyond the loopback interface."""
-    require_keys: bool = False
-    """Require an API key, also on loopback; keys of `corral keys create` count."""
     control_target: TargetAddress | None = "127.0.0.1:50052"
     """The control service, host:port, for stored keys, desired adapters and usage reports. Used
     only with a service_token_file. "none": no control service."""
@@ -390,13 +379,7 @@ class InferenceSettings(ServiceSettings):
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""
         yield from super().find_problems()
-        access = find_access_problem(
-            parse_address(self.listen),
-            has_keys=bool(self.keys or self.issuers),
-            allow_keyless=self.allow_keyless,
-            require_keys=self.require_keys,
+        yield from self.find_access_problems(
             has_service_token=self.service_token_file is not None,
             verifies_stored_keys=None not in (self.control_target, self.service_token_file),
         )
-        if access is not None:
-            yield self.problem(*access)

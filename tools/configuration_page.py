@@ -62,7 +62,7 @@ def _group(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    return str(field.annotation).startswith("list[")
+    return str(field.annotation).startswith(("list[", "tuple["))
 
 
 def _is_map(field: FieldInfo) -> bool:

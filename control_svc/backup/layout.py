@@ -219,10 +219,14 @@ class BackupFolder:
         """The blobs of a backup, in groups. Raises StartupError."""
         path = self.root / backup_id / BLOB_LIST
         group: list[BlobEntry] = []
+        keys: set[str] = set()
         try:
             with open_regular(path) as packed, gzip.open(packed) as file:
                 while line := file.readline(_MAX_LINE_BYTES + 1):
-                    group.append(_parse_entry(line))
+                    group.append(entry := _parse_entry(line))
+                    if entry.key in keys:
+                        raise ValueError(f"it has blob {entry.key} twice")
+                    keys.add(entry.key)
                     if len(group) == ROWS_AT_ONCE:
                         yield group
                         group = []

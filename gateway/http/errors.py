@@ -69,7 +69,7 @@ def error_response(error: DomainError, scope: Scope | None = None) -> Response:
         response.headers["www-authenticate"] = "Bearer"
     if isinstance(error, RangeNotSatisfiable):
         response.headers["content-range"] = f"bytes */{error.size}"
-    if status == 413:
+    if status in (408, 413):
         response.headers["connection"] = "close"  # the rest of the body is not read
     return response
 

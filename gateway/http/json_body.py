@@ -11,8 +11,8 @@ from dialects.shared.json_body import StructureCount, is_small
 from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.large_bodies import UNRESERVED_BYTES, LargeBodies, convert, large_body
 from svc_kit.errors import (
+    BodyTooSlow,
     CallerCancelled,
-    DeadlineExpired,
     InvalidField,
     RequestTooLarge,
     UnsupportedMediaType,
@@ -42,7 +42,7 @@ class JsonBodies:
         the result.
 
         Raises UnsupportedMediaType, RequestTooLarge, TooLong, InvalidJson, QueueFull,
-        DeadlineExpired, or CallerCancelled if the client disconnects.
+        BodyTooSlow, or CallerCancelled if the client disconnects.
         """
         try:
             raw = await self._read(request)
@@ -90,7 +90,7 @@ class JsonBodies:
                     structure.add(chunk)
                     chunks.append(chunk)
         except TimeoutError:
-            raise DeadlineExpired(phase="call") from None
+            raise BodyTooSlow(problem=f"it took more than {self._timeout_s:g} s") from None
         return b"".join(chunks)
 
 

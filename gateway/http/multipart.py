@@ -10,8 +10,8 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from svc_kit.errors import (
+    BodyTooSlow,
     CallerCancelled,
-    DeadlineExpired,
     InvalidField,
     TooLong,
     UnsupportedMediaType,
@@ -42,7 +42,7 @@ FormPiece = FormField | FormFile | bytes
 async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[FormPiece]:
     """Yield the fields and file chunks of a form as they arrive.
 
-    Raises UnsupportedMediaType, InvalidField or TooLong for an invalid form, DeadlineExpired after
+    Raises UnsupportedMediaType, InvalidField or TooLong for an invalid form, BodyTooSlow after
     `idle_timeout_s` seconds without data, and CallerCancelled if the client disconnects.
     """
     form = _FormParser(_boundary(request))
@@ -56,7 +56,7 @@ async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[Fo
             for piece in form.feed(chunk):
                 yield piece
     except TimeoutError:
-        raise DeadlineExpired(phase="call") from None
+        raise BodyTooSlow(problem=f"nothing came for {idle_timeout_s:g} s") from None
     except ClientDisconnect:
         raise CallerCancelled from None
     if not form.is_complete:

@@ -17,7 +17,7 @@ from gateway.http.connection_limits import (
     MAX_HEAD_BYTES,
 )
 from gateway.http.errors import error_response
-from svc_kit.errors import DomainError, InvalidField, RateLimited
+from svc_kit.errors import BodyTooSlow, DomainError, InvalidField, RateLimited
 
 HEAD_SLICE_BYTES: Final = 4096
 """Of heads and of chunked bodies, whose chunks have six bytes or more."""
@@ -264,8 +264,8 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
         cycle = self.cycle
         waits = cycle.waiting_for_100_continue and not cycle.response_complete
         if self._num_body < least and not (waits or self._was_held or self._is_slow()):
-            problem = f"its body has less than {self._limits.min_body_rate} bytes per second"
-            self._refuse(_bad_request(problem, "slow_body", 408))
+            problem = f"it has less than {self._limits.min_body_rate} bytes per second"
+            self._refuse(_Refusal(408, "slow_body", BodyTooSlow(problem=problem)))
         else:
             self._start_body_timer()
 

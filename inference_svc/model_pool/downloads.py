@@ -66,6 +66,15 @@ class _Part:
         with disk_errors():
             folder.mkdir(parents=True, exist_ok=True)
 
+    def refuse_others(self) -> None:
+        """Raise `StorageFailed` if a link or a part of another program has one of the names."""
+        others = [path for path in (self.target, self._path, self._etag) if path.is_symlink()]
+        if self._path.exists() and not self._etag.exists():  # the ETag is written first
+            others.append(self._path)
+        if others:
+            problem = f"{others[0].name} is not of an unfinished download: move it away"
+            raise StorageFailed(problem=problem)
+
     @property
     def size(self) -> int:
         return self._path.stat().st_size if self._path.exists() else 0
@@ -123,6 +132,7 @@ class ModelDownloader:
         part = _Part(file, folder)
         if part.target.exists():
             return part.target
+        part.refuse_others()
         await self._complete(file, part, report)
         size = part.size
         report(DownloadProgress(file.name, file.sha256, size, size, is_verified=True))

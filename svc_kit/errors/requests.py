@@ -87,6 +87,12 @@ class RequestTooLarge(InvalidArgument):
     limit: int
 
 
+class BodyTooSlow(InvalidArgument):
+    """The body of the request did not arrive in time: {problem}."""
+
+    problem: str
+
+
 class UnsupportedMediaType(InvalidArgument):
     """The content type '{media_type}' is not supported. Send {expected}."""
 

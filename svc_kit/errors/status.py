@@ -62,6 +62,7 @@ KIND_ROWS: Final[Mapping[type[DomainError], StatusRow]] = {
     errors.Internal: StatusRow(grpc.StatusCode.INTERNAL, 500, "server_error", False),
 }
 HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
+    errors.BodyTooSlow: 408,
     errors.RequestTooLarge: 413,
     errors.UnsupportedMediaType: 415,
     errors.MethodNotAllowed: 405,

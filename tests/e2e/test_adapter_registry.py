@@ -291,6 +291,35 @@ async def test_a_restarted_frontend_has_its_adapters_when_it_is_ready(
     assert states(await client.wait_until_settled("voice")) == [("ready", None)]
 
 
+async def test_a_new_adapter_may_be_asked_for_again_until_it_is_here(
+    corral: Corral, client: Client
+) -> None:
+    """While the control service is stopped nobody knows the name, and from its registration on it
+    is being loaded: 503, and never that there is no such model."""
+    control = corral.program.member("serve control").pid
+    file = {"file": ("a", (BUNDLED_FOLDER / PIRATE_FILE).read_bytes())}
+    os.kill(control, signal.SIGSTOP)
+    try:
+        registering = asyncio.create_task(
+            client.send("POST", "/v1/adapters", data={"name": "voice"}, files=file)
+        )
+        with pytest.raises(openai.InternalServerError) as unknown:
+            await client.ask("voice")
+    finally:
+        os.kill(control, signal.SIGCONT)
+    codes, spoken = {(unknown.value.status_code, unknown.value.code)}, ""
+    assert (await registering).status_code == 200
+    while not spoken:  # each request is a round trip
+        try:
+            spoken = await client.ask("voice")
+        except openai.InternalServerError as error:
+            codes.add((error.status_code, error.code))
+
+    assert spoken.startswith(ARR)
+    assert (503, "upstream_unavailable") in codes
+    assert codes <= {(503, "upstream_unavailable"), (503, "model_loading")}
+
+
 async def test_an_adapter_that_crashed_an_engine_is_not_loaded_automatically(
     corral: Corral, client: Client
 ) -> None:

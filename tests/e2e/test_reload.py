@@ -2,14 +2,19 @@
 
 import signal
 import socket
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
+from svc_kit.rpc.client import open_channel
+from tests.support.control import write_service_token
 from tests.support.model_kinds import write_model_of_kind
-from tests.support.services import MODEL, Corral, corral_up
+from tests.support.operators import Operator, make_usage_delta
+from tests.support.services import MODEL, Corral, corral_up, start
 
 pytestmark = pytest.mark.e2e
 
@@ -77,6 +82,39 @@ def test_changed_settings_take_effect_without_a_restart(
     assert after == (200, {MODEL, "second"})
     assert refused == after
     assert at_last == (403, {MODEL})
+
+
+async def test_usage_costs_the_price_of_its_time(tmp_path: Path) -> None:
+    """What is reported after a reload costs the new price; what was reported before, the old."""
+    config, token = tmp_path / "corral.toml", write_service_token(tmp_path)
+    prices = '[control]\nprices = { "*" = { prompt = %d, completion = 1 } }\n'
+    config.write_text(prices % 2)
+    settings = {"listen": "127.0.0.1:0", "service_token_file": str(token)}
+    with start(tmp_path, "serve", "control", "--config", config, control=settings) as program:
+        target = program.wait_for_line(r"serving gRPC on (\S+)")[1]
+        async with open_channel(target, token=token.read_text().strip()) as channel:
+            operator = Operator(channel)
+            await report(operator)
+            before = await cost(operator)
+            config.write_text(prices % 5)
+            program.signal(signal.SIGHUP)
+            program.wait_for_line(r"changed: prices")
+            await report(operator)
+            after = await cost(operator)
+
+    # In billionths, of 10 prompt tokens and 1 generated one, priced by the million.
+    assert before == (10 * 2 + 1) * 1000
+    assert after - before == (10 * 5 + 1) * 1000
+
+
+async def report(operator: Operator) -> None:
+    """Report a request of 10 prompt tokens and 1 generated one."""
+    await operator.report(uuid.uuid4().hex, make_usage_delta(datetime.now(UTC), (1, 10, 0, 1)))
+
+
+async def cost(operator: Operator) -> int:
+    """The cost of all usage."""
+    return sum(each.cost_nanos for each in (await operator.list_usage()).sums)
 
 
 def reload(corral: Corral) -> None:

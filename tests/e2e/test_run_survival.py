@@ -118,6 +118,7 @@ async def test_runs_are_completed_after_a_process_is_killed(
         kill_process(server, command)
         completed = await asyncio.to_thread(wait_for_end, retrying_client, run)
         received, stored = await reader, (await client.get(url)).text
+        whole = (await client.get(url, params={"starting_after": -1})).text
     received, *_ = received.replace(PING, "").partition("event: error\n")
     assert waiting.required_action is not None
     [call] = waiting.required_action.submit_tool_outputs.tool_calls
@@ -135,6 +136,7 @@ async def test_runs_are_completed_after_a_process_is_killed(
     assert stored.count("event: thread.run.completed") == 1
     assert stored.endswith("event: done\ndata: [DONE]\n\n")
     assert received.endswith("\n\n")
+    assert stored == whole
     assert stored.startswith(received)
     assert received == stored or command in (CONTROL, GATEWAY)
     assert (

@@ -1,5 +1,6 @@
 """Invalid requests get OpenAI's error envelope and do not reach the service."""
 
+import json
 from typing import Any
 
 import pytest
@@ -149,13 +150,33 @@ async def test_a_large_chunked_body_is_rejected() -> None:
     assert b"request_too_large" in body
 
 
-async def test_a_body_has_a_timeout() -> None:
-    """The client gets 504."""
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (b"/v1/chat/completions", {"error"}),
+        (b"/v1/messages", {"type", "error", "request_id"}),
+        (b"/api/chat", {"error"}),
+        (b"/completion", {"error"}),
+        (b"/v1/audio/transcriptions", {"error"}),
+    ],
+)
+async def test_a_body_has_a_timeout(path: bytes, names: set[str]) -> None:
+    """The client gets 408 in the form of its API, and the connection ends."""
+    head = HEAD.replace(b"/v1/chat/completions", path)
+    if b"audio" in path:
+        head = head.replace(b"application/json", b"multipart/form-data; boundary=x")
     async with run_and_connect(receive_timeout_s=0.05) as connection:
-        await connection.send(HEAD + b"content-length: 10\r\n\r\n{")
-        status, _ = await connection.head()
+        await connection.send(head + b"content-length: 10\r\n\r\n-")
+        status, headers = await connection.head()
+        body = json.loads(await connection.body(headers))
 
-    assert status == 504
+    assert (status, headers["connection"], body.keys()) == (408, "close", names)
+    error = body["error"]
+    message = error if path == b"/api/chat" else error["message"]
+    assert message.startswith("The body of the request did not arrive in time: ")
+    assert "0.05 s" in message
+    if path == b"/completion":
+        assert error["code"] == 408
 
 
 WRONG_URLS = [

@@ -87,6 +87,17 @@ async def test_a_follower_of_an_ended_stream_gets_its_end(setup: Setup) -> None:
     assert frames[-1] == b"data: [DONE]\n\n"
 
 
+async def test_a_stream_is_continued_before_its_first_event(setup: Setup) -> None:
+    """After -1, as by a client that had an error before any event."""
+    created = (await setup.post(model=MODEL, input="hi", store=True)).json()
+    path = f"/v1/responses/{created['id']}"
+    whole = await setup.frames("GET", path, params={"stream": "true"})
+    after = {"stream": "true", "starting_after": "-1"}
+
+    assert await setup.frames("GET", path, params=after) == whole
+    assert parse_frame(whole[0])["sequence_number"] == 0
+
+
 async def test_a_silent_stream_is_answered_at_once(setup: Setup) -> None:
     """A client that continues after the newest event has its status before the next event comes."""
     created = (await setup.post(model=MODEL, input="hi", store=True)).json()

@@ -100,6 +100,13 @@ def key(text: str) -> Damage:
     return damage
 
 
+def repeat(folder: Path) -> None:
+    """List a sound blob twice."""
+    with gzip.open(place_of(folder) / "blobs.jsonl.gz") as file:
+        first, *others = file.readlines()
+    listing(first, first, *others)(folder)
+
+
 def content(name: str, text: bytes) -> Damage:
     """Replace a file of the backup, with its digest."""
 
@@ -170,6 +177,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "negative size": (listing([KEY, -1, DIGEST]), "is not the key, size and SHA-256"),
     "huge size": (listing([KEY, 1 << 80, DIGEST]), "is not the key, size and SHA-256"),
     "short entry": (listing([KEY]), "is not the key, size and SHA-256"),
+    "repeated entry": (repeat, "cannot be read: it has blob "),
     "junk": (listing(b"{\n"), "cannot be read"),
     "NULs": (listing(bytes(100)), "cannot be read"),
     "deep": (listing(b"[" * 4000 + b"\n"), "cannot be read"),

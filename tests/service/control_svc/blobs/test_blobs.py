@@ -4,7 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import obstore
 import pytest
@@ -333,6 +335,49 @@ async def test_a_bucket_that_is_not_as_corral_writes_it_costs_little(
     assert [each.getMessage() for each in caplog.records] == [
         f"S3 failed: [Errno 5] {name} is longer than 4096 bytes" for name in names
     ]
+
+
+class EndlessList(BaseHTTPRequestHandler):
+    """Lists suspensions, and always says that there are more."""
+
+    num_requests = 0
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write no log."""
+
+    def do_GET(self) -> None:
+        """Answer with the next page."""
+        type(self).num_requests += 1
+        keys = (f"files/suspensions/{self.num_requests}-{number}" for number in range(1000))
+        contents = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+            "<ETag>x</ETag><Size>1</Size></Contents>"
+            for key in keys
+        )
+        body = (
+            "<ListBucketResult><IsTruncated>true</IsTruncated>"
+            f"<NextContinuationToken>{self.num_requests}</NextContinuationToken>{contents}"
+            "</ListBucketResult>"
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+async def test_a_list_without_an_end_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """A bucket may list more suspensions than there can be; none of them is read."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), EndlessList) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            url = f"s3://b/files?endpoint=http://127.0.0.1:{server.server_port}&region=us-east-1"
+            with pytest.raises(StorageFailed):
+                await open_bucket(url, CREDENTIALS).is_deletion_suspended()
+        finally:
+            server.shutdown()
+
+    assert "there are more than 10000 suspensions" in caplog.text
+    assert EndlessList.num_requests < 20
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"2026-01-01", b"tomorrow"])

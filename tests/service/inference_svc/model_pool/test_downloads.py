@@ -17,6 +17,7 @@ from inference_svc.models.sources import DownloadFile
 from svc_kit.errors import DomainError, DownloadFailed, InvalidField, StorageFailed
 from tests.support.model_hub import ModelHub, run_model_hub
 from tests.support.small_disk import fill, mount_disk
+from tests.support.trees import tree
 
 NAME: Final = "model.gguf"
 CONTENT: Final = random.Random(1).randbytes(3_500_000)
@@ -234,6 +235,7 @@ async def test_a_cancelled_download_ends_its_write_once(hub: ModelHub, tmp_path:
     so that the write goes on for as long as nobody reads."""
     pipe, received, is_cancelled = tmp_path / f"{NAME}.part", bytearray(), threading.Event()
     os.mkfifo(pipe)
+    (tmp_path / f"{NAME}.etag").touch()
     task = asyncio.ensure_future(download(hub, make_file(hub), tmp_path))
 
     def cancel() -> None:
@@ -254,6 +256,33 @@ async def test_a_cancelled_download_ends_its_write_once(hub: ModelHub, tmp_path:
 
     assert len(received) > 1000
     assert CONTENT.startswith(received)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [("link", ""), ("link", ".part"), ("link", ".etag"), ("file", ".part"), ("folder", ".part")],
+)
+async def test_files_of_others_are_not_written(
+    hub: ModelHub, tmp_path: Path, kind: str, end: str
+) -> None:
+    """Neither what a link leads to, nor a part without the ETag that is written before it."""
+    place, elsewhere = tmp_path / f"f/{NAME}{end}", tmp_path / "elsewhere"
+    place.parent.mkdir()
+    if kind == "link":
+        place.symlink_to(elsewhere)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.write_bytes(b"of somebody")
+    before = tree(tmp_path)
+
+    error = await failure(hub, make_file(hub), place.parent)
+
+    assert error == StorageFailed(
+        problem=f"{place.name} is not of an unfinished download: move it away"
+    )
+    assert tree(tmp_path) == before
+    assert hub.requests == []
 
 
 async def test_a_folder_that_cannot_be_written_is_named(hub: ModelHub, tmp_path: Path) -> None:

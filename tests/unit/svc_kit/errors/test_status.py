@@ -39,6 +39,7 @@ EXPECTED: dict[str, tuple[grpc.StatusCode, int, str, bool]] = {
     "Internal": (Code.INTERNAL, 500, "server_error", False),
 }
 EXACT_STATUS = {
+    "BODY_TOO_SLOW": 408,
     "REQUEST_TOO_LARGE": 413,
     "UNSUPPORTED_MEDIA_TYPE": 415,
     "METHOD_NOT_ALLOWED": 405,
