@@ -15,14 +15,13 @@ from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
 from dialects.shared.json_body import json_text
-from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
+from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter, ignored
 from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
 
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 256
 _MAX_AFFINITY_BYTES: Final = 256
 _DISPLAYS: Final = (None, "summarized", "omitted", "full")
-_HINT: Final = Ignored("it is a hint for Anthropic's servers")
 
 
 class Thinking(Part):
@@ -60,12 +59,13 @@ class PromptBody(WireModel):
     policy: ClassVar[Policy] = {
         **CACHE_CONTROL,
         "context_management": Ignored("conversations are not edited; prompts are whole"),
-        "diagnostics": _HINT,
-        "inference_geo": _HINT,
-        "metadata": Ignored("it is a label of the caller's, and is not stored"),
+        **ignored("diagnostics inference_geo speed", "it is a hint for Anthropic's servers"),
+        **ignored(
+            "metadata session_id user_profile_id",
+            "it is a label of the caller's, and is not stored",
+        ),
         "service_tier": Ignored("there is one tier", ("auto", "standard_only")),
-        "speed": _HINT,
-        "user_profile_id": Ignored("it is a label of the caller's, and is not stored"),
+        "ttl": Ignored("the operator decides it"),
         "container": Refused("no code is run here"),
         "mcp_servers": Refused("servers are not called for a message", ([],)),
     }

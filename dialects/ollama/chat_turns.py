@@ -5,7 +5,7 @@ them back. `_OpenCalls` pairs them.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import Any, ClassVar, Final
 
@@ -86,15 +86,19 @@ def chat_tools(tools: Sequence[ToolSpec] | None) -> list[chat_pb2.Tool]:
 
 def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMessage]:
     """Convert messages. Raises DomainErrors with paths such as messages[0].images[1]."""
+    used_ids = {call.id for message in messages for call in message.tool_calls or ()}
+    used_ids |= {message.tool_call_id for message in messages}
     open_calls = _OpenCalls()
     converted = []
     for index, message in enumerate(messages):
-        proto = _message(f"messages[{index}]", index, message)
+        proto = _message(f"messages[{index}]", index, message, used_ids)
         if proto.role == chat_pb2.ROLE_TOOL:
-            call = open_calls.pop_answered(f"messages[{index}]", message)
-            proto.tool_call_id, proto.name = call.id, call.name
-        open_calls.add(proto.tool_calls, message.tool_calls or ())
+            open_calls.answer(f"messages[{index}]", message, proto)
+        elif proto.tool_calls:
+            open_calls.answer_unnamed()
+            open_calls.add(proto.tool_calls, message.tool_calls or ())
         converted.append(proto)
+    open_calls.answer_unnamed()
     check_media_size(
         (image_path(f"messages[{index}]", number), part)
         for index, message in enumerate(converted)
@@ -130,7 +134,9 @@ def image_names(messages: Sequence[ChatMessageBody]) -> dict[str, str]:
     }
 
 
-def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMessage:
+def _message(
+    path: str, index: int, message: ChatMessageBody, used_ids: Collection[str | None]
+) -> chat_pb2.ChatMessage:
     role = _ROLES.get(message.role.lower())
     if role is None:
         known = f"supported values are {', '.join(map(repr, _ROLES))}"
@@ -144,7 +150,7 @@ def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMe
         parts=parts,
         tool_calls=[
             chat_pb2.ToolCall(
-                id=call.id or f"call_{index}_{number}",
+                id=call.id or _new_id(f"call_{index}_{number}", used_ids),
                 name=call.function.name,
                 arguments_json=json_text(call.function.arguments or {}),
             )
@@ -154,10 +160,19 @@ def _message(path: str, index: int, message: ChatMessageBody) -> chat_pb2.ChatMe
     )
 
 
+def _new_id(call_id: str, used_ids: Collection[str | None]) -> str:
+    """An id that the request does not have, and the same for each request with these messages."""
+    while call_id in used_ids:
+        call_id += "_"
+    return call_id
+
+
 class _OpenCalls:
     """The calls without a result."""
 
     def __init__(self) -> None:
+        self._unnamed: list[tuple[str, ChatMessageBody, chat_pb2.ChatMessage]] = []
+        """Results that name no call and no function, behind the last calls."""
         self._calls: dict[int, chat_pb2.ToolCall] = {}
         self._queues: dict[tuple[str | None, str | None], deque[int]] = {}
         """Numbers of calls, also of answered ones, by id ("" if sent without) and name; None stands
@@ -172,8 +187,22 @@ class _OpenCalls:
                 self._queues.setdefault(key, deque()).append(self._num_calls)
             self._num_calls += 1
 
-    def pop_answered(self, path: str, message: ChatMessageBody) -> chat_pb2.ToolCall:
-        """Remove and return the call that a tool's message answers, the first without a result.
+    def answer(self, path: str, message: ChatMessageBody, proto: chat_pb2.ChatMessage) -> None:
+        """Set the call that a tool's message answers; later, if the message names nothing."""
+        call_id = message.tool_call_id
+        if message.tool_name or (call_id and (call_id, None) in self._queues):
+            self._pair(path, message, proto)
+        else:
+            self._unnamed.append((path, message, proto))
+
+    def answer_unnamed(self) -> None:
+        """Let messages that name nothing answer, in order, the calls that no other one has."""
+        for unnamed in self._unnamed:
+            self._pair(*unnamed)
+        self._unnamed.clear()
+
+    def _pair(self, path: str, message: ChatMessageBody, proto: chat_pb2.ChatMessage) -> None:
+        """Remove the call that a tool's message answers, the first without a result; set its id.
 
         By an id that calls have, else by name, among all calls if the message has no id, and among
         those without an id if it has one. Raises InvalidField if there is none.
@@ -186,7 +215,9 @@ class _OpenCalls:
         while numbers and numbers[0] not in self._calls:
             numbers.popleft()
         if numbers:
-            return self._calls.pop(numbers.popleft())
+            call = self._calls.pop(numbers.popleft())
+            proto.tool_call_id, proto.name = call.id, call.name
+            return
         if call_id:
             problem = f"no call before it that lacks a result has the id '{call_id}'"
             raise InvalidField(field=f"{path}.tool_call_id", problem=problem)

@@ -13,6 +13,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from inference_svc.structured_output.grammar import (
+    NO_SCHEMA,
     OutputFormatInvalid,
     document,
     faulty_parts,
@@ -184,9 +185,9 @@ class _SchemaParts:
         except RecursionError:
             return ["#"]
 
-    def _problem(
-        self, part: dict[str, Any], shared: Mapping[str, Any], *, strict: bool
-    ) -> str | None:
+    def _problem(self, part: Any, shared: Mapping[str, Any], *, strict: bool) -> str | None:
+        if not isinstance(part, dict):
+            return NO_SCHEMA
         text = _key(part)
         if '"$ref": ' in text:
             part = {**shared, **part}
@@ -199,7 +200,8 @@ class _SchemaParts:
 
     def _compile(self, part: dict[str, Any], strict: bool) -> str | None:
         try:
-            grammars = value_grammars(PlainSchema(part, is_rounded(part)), "", strict=strict)
+            plain = PlainSchema(part, is_rounded(part), may_have_others=True)
+            grammars = value_grammars(plain, "", strict=strict)
             build_matcher(self._tokenizer, document(grammars))
         except GrammarUnusable as problem:
             return str(problem)

@@ -25,6 +25,7 @@ from inference_svc.structured_output.free_text import (
 from inference_svc.structured_output.numbers import parse_json
 from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
 from inference_svc.structured_output.recursion import is_endless
+from inference_svc.structured_output.schemas import find_reference
 from inference_svc.structured_output.spec import (
     SPACE,
     CallableTool,
@@ -36,6 +37,7 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 
+NO_SCHEMA = "a schema must be an object or a boolean"
 _DEFINITIONS = ("$defs", "definitions")
 _BY_NAME = (*_DEFINITIONS, "properties", "patternProperties")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -80,26 +82,49 @@ def _faulty_parts(
         yield pointer
 
 
-def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the direct subschemas with their pointer segments."""
+def _children(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the direct subschemas that are no booleans, with their pointer segments."""
+    if not isinstance(schema, dict):
+        return
     for keyword in _BY_NAME:
         named = schema.get(keyword)
         if isinstance(named, dict):
-            yield from _objects(keyword, named.items())
+            yield from _parts(keyword, named.items())
     for keyword in _LISTED:
         listed = schema.get(keyword)
         if isinstance(listed, list):
-            yield from _objects(keyword, enumerate(listed))
+            yield from _parts(keyword, enumerate(listed))
     for keyword in _SINGLE:
-        if isinstance(schema.get(keyword), dict):
+        if not isinstance(schema.get(keyword, True), bool | list):
             yield f"/{keyword}", schema[keyword]
 
 
-def _objects(keyword: str, items: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parts(keyword: str, items: Any) -> Iterator[tuple[str, Any]]:
     for name, child in items:
-        if isinstance(child, dict):
+        if not isinstance(child, bool):
             escaped = str(name).replace("~", "~0").replace("/", "~1")
             yield f"/{keyword}/{escaped}", child
+
+
+def _has_only_schemas(schema: Any, root: Mapping[str, Any], seen: set[int]) -> bool:
+    """Whether all that a schema applies to values is an object or a boolean, as a JSON Schema is.
+    Definitions count where something refers to them."""
+    if not isinstance(schema, dict):
+        return isinstance(schema, bool)
+    if id(schema) in seen:
+        return True
+    seen.add(id(schema))
+    reference = schema.get("$ref")
+    target = find_reference(reference, root) if isinstance(reference, str) else None
+    applied = {keyword: each for keyword, each in schema.items() if keyword not in _DEFINITIONS}
+    parts = [part for _, part in _children(applied)] + ([] if target is None else [target])
+    return all(_has_only_schemas(part, root, seen) for part in parts)
+
+
+def _check_parts(plain: PlainSchema, field: str) -> None:
+    """Raise `OutputFormatInvalid` for a part that is no schema; llguidance accepts some."""
+    if plain.may_have_others and not _has_only_schemas(plain.schema, plain.schema, set()):
+        raise OutputFormatInvalid(field, NO_SCHEMA, plain.schema)
 
 
 def without_part(schema: Any, pointer: str) -> Any:
@@ -201,6 +226,7 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
 
 def value_grammars(plain: PlainSchema, field: str, *, strict: bool = True) -> list[Grammar]:
     """The grammars of JSON text that matches a schema. Raises `OutputFormatInvalid`."""
+    _check_parts(plain, field)
     if not plain.is_rounded:
         return [schema_grammar(plain.schema, strict=strict)]
     rules = ArgumentRules({})
@@ -387,6 +413,7 @@ def _arguments(
     found = {}
     for tool in calls.tools:
         schema, problems = tool_schema(tool), list[str]()
+        _check_parts(schema, tool.field)
         with _named_errors(tool.field, {}):
             rule = arguments.arguments(schema, way.arguments, problems.append, strict=tool.strict)
         weighty = [each for each in problems if tool.strict or each.startswith(MEMBER_NAME)]

@@ -36,24 +36,28 @@ class PlainSchema(NamedTuple):
     """Whether llguidance would round numbers of it."""
     has_other_formats: bool = False
     """Whether `format` had other values than those that are enforced: they only describe."""
+    may_have_others: bool = False
+    """Whether something that is neither an object nor a boolean may be in place of a schema."""
 
 
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
     """Remove `uniqueItems` that is false, `propertyNames` that every name fits, unknown formats,
     each `$id` that is no URI, and, unless `annotations`, the keywords that only describe values, so
     that more schemas are equal. `text` is that of the schema."""
-    formats: list[str] = []
-    plain = _Cleaner(formats, annotations=annotations).clean(schema)
-    return PlainSchema(plain, may_be_rounded(text) and is_rounded(plain), bool(formats))
+    cleaner = _Cleaner(annotations=annotations)
+    plain = cleaner.clean(schema)
+    is_rough = may_be_rounded(text) and is_rounded(plain)
+    return PlainSchema(plain, is_rough, cleaner.has_other_formats, cleaner.has_others)
 
 
 class _Cleaner:
-    def __init__(self, formats: list[str], *, annotations: bool) -> None:
-        self._formats = formats
+    def __init__(self, *, annotations: bool) -> None:
+        self.has_other_formats = self.has_others = False
         self._removed = frozenset() if annotations else _ANNOTATIONS
 
     def clean(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
+            self.has_others |= not isinstance(schema, bool)
             return schema
         return {
             key: self._inner(key, value) if isinstance(value, dict | list) else value
@@ -63,7 +67,7 @@ class _Cleaner:
 
     def _is_void(self, keyword: str, value: Any) -> bool:
         if keyword == "format" and isinstance(value, str) and value not in FORMATS:
-            self._formats.append(value)
+            self.has_other_formats = True
             return True
         is_name = keyword == "$id" and isinstance(value, str) and not _URI.fullmatch(value)
         if keyword == "propertyNames":

@@ -70,9 +70,9 @@ def of_stream(sent: Sequence[ChatResponse]) -> list[Piece]:
     return joined(pieces)
 
 
-def of_chat_chunks(sent: Sequence[ChatResponse]) -> list[Piece]:
+def of_chat_chunks(sent: Sequence[ChatResponse], **fields: Any) -> list[Piece]:
     """The pieces of a stream of chat completion chunks."""
-    chunks = ChatChunks(make_envelope(), chat_body(stream=True))
+    chunks = ChatChunks(make_envelope(), chat_body(stream=True, **fields))
     pieces: list[Piece] = []
     for frame in (frame for each in sent for frame in chunks.frames(each)):
         delta = orjson.loads(frame.removeprefix(b"data: "))["choices"][0]["delta"]
@@ -80,14 +80,19 @@ def of_chat_chunks(sent: Sequence[ChatResponse]) -> list[Piece]:
             pieces.append(("reasoning", text))
         if text := delta.get("content"):
             pieces.append(("text", text))
-        for call in delta.get("tool_calls", ()):
-            function = call["function"]
+        functions = [call["function"] for call in delta.get("tool_calls", ())]
+        for function in (*functions, *filter(None, [delta.get("function_call")])):
             if "name" in function:
                 pieces.append(("call", function["name"], function["arguments"]))
             else:
                 assert pieces[-1][0] == "call"
                 pieces[-1] = (*pieces[-1][:2], pieces[-1][2] + function["arguments"])
     return joined(pieces)
+
+
+def of_function_calls(sent: Sequence[ChatResponse]) -> list[Piece]:
+    """The same with `functions`, which came before tools."""
+    return of_chat_chunks(sent, functions=[{"name": "look"}])
 
 
 def of_message_events(sent: Sequence[ChatResponse]) -> list[Piece]:
@@ -227,6 +232,7 @@ def whole_ollama(sent: Sequence[ChatResponse]) -> Parsed:
 
 ORDERED: dict[str, Callable[[Sequence[ChatResponse]], list[Piece]]] = {
     "chat": of_chat_chunks,
+    "functions": of_function_calls,
     "messages": of_message_events,
     "whole message": of_whole_message,
     "ollama": of_ollama_lines,

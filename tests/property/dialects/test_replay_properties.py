@@ -3,6 +3,7 @@ dialect; and templates get it in their order, with nothing lost.
 """
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -14,7 +15,7 @@ from inference_svc.chat.conversation import ConversationLimits, Message, Role
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.tool_turns import pair_results
 from inference_svc.rpc.chat_messages import to_conversation
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, InvalidField, MissingField, TooShort
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns
@@ -122,6 +123,56 @@ def test_items_between_calls_and_outputs_are_accepted(items: list[Json], roles: 
     assert all(text in written for text in ("sun", *("hm" for item in items if item is THOUGHT)))
 
 
+def call_of(dialect: str, **name: str) -> Json:
+    """An entry with a call as clients send it back."""
+    match dialect:
+        case "chat":
+            function = {**name, "arguments": "{}"}
+            calls = [{"id": "c1", "type": "function", "function": function}]
+            return {"role": "assistant", "tool_calls": calls}
+        case "messages":
+            block = {"type": "tool_use", "id": "c1", "input": {}, **name}
+            return {"role": "assistant", "content": [block]}
+    return {"type": "function_call", "call_id": "c1", "arguments": "{}", **name}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "field"),
+    [
+        ("chat", "messages[1].tool_calls[0].function.name"),
+        ("messages", "messages[1].content[0].name"),
+        ("responses", "input[1].name"),
+    ],
+)
+def test_a_call_without_a_name_is_refused_with_its_path(dialect: str, field: str) -> None:
+    """Whether its name is missing or empty."""
+    client = CLIENTS[dialect]()
+    with pytest.raises(MissingField) as missing:
+        client.send([HELLO, call_of(dialect)])
+    with pytest.raises(TooShort) as short:
+        client.send([HELLO, call_of(dialect, name="")])
+
+    assert (missing.value.field, short.value.field) == (field, field)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "field", "roles"),
+    [
+        ("chat", "messages[1].role", "developer system user assistant tool function"),
+        ("messages", "messages[1].role", "user assistant system"),
+        ("responses", "input[1].role", "user assistant system developer"),
+        ("ollama", "messages[1].role", "system developer user assistant tool"),
+    ],
+)
+def test_an_unknown_role_is_refused_with_all_roles(dialect: str, field: str, roles: str) -> None:
+    """And with the path in the body."""
+    with pytest.raises(InvalidField) as caught:
+        CLIENTS[dialect]().send([HELLO, {"role": "bob", "content": "x"}])
+
+    assert caught.value.field == field
+    assert re.findall(r"'(\w+)'", caught.value.problem) == roles.split()
+
+
 @pytest.mark.parametrize(
     ("dialect", "entries", "words"),
     [
@@ -144,19 +195,7 @@ def test_what_cannot_be_paired_is_refused_in_the_words_of_the_api(
 ) -> None:
     """A call without a result, a result without a call, and repeated ids."""
     client = CLIENTS[dialect]()
-    function = {"name": "f", "arguments": "{}"}
-    calls: dict[str, Json] = {
-        "chat": {
-            "role": "assistant",
-            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
-        },
-        "messages": {
-            "role": "assistant",
-            "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {}}],
-        },
-        "responses": CALL,
-    }
-    written = [calls[dialect], client.result("c1", "sun")]
+    written = [call_of(dialect, name="f"), client.result("c1", "sun")]
 
     with pytest.raises(DomainError) as caught:
         received(client.send([HELLO, *(written[number] for number in entries)]))

@@ -25,8 +25,10 @@ FAMILIES_OF_SYNTAXES = (
     ToolCallFormat.GLM,
     ToolCallFormat.DEEPSEEK_V32,
     ToolCallFormat.KIMI_K3,
+    ToolCallFormat.MINIMAX,
     ToolCallFormat.MINIMAX_M3,
     ToolCallFormat.MINICPM,
+    ToolCallFormat.HUNYUAN,
 )
 """One family for each way to write arguments."""
 _OBJECT = {"type": "object", "properties": {"p": {"type": "integer"}, "q": {"type": "boolean"}}}
@@ -128,8 +130,8 @@ SCHEMAS: dict[str, Any] = {
     },
 }  # fmt: skip
 _TAGS = (
-    ToolCallFormat.QWEN_CODER, ToolCallFormat.GLM, ToolCallFormat.MINIMAX_M3,
-    ToolCallFormat.MINICPM,
+    ToolCallFormat.QWEN_CODER, ToolCallFormat.GLM, ToolCallFormat.MINIMAX,
+    ToolCallFormat.MINIMAX_M3, ToolCallFormat.MINICPM, ToolCallFormat.HUNYUAN,
 )  # fmt: skip
 _WITHOUT_JSON = FAMILIES_OF_SYNTAXES[2:]
 REFUSED: dict[str, Collection[ToolCallFormat]] = {

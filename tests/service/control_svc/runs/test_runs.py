@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from corral.inference.v1.chat_pb2 import ToolCallDelta
+from corral.inference.v1.inference_service_pb2 import ChatDelta
 
-from control_svc.inference.turns import ChoiceMode, TurnUsage
+from control_svc.inference.turns import ChoiceMode, FinishReason, TurnUsage
 from control_svc.items.model import (
     FunctionCall,
     FunctionCallOutput,
@@ -39,7 +41,7 @@ from tests.support.runs import (
     list_steps,
     read_events,
 )
-from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
+from tests.support.scripted_turns import Script, ScriptedTurns, call_script, in_order, text_script
 
 WEATHER = FunctionTool(name=FUNCTION)
 ANSWER = [
@@ -106,6 +108,33 @@ async def test_reasoning_is_stored_before_its_answer(make_world: Worlds) -> None
     assert event_names(events).count("reasoning_delta") == 3
     contents = [item.content for item in await world.items(thread.id)]
     assert [type(content) for content in contents] == [Message, Reasoning, Message]
+
+
+async def test_a_batch_with_the_end_of_a_call_and_text_tears_neither(make_world: Worlds) -> None:
+    """The call is whole, its output is accepted, and the model gets both back."""
+    begin = ToolCallDelta(id="call_1", name=FUNCTION, arguments_json='{"city"')
+    end = ToolCallDelta(arguments_json=':"Rome"}')
+    deltas = [
+        ChatDelta(tool_calls=[begin]),
+        ChatDelta(tool_calls=[end], is_continued=True),
+        ChatDelta(content="Wait."),
+    ]
+    turns = ScriptedTurns(in_order(Script(deltas, FinishReason.TOOL_CALLS), text_script("Sunny")))
+    world = make_world(turns)
+    thread = await world.thread("Weather?")
+    async with world.process().run_jobs() as process:
+        run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
+        await read_events(process, run)
+        waiting = await get_run(process, run)
+        outputs = [ToolOutput("call_1", "sun")]
+        submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+        events = await read_events(process, run, submitted.last_event)
+
+    assert [call.arguments for call in waiting.calls] == ['{"city":"Rome"}']
+    assert event_names(events)[-1] == "run.completed"
+    sent = turns.requests[-1].messages
+    assert [call.arguments for each in sent for call in each.calls] == ['{"city":"Rome"}']
+    assert "Wait." in str(sent)
 
 
 async def test_a_model_may_reuse_the_id_of_an_answered_call(make_world: Worlds) -> None:

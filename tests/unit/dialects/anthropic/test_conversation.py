@@ -120,6 +120,22 @@ def test_what_cannot_be_called_for_is_refused(fields: dict[str, Any], path: str)
     assert refused.value.field == path
 
 
+@pytest.mark.parametrize("name", ["metadata", "session_id", "ttl", "user_profile_id"])
+def test_labels_and_what_the_operator_decides_are_ignored_and_named(name: str) -> None:
+    """Of messages and of token counts, as in OpenAI's APIs."""
+    report = ParameterReport()
+    token = parameter_report.set(report)
+    fields = {**BASE, "messages": [{"role": "user", "content": "hi"}]}
+    labelled = message_request(parse_message({**fields, name: "x"})).proto
+    names, same = report.names, message_request(parse_message(fields)).proto
+    counted, _ = token_count_request(parse_token_count({**fields, name: "x"}))
+    parameter_report.reset(token)
+
+    assert (names, report.names) == ((name,), (name,))
+    assert labelled == same
+    assert counted.conversation == same.conversation
+
+
 @pytest.mark.parametrize("display", [None, "summarized", "full", "omitted", "updates", "x" * 99])
 def test_every_display_of_thoughts_is_accepted(display: str | None) -> None:
     """Claude Code has new ones; what is not known shows the whole text, and is named."""

@@ -33,15 +33,17 @@ def pair(calls: list[tuple[str, str]], *results: dict[str, Any]) -> list[int]:
     [
         ([{"tool_call_id": "z"}, {"tool_call_id": "x", "tool_name": "g"}, {}], [2, 0, 1]),
         ([{"tool_name": "f"}, {"tool_name": "f"}, {"tool_name": "g"}], [0, 2, 1]),
-        ([{}, {"tool_name": "f"}, {}], [0, 2, 1]),
+        ([{}, {"tool_name": "f"}, {}], [1, 0, 2]),
+        ([{}, {"tool_call_id": "x"}, {"tool_name": "g"}], [2, 0, 1]),
         ([{"tool_call_id": ""}, {"tool_name": ""}], [0, 1]),
     ],
-    ids=["ids", "names", "order", "empty"],
+    ids=["ids", "names", "order", "before an id and a name", "empty"],
 )
 def test_a_result_answers_the_call_that_it_names(
     results: list[dict[str, Any]], answered: list[int]
 ) -> None:
-    """By id, by the first open call of its name, or in order."""
+    """By id, by the first open call of its name, or in order, whatever is left by those that name
+    one."""
     assert pair(CALLS, *results) == answered
 
 
@@ -55,6 +57,26 @@ def test_an_id_may_be_of_a_call_that_came_back_without_one() -> None:
         0,
     ]
     assert pair(mixed, {"tool_call_id": "q"}, {"tool_call_id": "x"}) == [1, 0]
+
+
+def test_a_result_without_a_name_is_of_the_calls_before_it() -> None:
+    """Although a later one names the same function."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}
+    results = [{"role": "tool", "content": "r", **name} for name in ({}, {"tool_name": "f"})]
+    messages = [call, results[0], call, results[1]]
+    request = chat_request(parse_chat({"model": "m", "messages": messages}))
+    first, result, second, other = request.conversation.messages
+
+    assert result.tool_call_id == first.tool_calls[0].id
+    assert other.tool_call_id == second.tool_calls[0].id
+
+
+def test_new_ids_are_none_of_the_request() -> None:
+    """Of calls before and after, and of results without a call of that id."""
+    given = [("", "f"), ("call_1_0", "g"), ("", "f"), ("call_1_0_", "g")]
+    results = [{"tool_call_id": "call_1_2"}, {}, {}, {}]
+
+    assert pair(given, *results) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -252,6 +252,8 @@ async def test_names_of_what_is_not_enforced_are_bounded(
 
 
 TAGS = ToolCallSyntax("[CALLS]", ":", arguments=ArgumentSyntax("<", ">", "</>"))
+OTHER = "?"
+"""Stands for what is no schema."""
 BAD = [
     ('{"pattern": "(?=x)y"}', ""),
     ('{"type": "wat"}', ""),
@@ -287,6 +289,43 @@ async def test_a_member_that_cannot_be_enforced_frees_only_itself(
         assert error.metadata["pointer"] == "#/properties/a" + place.replace(".", "/")
     assert "1234567890" in compiled.text
     assert error.metadata["field"] == "tools[1].parameters_json"
+
+
+@pytest.mark.parametrize("syntax", [SYNTAX, TAGS])
+@pytest.mark.parametrize("other", [None, 7, [1], "x"])
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"properties": {"a": OTHER}}, "/properties/a"),
+        ({"properties": {"a": {"anyOf": [{"type": "null"}, OTHER]}}}, "/properties/a/anyOf/1"),
+        ({"properties": {"a": {"prefixItems": [OTHER]}}}, "/properties/a/prefixItems/0"),
+        ({"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"properties": {"y": OTHER}}}},
+         "/$defs/x/properties/y"),
+    ],
+    ids=["property", "anyOf", "prefixItems", "reference"],
+)  # fmt: skip
+async def test_what_is_in_place_of_a_schema_is_refused_with_a_pointer(
+    schema: Any, pointer: str, other: Any, syntax: ToolCallSyntax
+) -> None:
+    """A schema is an object or a boolean. A tool that is not strict has any JSON value there, and
+    is named. Definitions that nothing refers to are harmless."""
+    text = json.dumps(schema).replace(json.dumps(OTHER), json.dumps(other))
+    tool = replace(TOOL, schema=text, strict=True, field="tools[0].parameters_json")
+    calls = ToolCallSpec((syntax,), (tool,), required=True, several=False)
+    loose = replace(calls, tools=(replace(tool, strict=False),))
+    unused = replace(calls, tools=(replace(tool, schema=json.dumps({"$defs": {"x": other}})),))
+    specs = (make_spec(OutputFormatKind.JSON_SCHEMA, text), OutputSpec(None, calls, None))
+    errors = [await compile_error(spec) for spec in specs]
+    compiled = [
+        await GrammarCompiler(InlineJobs()).compile(OutputSpec(None, each, None), VOCABULARY)
+        for each in (loose, unused)
+    ]
+
+    for error in errors:
+        assert error.metadata["pointer"] == f"#{pointer}"
+        assert "a schema must be an object or a boolean" in error.metadata["problem"]
+    place = pointer.replace("/", ".")
+    assert [each.ignored for each in compiled] == [(f"tools[0].parameters_json{place}",), ()]
 
 
 @pytest.mark.parametrize("syntax", [SYNTAX, TAGS])

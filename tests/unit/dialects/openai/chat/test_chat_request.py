@@ -473,15 +473,6 @@ def test_mistrals_client_is_understood() -> None:
     )
 
 
-def test_an_unknown_role_is_refused_with_all_roles() -> None:
-    """Also those that have models of their own."""
-    with pytest.raises(DomainError) as caught:
-        make_request(messages=[{"role": "bob"}])
-
-    for role in ("developer", "system", "user", "assistant", "tool", "function"):
-        assert f"'{role}'" in str(caught.value)
-
-
 def test_labels_of_messages_and_formats_of_files_are_named() -> None:
     """They change nothing."""
     url = "data:image/png;base64,iVBORw0KGgo="

@@ -128,6 +128,18 @@ def test_include_usage_adds_a_last_chunk_with_the_usage() -> None:
     assert end == "[DONE]"
 
 
+def test_include_usage_adds_a_last_chunk_to_a_text_completion() -> None:
+    """Other chunks have the key with null, also the first one, with the prompt."""
+    events = [text_accepted(), text_delta("a"), TextEvent(finished=finished()),
+              TextEvent(done=done(3, 2))]  # fmt: skip
+    *chunks, usage, end = text_chunks(
+        [(0, event) for event in events], include_usage=True, echoes=("p",)
+    )
+
+    assert [(chunk["usage"], len(chunk["choices"])) for chunk in chunks] == [(None, 1)] * 3
+    assert (usage["choices"], usage["usage"]["total_tokens"], end) == ([], 5, "[DONE]")
+
+
 def test_without_include_usage_chunks_have_no_usage() -> None:
     """The key is absent."""
     chunks = chat_chunks([chat_accepted(), chat_delta("a"), ChatEvent(done=done())])
