@@ -9,7 +9,7 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -125,6 +125,8 @@ class ResponseSocket:
         self._history = LocalHistory(context.settings.body_limit_bytes)
         self._queues: dict[str, deque[_HeldFrame]] = {}
         """The frames of each active stream; the first one is running."""
+        self._has_more = False
+        """Whether more parts follow the one that was received last."""
         self._workers: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -133,8 +135,10 @@ class ResponseSocket:
         limit_s = self._context.settings.websocket_max_age_s
         try:
             async with asyncio.timeout(limit_s):
-                while (message := await self._websocket.receive())["type"] != _DISCONNECT:
-                    await self._handle_message(message)
+                while True:
+                    await self._handle_message(await self._receive())
+        except WebSocketDisconnect:
+            pass
         except TimeoutError:
             await self._retire(WebsocketConnectionLimitReached(limit_s=int(limit_s)))
         finally:
@@ -147,27 +151,51 @@ class ResponseSocket:
     async def _wait_for_workers(self) -> None:
         await asyncio.gather(*self._workers.values(), return_exceptions=True)
 
+    async def _receive(self) -> Mapping[str, Any]:
+        """The next message, or part of one. Raises WebSocketDisconnect."""
+        message = await self._websocket.receive()
+        if message["type"] == _DISCONNECT:
+            raise WebSocketDisconnect
+        self._has_more = message.get("more_body", False)
+        return message
+
+    async def _parts(self, message: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """The parts of a text. Raises InvalidType if it is none."""
+        while (text := message.get("text")) is not None:
+            yield text.encode()
+            if not self._has_more:
+                return
+            message = await self._receive()
+        raise InvalidType(field="frame", expected="text")
+
+    async def _read(self, first: Mapping[str, Any], memory: Scope) -> bytes:
+        """Read a text. It reserves memory if the connection has much without that."""
+        unreserved, parts = UNRESERVED_BYTES - self._queued_bytes, self._parts(first)
+        if self._has_more:
+            return await self._context.bodies.collect(memory, parts, reserved=0)
+        raw = await anext(parts)
+        if len(raw) > unreserved:
+            await self._context.bodies.reserve(memory, len(raw))
+        return raw
+
     async def _handle_message(self, message: Mapping[str, Any]) -> None:
-        """Run or queue a frame, or reply with an error."""
+        """Run or queue a frame, or reply with an error and skip the rest of it."""
         stream_id = ""
         try:
-            text = message.get("text")
-            if text is None:
-                raise InvalidType(field="frame", expected="text")
-            raw = text.encode()
             memory: Scope = {}
             with contextlib.ExitStack() as refused:
                 refused.callback(release, memory)
-                if self._num_characters + len(raw) > UNRESERVED_BYTES:
-                    await self._context.bodies.reserve(memory, len(raw))
+                raw = await self._read(message, memory)
                 fields = await self._context.bodies.parse(raw, parse_object)
                 stream_id = parse_stream_id(fields)
                 parse = functools.partial(parse_create_frame, strict=self._strict)
-                frame = await convert(parse, fields, len(text))
+                frame = await convert(parse, fields, len(raw))
                 self._enqueue(_HeldFrame(frame, memory))
                 refused.pop_all()
         except DomainError as error:
             await self._websocket.send_text(encode_error(error, stream_id))
+            while self._has_more:
+                await self._receive()
 
     def _enqueue(self, held: _HeldFrame) -> None:
         """Start a stream, or queue the frame if the stream is active. Raises QueueFull."""
@@ -188,12 +216,12 @@ class ResponseSocket:
         running ones included, would be larger than `body_limit_bytes`."""
         if depth >= MAX_QUEUED_FRAMES:
             raise QueueFull(bound="requests", depth=depth, limit=MAX_QUEUED_FRAMES)
-        size, limit = self._num_characters, self._context.settings.body_limit_bytes
+        size, limit = self._queued_bytes, self._context.settings.body_limit_bytes
         if size + frame.size > limit:
-            raise QueueFull(bound="characters", depth=size, limit=limit)
+            raise QueueFull(bound="bytes", depth=size, limit=limit)
 
     @property
-    def _num_characters(self) -> int:
+    def _queued_bytes(self) -> int:
         return sum(each.frame.size for queue in self._queues.values() for each in queue)
 
     async def _work(self, stream_id: str) -> None:

@@ -1,7 +1,7 @@
 """Reads JSON bodies with limits on size, structure and time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -71,27 +71,35 @@ class JsonBodies:
         declared = _declared_size(request)
         if declared > self._limit:
             raise RequestTooLarge(size=declared, limit=self._limit)
-        reserved = UNRESERVED_BYTES
-        if declared > reserved:
-            await self._large.reserve(request.scope, declared)
-            reserved = self._limit
-        chunks, size, structure = [], 0, StructureCount()
+        if declared <= UNRESERVED_BYTES:
+            return await self.collect(request.scope, request.stream(), UNRESERVED_BYTES)
+        await self._large.reserve(request.scope, declared)
+        return await self.collect(request.scope, request.stream(), self._limit)
+
+    async def collect(self, scope: Scope, chunks: AsyncIterator[bytes], reserved: int) -> bytes:
+        """Join the pieces of a body. One of more than `reserved` bytes reserves memory.
+
+        Raises RequestTooLarge, TooLong, QueueFull, or DeadlineExpired.
+        """
+        pieces, size, structure, allowed = [], 0, StructureCount(), reserved
         try:
             async with asyncio.timeout(self._timeout_s) as timer:
-                async for chunk in request.stream():
+                async for chunk in chunks:
                     size += len(chunk)
                     if size > self._limit:
                         raise RequestTooLarge(size=size, limit=self._limit)
-                    if size > reserved:  # it was sent without its size
+                    if size > allowed:  # it was sent without its size
                         timer.reschedule(None)  # that time is not the client's
-                        await self._large.reserve(request.scope, self._limit, arrives=False)
+                        await self._large.reserve(scope, self._limit, arrives=False)
                         timer.reschedule(asyncio.get_running_loop().time() + self._timeout_s)
-                        reserved = self._limit
+                        allowed = self._limit
                     structure.add(chunk)
-                    chunks.append(chunk)
+                    pieces.append(chunk)
         except TimeoutError:
             raise BodyTooSlow(problem=f"it took more than {self._timeout_s:g} s") from None
-        return b"".join(chunks)
+        if allowed > reserved:
+            self._large.shrink(scope, size)
+        return b"".join(pieces)
 
 
 def check_media_type(content_type: str) -> None:

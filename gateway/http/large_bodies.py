@@ -51,6 +51,12 @@ class LargeBodies:
             raise QueueFull(bound="bytes of large requests", depth=limit, limit=limit) from None
         scope[_HELD] = (self._memory, num_bytes, project)
 
+    def shrink(self, scope: Scope, num_bytes: int) -> None:
+        """Keep so much of what a body reserved before its size was known."""
+        memory, reserved, project = scope[_HELD]
+        memory.release(reserved - num_bytes, project)
+        scope[_HELD] = (memory, num_bytes, project)
+
     async def convert(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call a function in a thread, in the project's turn."""
         return await self._turns.call(function, *arguments)

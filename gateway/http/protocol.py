@@ -2,6 +2,8 @@
 the connections of one client address."""
 
 import asyncio
+import codecs
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, cast
 
@@ -25,11 +27,16 @@ BODY_SLICE_BYTES: Final = 256 * 1024
 """Of bodies whose length is known."""
 MAX_FRAMES: Final = 64
 """Of WebSockets, in a slice, which has one message at most."""
+MESSAGE_PART_BYTES: Final = 256 * 1024
+"""Of a message of a WebSocket; the application gets larger ones in parts."""
+FRAGMENT_BYTES: Final = 4096
+"""The least of a frame that is parsed before the rest is here."""
 MAX_HEADERS: Final = 256
 END_OF_LINES: Final = b"\r\n\r\n"
 """The end of every head and of every chunked body, with its trailers."""
 
 _FRAME_HEAD_BYTES, _MASK_BYTES = 10, 4
+_UTF_8: Final = codecs.getincrementaldecoder("utf-8")
 
 LINGER_S: Final = 2.0
 """How long bytes that follow a refused request are read and dropped."""
@@ -308,34 +315,59 @@ class BoundedHttpProtocol(BoundedConnection, HttpToolsProtocol):
 
 
 class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
-    """A connection that was upgraded to a WebSocket. It logs no errors for what clients cause:
-    uvicorn does for a refused handshake, and for text that is not UTF-8."""
+    """A connection that was upgraded to a WebSocket. It passes messages on in parts; all but the
+    last of a message have "more_body", as in ASGI's events of HTTP requests. It logs no errors for
+    what clients cause: uvicorn does for a refused handshake, and for text that is not UTF-8."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._frame_left = 0
-        """Bytes of a frame whose head is parsed."""
+        self._split = _SplitFrame()
+        self._part = bytearray()
+        self._decoder = _UTF_8()
+
+    def handle_text(self, event: Frame) -> None:
+        """Begin a text."""
+        self.curr_msg_data_type = "text"
+        self.handle_cont(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        """Begin a message that is no text."""
+        self.curr_msg_data_type = "bytes"
+        self.handle_cont(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """Add a fragment to its message, which is bounded by its bytes alone."""
-        parts: list[Any] = self.frames
-        if not isinstance(parts[0], bytearray):
-            parts[0] = bytearray(parts[0])
-        parts[0] += event.data
-        if event.fin:
-            self.send_receive_event_to_app()
+        """Add a fragment to its message."""
+        self._part += event.data
+        if event.fin or len(self._part) >= MESSAGE_PART_BYTES:
+            self._pass_part_on(is_last=event.fin)
 
-    def send_receive_event_to_app(self) -> None:
-        """Pass a message on, which is a request; close the connection if its text is not UTF-8."""
-        try:
-            if self.curr_msg_data_type == "text":
-                b"".join(self.frames).decode()
-        except UnicodeDecodeError:
-            self.conn.fail(1007, "a text frame is not UTF-8")
-            self.handle_parser_exception()
+    def _pass_part_on(self, *, is_last: bool) -> None:
+        """The last part begins a request. Close the connection if a text is not UTF-8."""
+        data, self._part = self._part, bytearray()
+        if self.close_sent:
+            return
+        event: Any = {"type": "websocket.receive", "more_body": not is_last}
+        if self.curr_msg_data_type == "bytes":
+            event["bytes"] = bytes(data)
         else:
+            try:
+                event["text"] = self._decoder.decode(data, final=is_last)
+            except UnicodeDecodeError:
+                self.conn.fail(1007, "a text frame is not UTF-8")
+                self.handle_parser_exception()
+                return
+        if is_last:
             self._limits.parsers.charge_request(self)
-            super().send_receive_event_to_app()
+        self.queue.put_nowait(event)
+        self.read_paused = True
+        self.transport.pause_reading()
+
+    def keepalive_timeout(self) -> None:
+        """Close the connection, unless what was received waits here for the application."""
+        if self.read_paused:
+            self.pong_timer = self.loop.call_later(self.ping_timeout or 0.0, self.keepalive_timeout)
+        else:
+            super().keepalive_timeout()
 
     async def send(self, message: Any) -> None:
         """Send a message; the whole response of a refusal completes the handshake. Frames that came
@@ -358,20 +390,60 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
         """A slice ends with a message, or with the MAX_FRAMES-th frame."""
         if not self.handshake_initiated:
             return self._unparsed.find(END_OF_LINES) + len(END_OF_LINES)
-        end = self._frame_left
+        if self._split.num_left:
+            return self._fragment_size()
+        received, end = len(self._unparsed), 0
         for _ in range(MAX_FRAMES):
             head = self._unparsed[end : end + _FRAME_HEAD_BYTES]
             num_extended = {126: 2, 127: 8}.get(head[1] & 0x7F, 0) if len(head) > 1 else 0
-            if len(head) < 2 + num_extended:
+            mask_at = end + 2 + num_extended
+            if mask_at > received:
                 break
-            extended = head[2 : 2 + num_extended]
-            length = int.from_bytes(extended) if extended else head[1] & 0x7F
-            end += 2 + num_extended + (_MASK_BYTES if head[1] & 0x80 else 0) + length
+            length = int.from_bytes(head[2 : 2 + num_extended]) if num_extended else head[1] & 0x7F
+            payload_at = mask_at + (_MASK_BYTES if head[1] & 0x80 else 0)
+            if length > self.config.ws_max_size:
+                return mask_at  # it is refused by its head
+            if payload_at + length > received:
+                return end or self._split_frame(head[0], mask_at, payload_at, length)
+            end = payload_at + length
             if head[0] & 0x80 and head[0] & 0x0F <= Opcode.BINARY:
                 break
-        size = min(end, len(self._unparsed), BODY_SLICE_BYTES)
-        self._frame_left = end - size
-        return size
+        return end
+
+    def _split_frame(self, first: int, mask_at: int, payload_at: int, length: int) -> int:
+        """Parse the first frame as fragments if more than a little of it is here."""
+        if len(self._unparsed) < payload_at + FRAGMENT_BYTES:
+            return 0
+        self._split = _SplitFrame(first, bytes(self._unparsed[mask_at:payload_at]), length)
+        del self._unparsed[:payload_at]
+        return self._fragment_size()
+
+    def _fragment_size(self) -> int:
+        left, received = self._split.num_left, len(self._unparsed)
+        return min(left, received) if received >= min(left, FRAGMENT_BYTES) else 0
+
+    def _parse(self, data: bytes) -> None:
+        super()._parse(self._split.next_head(len(data)) + data if self._split.num_left else data)
+
+
+@dataclass
+class _SplitFrame:
+    """A frame that is parsed as fragments while it arrives, so that nobody has it whole."""
+
+    first: int = 0
+    """The first byte of its next fragment, if that is the last."""
+    mask: bytes = b""
+    num_left: int = 0
+    """Bytes of its payload that are not parsed."""
+
+    def next_head(self, size: int) -> bytes:
+        """The head of its next fragment, of `size` bytes."""
+        self.num_left -= size
+        first = self.first & 0x7F if self.num_left else self.first
+        head = bytes((first, 0xFF if self.mask else 0x7F)) + size.to_bytes(8) + self.mask
+        turn = size % _MASK_BYTES
+        self.first, self.mask = self.first & 0x80, self.mask[turn:] + self.mask[:turn]
+        return head
 
 
 def _too_many(amount: int | None) -> RateLimited:

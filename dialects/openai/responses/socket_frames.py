@@ -33,7 +33,7 @@ class CreateFrame:
     generate: bool
     """False: only prefill, and return an id to continue from."""
     size: int
-    """Size of the frame in characters."""
+    """Size of the frame in bytes."""
     report: ParameterReport = field(default_factory=ParameterReport)
     """Its ignored parameters, which the first event names."""
 
@@ -54,7 +54,7 @@ def parse_stream_id(fields: Mapping[str, Any]) -> str:
 def parse_create_frame(
     fields: Mapping[str, Any], size: int, *, strict: bool = False
 ) -> CreateFrame:
-    """Validate a frame of `size` characters. `strict` refuses parameters that would be ignored.
+    """Validate a frame of `size` bytes. `strict` refuses parameters that would be ignored.
 
     Raises DomainErrors with OpenAI's field names.
     """

@@ -273,6 +273,21 @@ async def test_an_invalid_frame_is_rejected(
     assert output_text(await socket.create("x")) == "x"
 
 
+@pytest.mark.parametrize("cuts", [(), (1, 100_001, 250_003)], ids=["a frame", "fragments"])
+async def test_a_large_text_arrives_whole(socket: Socket, cuts: tuple[int, ...]) -> None:
+    """With characters of several bytes at the ends of its parts."""
+    text = "é€😀x" * 80_000
+    fields = {"type": "response.create", "model": MODEL, "input": "x", "instructions": text}
+    frame = json.dumps(fields, ensure_ascii=False)
+    ends = (*cuts, len(frame))
+    parts = [frame[start:end] for start, end in zip((0, *cuts), ends, strict=True)]
+    await socket.connection.send(parts if cuts else frame)
+
+    await socket.receive_all()
+
+    assert socket.fake.requests[0].settings.instructions == text
+
+
 async def test_an_unexpected_error_is_sent(
     socket: Socket, caplog: pytest.LogCaptureFixture
 ) -> None:

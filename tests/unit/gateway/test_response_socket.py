@@ -132,7 +132,7 @@ async def refusals_of(context: AppContext, frames: list[str], num_refused: int) 
     ("memory_bytes", "limit_bytes", "problem"),
     [
         (2**20, 2**25, "bytes of large requests"),
-        (2**26, 2**19, "characters"),
+        (2**26, 2**19, "bytes"),
     ],
     ids=["memory of the gateway", "size of a connection"],
 )

@@ -1,6 +1,7 @@
 """Requests, chunks and frames that are sent before they are wanted."""
 
 import asyncio
+from itertools import cycle
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ UPGRADE = (
     b"GET /v1/responses HTTP/1.1\r\n" + HOST + b"upgrade: websocket\r\nconnection: upgrade\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-FIN, TEXT, CONTINUATION, PING, PONG = 0x80, 1, 0, 9, 10
+FIN, TEXT, CONTINUATION, CLOSE, PING, PONG = 0x80, 1, 0, 8, 9, 10
 
 
 class Echo:
@@ -169,8 +170,12 @@ async def test_a_head_has_few_headers(connection: RawConnection) -> None:
 def masked(kind: int, payload: bytes = b"") -> bytes:
     """A frame of a client."""
     size = len(payload)
-    length = bytes([0x80 | size]) if size < 126 else bytes([0xFE]) + size.to_bytes(2)
-    return bytes([kind]) + length + bytes(4) + payload
+    num_extended = 0 if size < 126 else 2 if size < 2**16 else 8
+    length = size if not num_extended else 126 if num_extended == 2 else 127
+    mask = b"\x01\x20\x03\x40"
+    extended = size.to_bytes(num_extended) if num_extended else b""
+    body = bytes(byte ^ key for byte, key in zip(payload, cycle(mask), strict=False))
+    return bytes([kind, 0x80 | length]) + extended + mask + body
 
 
 async def read_frame(connection: RawConnection) -> tuple[int, bytes]:
@@ -212,8 +217,8 @@ async def test_a_message_has_any_number_of_fragments() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 300), min_size=1, max_size=6),
-    cuts=st.lists(st.integers(0, 3000), max_size=8),
+    sizes=st.lists(st.integers(1, 300) | st.integers(4000, 90_000), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(0, 3000) | st.integers(0, 400_000), max_size=8),
 )
 def test_messages_are_the_same_however_they_are_cut(sizes: list[int], cuts: list[int]) -> None:
     """Each has one reply, in order, about its own size."""
@@ -232,3 +237,43 @@ def test_messages_are_the_same_however_they_are_cut(sizes: list[int], cuts: list
     kinds = asyncio.run(run())
 
     assert sorted(kinds) == sorted([*[FIN | TEXT] * len(sizes), FIN | PONG])
+
+
+async def test_a_frame_is_refused_before_it_has_arrived() -> None:
+    """By what is in it so far, or by its size; later messages are served."""
+    begin = masked(FIN | TEXT, b"[" + b"{}," * 1_500_000)
+    async with run_and_connect() as connection:
+        await connection.send(UPGRADE)
+        await connection.head()
+        await connection.send(begin[:2_000_000])
+        kind, refusal = await read_frame(connection)
+        await connection.send(begin[2_000_000:] + masked(FIN | TEXT, b"no JSON"))
+        _, other = await read_frame(connection)
+
+    assert kind == FIN | TEXT
+    assert b"arrays and objects" in refusal
+    assert b"arrays and objects" not in other
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"\x81\xff" + (2**40).to_bytes(8), 1009),
+        (b"\x89\xff" + (2**20).to_bytes(8) + bytes(8192), 1002),
+        (b"\xc1\xff" + (2**20).to_bytes(8) + bytes(8192), 1002),
+        (b"\x81\x7f" + (2**20).to_bytes(8) + bytes(8192), 1002),
+        (masked(FIN | TEXT, b" " * 300_000 + b"\xff" + b" " * 300_000)[:500_000], 1007),
+    ],
+    ids=["too large", "large ping", "reserved bit", "no mask", "no UTF-8"],
+)
+async def test_a_wrong_frame_closes_the_connection_before_it_has_arrived(
+    frame: bytes, code: int
+) -> None:
+    """With the code of what is wrong."""
+    async with run_and_connect() as connection:
+        await connection.send(UPGRADE)
+        await connection.head()
+        await connection.send(frame)
+        kind, reason = await read_frame(connection)
+
+    assert (kind, int.from_bytes(reason[:2])) == (FIN | CLOSE, code)

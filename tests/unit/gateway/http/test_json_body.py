@@ -1,9 +1,51 @@
-"""Media types."""
+"""Media types, and bodies whose size is not known before they end."""
+
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
+from starlette.types import Scope
 
-from gateway.http.json_body import check_media_type
-from svc_kit.errors import UnsupportedMediaType
+from gateway.http.json_body import JsonBodies, check_media_type
+from gateway.http.large_bodies import LargeBodies, release
+from svc_kit.errors import DeadlineExpired, QueueFull, UnsupportedMediaType
+from svc_kit.logs import project_var
+
+LIMIT = 1000
+
+
+async def test_a_body_without_a_size_reserves_memory_while_it_arrives() -> None:
+    """That of the largest one, and in the end what it needs."""
+    project_var.set("p")
+    scope: Scope = {}
+    bodies = JsonBodies(LIMIT, 20.0, LargeBodies(2 * LIMIT, 0.01, LIMIT))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield bytes(200)
+        yield bytes(200)
+        with pytest.raises(QueueFull):
+            await bodies.reserve({}, 1)
+        yield bytes(100)
+
+    assert await bodies.collect(scope, pieces(), reserved=300) == bytes(500)
+    with pytest.raises(QueueFull):
+        await bodies.reserve({}, 501)
+    await bodies.reserve(rest := {}, 500)
+    release(rest)
+    release(scope)
+    await bodies.reserve({}, LIMIT)
+
+
+async def test_a_body_that_does_not_end_is_refused() -> None:
+    """After the time that a client has."""
+    bodies = JsonBodies(LIMIT, 0.01, LargeBodies(2 * LIMIT, 0.01, LIMIT))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b""
+        await asyncio.Event().wait()
+
+    with pytest.raises(DeadlineExpired):
+        await bodies.collect({}, pieces(), reserved=300)
 
 
 @pytest.mark.parametrize(
