@@ -79,7 +79,7 @@ class JsonBodies:
     async def collect(self, scope: Scope, chunks: AsyncIterator[bytes], reserved: int) -> bytes:
         """Join the pieces of a body. One of more than `reserved` bytes reserves memory.
 
-        Raises RequestTooLarge, TooLong, QueueFull, or DeadlineExpired.
+        Raises RequestTooLarge, TooLong, QueueFull or BodyTooSlow.
         """
         pieces, size, structure, allowed = [], 0, StructureCount(), reserved
         try:
