@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator, model_va
 from pydantic_settings import SettingsConfigDict
 
 from svc_kit.network import parse_address
-from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     ExistingFile,

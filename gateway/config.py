@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     KeyCacheSeconds,

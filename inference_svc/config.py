@@ -11,7 +11,7 @@ from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, 
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from inference_svc.models.sources import BUNDLED_FOLDER
 from model_files.ggml_types import KvType
-from svc_kit.settings.access import AccessSettings
+from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     KeyCacheSeconds,
