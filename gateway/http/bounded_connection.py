@@ -2,6 +2,7 @@
 and whose client has to read."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from gateway.http.connection_limits import ConnectionLimits
@@ -12,6 +13,9 @@ high and low water marks of a write buffer."""
 
 READ_AHEAD_BYTES: Final = 16 * 1024
 """Reading pauses while more than this waits for the parser."""
+
+MASK_BYTES: Final = 4
+"""Of the mask of a WebSocket's frame."""
 
 
 class _HeldTransport:
@@ -154,3 +158,23 @@ class BoundedConnection(asyncio.Protocol):
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
+
+
+@dataclass
+class SplitFrame:
+    """A frame of a WebSocket that is parsed as fragments while it arrives: nobody has it whole."""
+
+    first: int = 0
+    """The first byte of its next fragment, if that is the last."""
+    mask: bytes = b""
+    num_left: int = 0
+    """Bytes of its payload that are not parsed."""
+
+    def next_head(self, size: int) -> bytes:
+        """The head of its next fragment, of `size` bytes."""
+        self.num_left -= size
+        first = self.first & 0x7F if self.num_left else self.first
+        head = bytes((first, 0xFF if self.mask else 0x7F)) + size.to_bytes(8) + self.mask
+        turn = size % MASK_BYTES
+        self.first, self.mask = self.first & 0x80, self.mask[turn:] + self.mask[:turn]
+        return head

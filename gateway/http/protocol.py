@@ -3,7 +3,6 @@ the connections of one client address."""
 
 import asyncio
 import codecs
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, cast
 
@@ -12,7 +11,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame, Opcode
 
-from gateway.http.bounded_connection import BoundedConnection
+from gateway.http.bounded_connection import MASK_BYTES, BoundedConnection, SplitFrame
 from gateway.http.connection_limits import (
     CHUNK_HEAD_BYTES,
     HEAD_ALLOWANCE_BYTES,
@@ -35,7 +34,7 @@ MAX_HEADERS: Final = 256
 END_OF_LINES: Final = b"\r\n\r\n"
 """The end of every head and of every chunked body, with its trailers."""
 
-_FRAME_HEAD_BYTES, _MASK_BYTES = 10, 4
+_FRAME_HEAD_BYTES: Final = 10
 _UTF_8: Final = codecs.getincrementaldecoder("utf-8")
 
 LINGER_S: Final = 2.0
@@ -321,7 +320,7 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._split = _SplitFrame()
+        self._split = SplitFrame()
         self._part = bytearray()
         self._decoder = _UTF_8()
 
@@ -400,7 +399,7 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
             if mask_at > received:
                 break
             length = int.from_bytes(head[2 : 2 + num_extended]) if num_extended else head[1] & 0x7F
-            payload_at = mask_at + (_MASK_BYTES if head[1] & 0x80 else 0)
+            payload_at = mask_at + (MASK_BYTES if head[1] & 0x80 else 0)
             if length > self.config.ws_max_size:
                 return mask_at  # it is refused by its head
             if payload_at + length > received:
@@ -414,7 +413,7 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
         """Parse the first frame as fragments if more than a little of it is here."""
         if len(self._unparsed) < payload_at + FRAGMENT_BYTES:
             return 0
-        self._split = _SplitFrame(first, bytes(self._unparsed[mask_at:payload_at]), length)
+        self._split = SplitFrame(first, bytes(self._unparsed[mask_at:payload_at]), length)
         del self._unparsed[:payload_at]
         return self._fragment_size()
 
@@ -424,26 +423,6 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
 
     def _parse(self, data: bytes) -> None:
         super()._parse(self._split.next_head(len(data)) + data if self._split.num_left else data)
-
-
-@dataclass
-class _SplitFrame:
-    """A frame that is parsed as fragments while it arrives, so that nobody has it whole."""
-
-    first: int = 0
-    """The first byte of its next fragment, if that is the last."""
-    mask: bytes = b""
-    num_left: int = 0
-    """Bytes of its payload that are not parsed."""
-
-    def next_head(self, size: int) -> bytes:
-        """The head of its next fragment, of `size` bytes."""
-        self.num_left -= size
-        first = self.first & 0x7F if self.num_left else self.first
-        head = bytes((first, 0xFF if self.mask else 0x7F)) + size.to_bytes(8) + self.mask
-        turn = size % _MASK_BYTES
-        self.first, self.mask = self.first & 0x80, self.mask[turn:] + self.mask[:turn]
-        return head
 
 
 def _too_many(amount: int | None) -> RateLimited:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from svc_kit.errors import DeadlineExpired, DomainError, InvalidField, QueueFull, RequestTooLarge
 from svc_kit.logs import project_var
 from svc_kit.off_loop import ConversionTurns
+from svc_kit.rpc.field_count import check_fields
 from svc_kit.settings.groups import ServerSettings
 
 SMALL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -94,7 +95,7 @@ class RequestReader:
     ) -> Callable[[bytes], Any]:
         """A function that parses the messages of a method.
 
-        It raises RequestTooLarge and InvalidField.
+        It raises RequestTooLarge, TooLong and InvalidField.
         """
         limit = self._max_bytes
         if is_public:
@@ -105,8 +106,11 @@ class RequestReader:
         def parse(raw: bytes) -> Any:
             if len(raw) > limit:
                 raise RequestTooLarge(size=len(raw), limit=limit)
+            if deserialize is None:
+                return raw
+            check_fields(raw, deserialize)
             try:
-                return raw if deserialize is None else deserialize(raw)
+                return deserialize(raw)
             except DecodeError:
                 problem = "not a valid protobuf encoding of the method's request message"
                 raise InvalidField(field="request", problem=problem) from None

@@ -30,7 +30,8 @@ async def test_a_body_without_a_size_reserves_memory_while_it_arrives() -> None:
     assert await bodies.collect(scope, pieces(), reserved=300) == bytes(500)
     with pytest.raises(QueueFull):
         await bodies.reserve({}, 501)
-    await bodies.reserve(rest := {}, 500)
+    rest: Scope = {}
+    await bodies.reserve(rest, 500)
     release(rest)
     release(scope)
     await bodies.reserve({}, LIMIT)
