@@ -38,8 +38,11 @@ SIZES: Any = {"context_tokens": 256, "batch_tokens": 256, "ubatch_tokens": 256}
 
 
 COMPUTED_AGAIN = frozenset(
-    ("deepseek32", "deepseek4", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3")
-)
+    (
+        "deepseek32", "deepseek4", "dots3note", "glm-dsa", "glm5-next", "hy_v4", "minimax-m3",
+        "qwen4exp",
+    )
+)  # fmt: skip
 """Their state has two caches that its sizes do not tell apart: it fits the same number of slots, or
 none."""
 
