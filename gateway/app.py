@@ -139,7 +139,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
                 LargeBodies(
                     max(settings.body_memory_bytes, 2 * settings.body_limit_bytes),
                     settings.receive_timeout_s,
-                    settings.body_limit_bytes,
+                    settings.body_limit_bytes // 4,
                 ),
             ),
             fingerprint=f"corral-{corral_version}",

@@ -16,7 +16,7 @@ from dialects.shared.parameters import ignore_parameter
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
-from gateway.http.large_bodies import end_arrival
+from gateway.http.large_bodies import BEGINNING_S, end_arrival
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
 from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
@@ -25,8 +25,6 @@ from svc_kit.tasks import retrieve_exception
 _THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_tokens"))
 _NO_THINKING = "the model has no such thinking"
 _NOT_ENFORCED = "a part of it is not enforced"
-SENDING_S = 2.0
-"""A request whose call is not accepted by then has been sent, and waits for its answer."""
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -182,7 +180,7 @@ class CallResponse(Response):
         del self._start  # and the request's body, which it holds
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         watcher.add_done_callback(retrieve_exception)
-        sending = asyncio.get_running_loop().call_later(SENDING_S, end_arrival, scope)
+        sending = asyncio.get_running_loop().call_later(BEGINNING_S, end_arrival, scope)
         try:
             with self._active_calls.track(calls):
                 await calls.open()

@@ -51,6 +51,7 @@ class JsonBodies:
         from_browser = any(name in request.headers for name in _OF_BROWSERS)
         if raw and (from_browser or dialect_of(request.scope) not in _LENIENT):
             check_media_type(request.headers.get("content-type", ""))
+        await self._large.begin(request.scope, len(raw))
         return await self.parse(raw, parse)
 
     async def parse(self, raw: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:

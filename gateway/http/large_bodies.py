@@ -1,8 +1,9 @@
-"""Memory and time of large JSON bodies, which projects get in turn.
+"""Memory and time of JSON bodies, which projects get in turn.
 
 A large body reserves memory before it is read, until its response has ended. Until the call that
-it asks for is accepted there are several copies of it, so that a project has few such bodies. It is
-parsed and converted in a thread, one body at a time, so that other requests are not delayed.
+it asks for is accepted there are several copies of it, and work that delays others, so that only a
+few requests of a project begin at once. A large body is parsed and converted in a thread, one at a
+time, so that other requests are not delayed.
 """
 
 import asyncio
@@ -19,17 +20,21 @@ from svc_kit.off_loop import ConversionTurns
 
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
+BEGINNING_S: Final = 0.5
+"""A request whose call is not accepted so long after it was sent waits, and delays no others."""
+_AT_ONCE: Final = 4
+"""Requests of a project that begin at once."""
 _HELD: Final = "corral.held_memory"
 _ARRIVING: Final = "corral.arriving_memory"
 Result = TypeVar("Result")
 
 
 class LargeBodies:
-    """The large bodies of all requests. A project holds at most half of `memory_bytes`, and at most
-    `max_arriving_bytes`, or one body, before the calls are accepted."""
+    """The bodies of all requests. A project holds at most half of `memory_bytes`, and before their
+    calls are accepted, four bodies with at most `max_arriving_bytes` together, or one body."""
 
     def __init__(self, memory_bytes: int, wait_s: float, max_arriving_bytes: int) -> None:
-        """`wait_s`: how long a body waits for memory."""
+        """`wait_s`: how long a body waits for others of its project."""
         self._memory = FairSemaphore(memory_bytes, client_limit=memory_bytes // 2)
         self._arriving = FairSemaphore(memory_bytes, client_limit=max_arriving_bytes)
         self._max_bytes, self._max_arriving_bytes = memory_bytes // 2, max_arriving_bytes
@@ -37,19 +42,33 @@ class LargeBodies:
         self._turns = ConversionTurns()
 
     async def reserve(self, scope: Scope, num_bytes: int, *, arrives: bool = True) -> None:
-        """Reserve memory for the body of a request until `release`; what `arrives` also counts as
-        arriving until `end_arrival`. Raises QueueFull."""
-        project, limit = project_var.get(), self._max_arriving_bytes
+        """Reserve memory for the body of a request until `release`; what `arrives` also begins.
+        Raises QueueFull."""
+        if arrives:
+            await self.begin(scope, num_bytes)
+        await self._acquire(self._memory, scope, _HELD, num_bytes, self._max_bytes)
+
+    async def begin(self, scope: Scope, num_bytes: int) -> None:
+        """Wait until a body of the project may be converted. It counts until `end_arrival`; a small
+        one for `BEGINNING_S` at most. Raises QueueFull."""
+        if _HELD in scope:  # it has memory, for which others that begin may wait
+            return
+        limit = self._max_arriving_bytes
+        size = max(num_bytes, limit // _AT_ONCE)
+        await self._acquire(self._arriving, scope, _ARRIVING, size, limit)
+        if num_bytes <= UNRESERVED_BYTES:
+            asyncio.get_running_loop().call_later(BEGINNING_S, end_arrival, scope)
+
+    async def _acquire(
+        self, semaphore: FairSemaphore, scope: Scope, name: str, size: int, limit: int
+    ) -> None:
+        project = project_var.get()
         try:
             async with asyncio.timeout(self._wait_s):
-                if arrives:
-                    await self._arriving.acquire(num_bytes, project)
-                    scope[_ARRIVING] = (self._arriving, num_bytes, project)
-                limit = self._max_bytes
-                await self._memory.acquire(num_bytes, project)
+                await semaphore.acquire(size, project)
         except TimeoutError:
             raise QueueFull(bound="bytes of large requests", depth=limit, limit=limit) from None
-        scope[_HELD] = (self._memory, num_bytes, project)
+        scope[name] = (semaphore, size, project)
 
     def shrink(self, scope: Scope, num_bytes: int) -> None:
         """Keep so much of what a body reserved before its size was known."""
@@ -69,7 +88,7 @@ def release(scope: Scope) -> None:
 
 
 def end_arrival(scope: Scope) -> None:
-    """Let others of the project arrive: the request's call is accepted."""
+    """Let others of the project begin: the request's call is accepted."""
     _release(scope, _ARRIVING)
 
 

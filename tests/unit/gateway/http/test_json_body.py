@@ -8,7 +8,7 @@ from starlette.types import Scope
 
 from gateway.http.json_body import JsonBodies, check_media_type
 from gateway.http.large_bodies import LargeBodies, release
-from svc_kit.errors import DeadlineExpired, QueueFull, UnsupportedMediaType
+from svc_kit.errors import BodyTooSlow, QueueFull, UnsupportedMediaType
 from svc_kit.logs import project_var
 
 LIMIT = 1000
@@ -45,7 +45,7 @@ async def test_a_body_that_does_not_end_is_refused() -> None:
         yield b""
         await asyncio.Event().wait()
 
-    with pytest.raises(DeadlineExpired):
+    with pytest.raises(BodyTooSlow):
         await bodies.collect({}, pieces(), reserved=300)
 
 

@@ -25,11 +25,12 @@ async def test_only_large_bodies_are_converted_in_a_thread() -> None:
 
 async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -> None:
     """A project with many of them does not delay another by all of them."""
-    bodies, order, running = LargeBodies(MIB, 1.0, MIB), list[str](), list[int]()
+    bodies, order, running = LargeBodies(MIB, 1.0, MIB), list[str](), threading.Lock()
 
     def work(project: str) -> None:
-        running.append(threading.active_count())
-        order.append(project)
+        is_alone = running.acquire(blocking=False)
+        order.append(project if is_alone else "at once")
+        running.release()
 
     async def convert_for(project: str) -> None:
         project_var.set(project)
@@ -40,7 +41,7 @@ async def test_large_bodies_are_converted_one_at_a_time_and_projects_in_turn() -
             group.create_task(convert_for(project))
 
     assert order.index("b") <= 2
-    assert max(running) == min(running)
+    assert sorted(order) == [*"aaaaab"]
 
 
 async def test_a_turn_lasts_until_its_thread_has_ended() -> None:
@@ -105,3 +106,32 @@ async def test_few_bodies_of_a_project_arrive_at_once() -> None:
 
     assert first
     assert second
+
+
+async def begin_some(bodies: LargeBodies, project: str, number: int) -> list[dict[str, Any]]:
+    """Begin small requests of a project."""
+    project_var.set(project)
+    scopes = [dict[str, Any]() for _ in range(number)]
+    for scope in scopes:
+        await bodies.begin(scope, 100)
+    return scopes
+
+
+async def test_few_small_requests_of_a_project_begin_at_once() -> None:
+    """Others do not wait for them, and further ones until a call is accepted."""
+    bodies = LargeBodies(8 * MIB, 0.01, MIB)
+    first, *_ = await begin_some(bodies, "a", 4)
+    with pytest.raises(QueueFull):
+        await begin_some(bodies, "a", 1)
+    await begin_some(bodies, "b", 4)
+    end_arrival(first)
+
+    assert await begin_some(bodies, "a", 1)
+
+
+async def test_a_small_request_that_takes_long_delays_no_others() -> None:
+    """It counts for half a second, although nothing has ended."""
+    scopes = await begin_some(LargeBodies(8 * MIB, 60.0, MIB), "a", 5)
+
+    assert scopes[0] == {}
+    assert scopes[4]
