@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from svc_kit.network import parse_address
 from svc_kit.settings.access_settings import AccessSettings
@@ -191,7 +190,6 @@ class PriceSettings(SettingsGroup):
 class ControlSettings(AccessSettings):
     """Settings of the control service."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_CONTROL_")
     toml_table: ClassVar[str] = "control"
 
     listen: ListenAddress = "127.0.0.1:50052"

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic_settings import SettingsConfigDict
 
 from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
@@ -64,7 +63,6 @@ def _origin(text: str) -> str:
 class GatewaySettings(AccessSettings):
     """Settings of a gateway."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_GATEWAY_")
     toml_table: ClassVar[str] = "gateway"
 
     listen: ListenAddress = "127.0.0.1:8080"

@@ -10,6 +10,9 @@ from functools import partial
 from importlib.metadata import version
 
 import grpc.aio
+from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
+from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
+from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2_grpc as inference_rpc
@@ -21,14 +24,15 @@ from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
 from inference_svc.adapter_sync.reconciler import Reconciler, reconcile_adapters
 from inference_svc.adapter_sync.state import frontend_id
-from inference_svc.audit import ActReporter, make_act_sender
+from inference_svc.audit import ActReporter
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
+from inference_svc.delivery import make_sender
 from inference_svc.engine_client.client import EngineState
 from inference_svc.gauges import EngineGauges, MediaGauges, ModelGauges
-from inference_svc.limits.lease_client import LimitsFile, make_lease
 from inference_svc.limits.limiter import Admit, Limiter, admit_all
+from inference_svc.limits.limits_file import LimitsFile
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.added_models import AddedModelsService
@@ -51,13 +55,7 @@ from inference_svc.sandbox_jobs import PRELOADED
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
-from inference_svc.usage import (
-    RecordUsage,
-    UsageCounter,
-    UsageReporter,
-    discard_usage,
-    make_sender,
-)
+from inference_svc.usage import RecordUsage, UsageCounter, UsageReporter, discard_usage
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import (
     ControlKeys,
@@ -258,13 +256,13 @@ async def _usage(
         raise StartupError(f"cannot keep usage in {settings.data_dir}: {error.strerror}") from error
     saved = LimitsFile(settings.data_dir / "limits")
     limiter = Limiter(
-        make_lease(control),
+        make_sender(LimitServiceStub(control).LeaseLimits),
         saved,
         metrics,
         grace_s=settings.limits_grace_s,
         outage_level=outage_level,
     )
-    send = limiter.between_calls(make_sender(control))
+    send = limiter.between_calls(make_sender(UsageServiceStub(control).ReportUsage))
     reporter = UsageReporter(counter, send, limiter.on_reported, outage_level)
     stack.callback(counter.close)
     stack.push_async_callback(reporter.report_last)
@@ -286,8 +284,8 @@ def _call_recorder(
     if control is None:
         return None
     try:
-        folder = settings.data_dir / "acts"
-        reporter = ActReporter(folder, make_act_sender(control), outage_level)
+        send = make_sender(AuditServiceStub(control).ReportAuditEvents)
+        reporter = ActReporter(settings.data_dir / "acts", send, outage_level)
     except OSError as error:
         raise StartupError(f"cannot keep acts in {settings.data_dir}: {error.strerror}") from error
     stack.push_async_callback(reporter.report_last)

@@ -9,31 +9,26 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
 from corral.control.v1 import audit_service_pb2 as pb
-from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from google.protobuf.message import DecodeError
 
+from inference_svc.delivery import Reporter
 from svc_kit.auth.authenticator import SERVICE_KEY_ID
 from svc_kit.auth.principal import current_principal, peer_host
-from svc_kit.errors import DomainError, InvalidArgument
 from svc_kit.local_files import UUID, atomic_file, own_files
 from svc_kit.logs import OutageLevel, current_request_id, hide_queries
 from svc_kit.rpc.admin_call import AdminCall
-from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 _log = logging.getLogger(__name__)
 MAX_WAITING: Final = 10_000
 """Acts that wait for the control service; further ones are in the log alone."""
 _BATCH: Final = 100
-_TIMEOUT_S: Final = 5.0
-_LAST_TIMEOUT_S: Final = 2.0
 _SUFFIX: Final = ".act"
 _FILE: Final = re.compile(rf"[0-9]{{20}}-{UUID}\{_SUFFIX}")
 """What has another name is not ours: it is neither sent nor deleted."""
@@ -42,37 +37,24 @@ _OWN_METHOD: Final = "EngineService/DropSnapshots"
 _TARGETS: Final = ("model", "name", "source", "snapshot_id", "request_id")
 """Fields of requests that name the object of the act."""
 
-Send = Callable[[pb.ReportAuditEventsRequest], Awaitable[None]]
-"""Sends acts to the control service. Raises a `DomainError` unless they are acknowledged."""
 
-
-def make_act_sender(channel: grpc.aio.Channel) -> Send:
-    """Return a function that sends acts over a channel with the service token."""
-    stub = AuditServiceStub(channel)
-
-    async def send(request: pb.ReportAuditEventsRequest) -> None:
-        with translate_errors("control"):
-            await stub.ReportAuditEvents(request, timeout=_TIMEOUT_S)
-
-    return send
-
-
-class ActReporter:
+class ActReporter(Reporter[pb.ReportAuditEventsRequest]):
     """Keeps acts in a folder and sends them."""
+
+    content = "acts"
 
     def __init__(
         self,
         folder: Path,
-        send: Send,
+        send: Callable[[pb.ReportAuditEventsRequest], Awaitable[object]],
         outage_level: OutageLevel | None = None,
         *,
         max_waiting: int = MAX_WAITING,
     ) -> None:
         """Acts that earlier processes left in `folder` are sent too. Raises OSError."""
+        super().__init__(send, outage_level)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._send = send
-        self._outage_level = outage_level or OutageLevel()
         self._max_waiting = max_waiting
 
     async def record(self, call: AdminCall) -> None:
@@ -98,34 +80,12 @@ class ActReporter:
             fields = {"act": call.short_method, "target": event.target, "key": event.actor}
             _log.error("an act is not in the audit log: %s", error, extra={"fields": fields})
 
-    async def run(self, interval_s: float) -> None:
-        """Send what waits at an interval until cancelled."""
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.report()
-
-    async def report(self) -> None:
-        """Send all acts, the oldest first. What is not acknowledged is sent again next time."""
+    async def _requests(self) -> AsyncGenerator[pb.ReportAuditEventsRequest, None]:
         while waiting := (await asyncio.to_thread(self._waiting))[:_BATCH]:
-            events = await asyncio.to_thread(_read, waiting)
-            try:
-                if events:
-                    await self._send(pb.ReportAuditEventsRequest(events=events))
-            except InvalidArgument as error:
-                _log.error("acts were refused by the control service: %s", error)
-            except DomainError as error:
-                _log.log(self._outage_level(error), "acts cannot be reported now: %s", error)
-                return
+            if events := await asyncio.to_thread(_read, waiting):
+                yield pb.ReportAuditEventsRequest(events=events)
             for path in waiting:
                 path.unlink(missing_ok=True)
-
-    async def report_last(self) -> None:
-        """Send what waits before the process ends, with a short timeout."""
-        try:
-            async with asyncio.timeout(_LAST_TIMEOUT_S):
-                await self.report()
-        except TimeoutError:
-            _log.warning("the last acts were not reported: the control service does not answer")
 
     def _waiting(self) -> list[Path]:
         return own_files(self._folder, _FILE)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic_settings import SettingsConfigDict
 
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
@@ -302,7 +301,6 @@ class PoolSettings(SettingsGroup):
 class InferenceSettings(AccessSettings):
     """Settings of the inference service."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_INFERENCE_")
     toml_table: ClassVar[str] = "inference"
 
     listen: ListenAddress = "127.0.0.1:50051"

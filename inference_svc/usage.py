@@ -13,28 +13,23 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-import grpc
 from corral.control.v1 import usage_service_pb2 as pb
-from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 
-from svc_kit.errors import DomainError, InvalidArgument
+from inference_svc.delivery import Reporter
 from svc_kit.local_files import UUID, own_files
 from svc_kit.logs import OutageLevel
-from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 _log = logging.getLogger(__name__)
 
 MAX_DELTAS: Final = 1000
 """Maximum per report, set by the control service."""
-_TIMEOUT_S: Final = 5.0
-_LAST_TIMEOUT_S: Final = 2.0
 _SUFFIX: Final = ".jsonl"
 _FILE: Final = re.compile(rf"{UUID}\{_SUFFIX}")
 """What has another name is not ours: it is neither reported nor deleted."""
@@ -213,23 +208,14 @@ class UsageCounter:
             self._open = None
 
 
-Send = Callable[[pb.ReportUsageRequest], Awaitable[None]]
+Send = Callable[[pb.ReportUsageRequest], Awaitable[object]]
 """Sends a report to the control service. Raises a `DomainError` unless it is acknowledged."""
 
 
-def make_sender(channel: grpc.aio.Channel) -> Send:
-    """Return a function that sends reports over a channel with the service token."""
-    stub = UsageServiceStub(channel)
+class UsageReporter(Reporter[pb.ReportUsageRequest]):
+    """Sends the reports of a counter."""
 
-    async def send(report: pb.ReportUsageRequest) -> None:
-        with translate_errors("control"):
-            await stub.ReportUsage(report, timeout=_TIMEOUT_S)
-
-    return send
-
-
-class UsageReporter:
-    """Sends the reports of a counter, one at a time."""
+    content = "usage"
 
     def __init__(
         self,
@@ -239,43 +225,17 @@ class UsageReporter:
         outage_level: OutageLevel | None = None,
     ) -> None:
         """`on_reported` is called with each sum of a report that the control service has added."""
+        super().__init__(send, outage_level)
         self._counter = counter
-        self._send = send
         self._on_reported = on_reported
-        self._outage_level = outage_level or OutageLevel()
 
-    async def run(self, interval_s: float) -> None:
-        """Report at an interval until cancelled."""
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.report()
-
-    async def report(self) -> None:
-        """Report all usage. A report that is not acknowledged is resent the next time."""
+    async def _requests(self) -> AsyncGenerator[pb.ReportUsageRequest, None]:
         while (report := self._counter.oldest_report()) is not None:
-            if not report.sums:  # of a process that was killed before its first request
-                self._end(report)
-                continue
-            try:
-                await self._send(report.to_message())
-            except InvalidArgument as error:
-                # It will never be accepted: do not resend it.
-                _log.error("a usage report was dropped: %s", error)
-            except DomainError as error:
-                _log.log(self._outage_level(error), "usage cannot be reported now: %s", error)
-                await asyncio.to_thread(self._counter.sync)
-                return
-            self._end(report)
+            if report.sums:  # else of a process that was killed before its first request
+                yield report.to_message()
+            self._counter.remove(report)
+            for (_, key), counts in report.sums.items():
+                self._on_reported(key, counts)
 
-    def _end(self, report: UsageReport) -> None:
-        self._counter.remove(report)
-        for (_, key), counts in report.sums.items():
-            self._on_reported(key, counts)
-
-    async def report_last(self) -> None:
-        """Report the remaining usage before the process ends, with a short timeout."""
-        try:
-            async with asyncio.timeout(_LAST_TIMEOUT_S):
-                await self.report()
-        except TimeoutError:
-            _log.warning("the last usage was not reported: the control service does not answer")
+    async def _on_outage(self) -> None:
+        await asyncio.to_thread(self._counter.sync)

@@ -3,14 +3,12 @@
 When the process dies, requests in flight end with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo).
 """
 
-import asyncio
 import contextlib
 import enum
-import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
@@ -26,31 +24,25 @@ from inference_svc.engine.request import Command, Flush, SequenceRequest, ShareC
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
-    DeviceMemoryReport,
     EngineConfig,
+    EngineMessage,
     LoadProgress,
     ModelReady,
     Ready,
     SnapshotDone,
 )
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.engine_client.process import (
-    EngineMessage,
-    EngineProcess,
-    RestartBackoff,
-    describe_exit,
-)
+from inference_svc.engine_client.process import ChildProcess, SupervisedProcess
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker
 from inference_svc.engine_client.snapshot_requests import UNSET_ID, SnapshotTracker
 from inference_svc.machine import resident_bytes
 from inference_svc.models.device_memory import DeviceBytes
 from svc_kit.errors import DomainError, Draining, EngineRestarting
-from svc_kit.lifecycle import StartupError
 from svc_kit.queue_share import QueueEntry
 
-log = logging.getLogger(__name__)
 DRAIN_RETRY_S = 5.0
+_ENGINE = "inference_svc.engine_process.main"
 
 
 class EngineState(enum.Enum):
@@ -83,42 +75,41 @@ class EngineClient:
         on_event: Callable[[Event], None] = lambda _: None,
         on_progress: Callable[[LoadProgress], None] = lambda _: None,
         adapters: AdapterRegistry | None = None,
-        start_process: Callable[..., EngineProcess] = EngineProcess,
+        start_process: Callable[..., ChildProcess[Any, Command]] = ChildProcess,
     ) -> None:
         self.state = EngineState.STARTING
         self.on_process_exit: Callable[[], None] = lambda: None
-        self.restarts = 0
         self.ready: ModelReady | None = None
         self.report: ModelLoad | None = None
         self.disk_cache: DiskCacheLoad | None = None
         self.adapters = adapters or AdapterRegistry()
-        self._ids = count()
-        self.sequences = RequestTracker(
-            queue, reader, self._send, self.adapters.free_unused, self._ids
+        self._process = SupervisedProcess[EngineMessage, Command](
+            "the engine",
+            config.name,
+            lambda **callbacks: start_process(_ENGINE, self._config, **callbacks),
+            early_exit="the engine process ended while it loaded",
+            on_message=self._on_message,
+            on_down=self._on_down,
+            on_exit=lambda: self.on_process_exit(),
         )
-        self.embeddings = EmbeddingTracker(queue, self._send)
-        self.snapshots = SnapshotTracker(self._send, self.check_open)
-        self.adapters.attach(self._send, self.sequences.num_requests)
+        send = self._process.send
+        self._ids = count()
+        self.sequences = RequestTracker(queue, reader, send, self.adapters.free_unused, self._ids)
+        self.embeddings = EmbeddingTracker(queue, send)
+        self.snapshots = SnapshotTracker(send, self.check_open)
+        self.adapters.attach(send, self.sequences.num_requests)
         self.system_info = ""
         self._config = config
-        self._start_process = start_process
         self._on_state = on_state
         self._on_event = on_event
         self._on_progress = on_progress
-        self._process: EngineProcess | None = None
         self._closed_with: DomainError | None = None
-        self._backoff = RestartBackoff()
-        self._ready_at = 0.0
-        self._first_start: asyncio.Future[None] | None = None
-        self._restart: asyncio.Task[None] | None = None
 
     # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Load the model. Raises `StartupError` on failure."""
-        self._first_start = asyncio.get_running_loop().create_future()
-        self._spawn()
-        await self._first_start
+        await self._process.start()
 
     async def close(self, error: DomainError | None = None) -> None:
         """End the process. Running streams and new requests fail with `error` (default: DRAINING).
@@ -127,13 +118,9 @@ class EngineClient:
         """
         if self._closed_with is None:
             self._closed_with = error or Draining(retry_after=DRAIN_RETRY_S)
-        if self._restart is not None:
-            self._restart.cancel()
-        self._fail_start("the engine was closed while it loaded")
         self._fail_all(self._closed_with)
         self.adapters.on_engine_closed(self._closed_with)
-        if self._process is not None:
-            await self._process.close()
+        await self._process.close()
 
     def set_digest(self, digest: str) -> None:
         """Set the digest with which a restarted process verifies touched or copied files."""
@@ -142,11 +129,12 @@ class EngineClient:
     @property
     def pid(self) -> int:
         """The process id; 0 while the engine is down."""
-        return self._process.pid if self._process is not None and self._is_up else 0
+        return self._process.pid
 
     @property
-    def _is_up(self) -> bool:
-        return self.state is EngineState.SERVING and self._closed_with is None
+    def restarts(self) -> int:
+        """How often the process was started again."""
+        return self._process.restarts
 
     @property
     def memory(self) -> DeviceBytes:
@@ -159,14 +147,7 @@ class EngineClient:
         self.state = state
         self._on_state(state)
 
-    def _spawn(self) -> None:
-        self._process = self._start_process(
-            self._config, on_message=self._on_message, on_exit=self._on_exit
-        )
-
     def _on_message(self, message: EngineMessage) -> None:
-        if self._closed_with is not None:
-            return  # the adapter registry may already belong to a successor
         if isinstance(message, list):
             for event in message:
                 self._deliver(event)
@@ -176,48 +157,22 @@ class EngineClient:
             self.snapshots.deliver(message)
         elif isinstance(message, LoadProgress):
             self._on_progress(message)
-        elif isinstance(message, DeviceMemoryReport):
-            if self.ready is not None:
-                self.ready = replace(self.ready, device_bytes=message.device_bytes)
-        else:
-            log.error("the engine cannot start: %s", message.problem)
-            self._fail_start(message.problem)
+        elif self.ready is not None:
+            self.ready = replace(self.ready, device_bytes=message.device_bytes)
 
     def _on_ready(self, ready: Ready) -> None:
         self.ready, self.system_info = ready.model, ready.system_info
         self.sequences.slots = ready.model.slots
         self.snapshots.use = ready.snapshots
         self._config = replace(self._config, warm_up=ready.model.warm_up)
-        self._ready_at = time.monotonic()
+        self._process.mark_up()
         self._set_state(EngineState.SERVING)
         self.adapters.on_engine_ready()
-        if self._first_start is not None and not self._first_start.done():
-            self._first_start.set_result(None)
 
-    def _fail_start(self, problem: str) -> None:
-        if self._first_start is not None and not self._first_start.done():
-            self._first_start.set_exception(StartupError(problem))
-
-    def _on_exit(self, code: int) -> None:
-        self.on_process_exit()
-        if self._closed_with is not None:
-            return
-        log.error("the engine process ended (%s)", describe_exit(code))
-        self._fail_start(f"the engine process ended while it loaded ({describe_exit(code)})")
-        if self._first_start is not None and self._first_start.exception() is not None:
-            return
-        uptime = time.monotonic() - self._ready_at if self._is_up else 0.0
+    def _on_down(self, _was_up: bool, _pause_s: float) -> None:
         self._set_state(EngineState.RESTARTING)
         self._fail_all(self._restarting("running"))
         self.adapters.on_engine_crash(self._restarting())
-        self.restarts += 1
-        self._restart = asyncio.create_task(self._restart_after(self._backoff.next_pause(uptime)))
-
-    async def _restart_after(self, pause_s: float) -> None:
-        if self._process is not None:
-            await self._process.close()
-        await asyncio.sleep(pause_s)
-        self._spawn()
 
     def _restarting(self, phase: str | None = None) -> EngineRestarting:
         load_s = self.ready.load_s if self.ready is not None else 0.0
@@ -235,7 +190,7 @@ class EngineClient:
         """Raise the error it was closed with, or `EngineRestarting`, unless it serves."""
         if self._closed_with is not None:
             raise self._closed_with
-        if not self._is_up:
+        if not self._process.is_up:
             raise self._restarting()
 
     def submit(
@@ -283,7 +238,7 @@ class EngineClient:
 
         Raises `EngineRestarting` or `AdapterInvalid`, and closes the adapter's file.
         """
-        if not self._is_up:
+        if not self._process.is_up:
             adapter.file.close()
             raise self._restarting()
         return await self.adapters.load(adapter)
@@ -296,7 +251,7 @@ class EngineClient:
 
     def reclaim_cores(self) -> None:
         """Let the engine use all cores again."""
-        self._send(ShareCores(UNSET_ID, None))
+        self._process.send(ShareCores(UNSET_ID, None))
 
     async def flush(self) -> int:
         """Drop all prefixes that are only cached for reuse; return their tokens.
@@ -307,10 +262,6 @@ class EngineClient:
         if not self.sequences.slots:
             return 0  # an embedding engine has no prefix cache
         return await self.snapshots.run(Flush(UNSET_ID))
-
-    def _send(self, command: Command) -> None:
-        if self._process is not None and self._is_up:
-            self._process.send(command)
 
     # --- events -----------------------------------------------------------------------------------
 

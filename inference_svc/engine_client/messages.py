@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from inference_svc.engine.embedding_request import EmbeddingLimits
+from inference_svc.engine.events import Event
 from inference_svc.engine.scheduler.policy import Policy
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
@@ -129,8 +130,4 @@ class SnapshotDone(NamedTuple):
     use: FolderUsage | None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStartFailed:
-    """The process cannot serve; it exits after this."""
-
-    problem: str
+EngineMessage = Ready | LoadProgress | SnapshotDone | DeviceMemoryReport | list[Event]

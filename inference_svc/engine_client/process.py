@@ -1,30 +1,25 @@
-"""Starts a child process, such as an engine, with malloc tuned for huge pages, and reads and writes
-its pipe."""
+"""Starts a child process, such as an engine, with malloc tuned for huge pages, reads and writes its
+pipe, and starts it again when it ends."""
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from inference_svc.engine.events import Event
-from inference_svc.engine.request import Command
-from inference_svc.engine_client.messages import (
-    DeviceMemoryReport,
-    EngineConfig,
-    EngineStartFailed,
-    LoadProgress,
-    Ready,
-    SnapshotDone,
-)
+from svc_kit.lifecycle import StartupError
 
+log = logging.getLogger(__name__)
 _VARIABLE = "GLIBC_TUNABLES"
 _TUNABLES = {
     # Weights in huge pages: 10.5 ms per step instead of 11.5 (0.5B parameters, one row).
@@ -44,10 +39,11 @@ def with_malloc_tunables(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, _VARIABLE: ":".join(filter(None, (existing, *added)))}
 
 
-_ENGINE = "inference_svc.engine_process.main"
-EngineMessage = (
-    Ready | EngineStartFailed | LoadProgress | SnapshotDone | DeviceMemoryReport | list[Event]
-)
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The first message of a process that cannot serve, and exits after it."""
+
+    problem: str
 
 
 Received = TypeVar("Received")
@@ -140,35 +136,137 @@ class ChildProcess(Generic[Received, Sent]):
             self._loop.call_soon_threadsafe(callback, argument)
 
 
-class EngineProcess(ChildProcess[EngineMessage, Command]):
-    """A running engine process."""
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        *,
-        on_message: Callable[[EngineMessage], None],
-        on_exit: Callable[[int], None],
-    ) -> None:
-        super().__init__(_ENGINE, config, on_message=on_message, on_exit=on_exit)
-
-
 _MAX_PAUSE_S = 10.0
 _HEALTHY_S = 10.0
 
 
-class RestartBackoff:
-    """Pauses before restarts: none after the first early exit, then longer ones if it repeats."""
+class SupervisedProcess(Generic[Received, Sent]):
+    """A child process that is started again when it ends, unless its first start fails.
 
-    def __init__(self) -> None:
+    `is_up` is whether it serves: from `mark_up` until it ends or is closed. `restarts` counts its
+    restarts. Call all methods on the event loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        spawn: Callable[..., ChildProcess[Any, Sent]],
+        *,
+        early_exit: str,
+        on_message: Callable[[Received], None],
+        on_down: Callable[[bool, float], None],
+        on_exit: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`name`, as in "the engine", and `model` are for the log. `early_exit` is the problem if
+        the process ends during its first start.
+
+        `spawn` starts a `ChildProcess` with the callbacks that it is given. `on_message` gets each
+        message until the process is closed. `on_down` is called when it will be started again, with
+        whether it was up and the seconds until then, and `on_exit` whenever it has ended.
+        """
+        self.is_up = False
+        self.restarts = 0
+        self._name = name
+        self._model = model
+        self._spawn_child = spawn
+        self._early_exit = early_exit
+        self._on_message = on_message
+        self._on_down = on_down
+        self._on_exit = on_exit
+        self._child: ChildProcess[Any, Sent] | None = None
+        self._is_closed = False
+        self._first_start: asyncio.Future[None] | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._up_since = 0.0
         self._early_exits = 0
 
-    def next_pause(self, uptime_s: float) -> float:
-        """The seconds to wait after an exit; `uptime_s` is how long the process served."""
+    async def start(self) -> None:
+        """Return when it is up. Raises `StartupError` on failure."""
+        self._first_start = asyncio.get_running_loop().create_future()
+        self._spawn()
+        await self._first_start
+
+    def mark_up(self) -> None:
+        """Note that it serves, as one of its messages says."""
+        self.is_up, self._up_since = True, time.monotonic()
+        if self._first_start is not None and not self._first_start.done():
+            self._first_start.set_result(None)
+
+    async def close(self) -> None:
+        """End the process. Can be called repeatedly."""
+        self._is_closed, self.is_up = True, False
+        if self._restart is not None:
+            self._restart.cancel()
+        self._fail_start(f"{self._name} was closed while it loaded")
+        if self._child is not None:
+            await self._child.close()
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 while it is down."""
+        return self._child.pid if self._child is not None and self.is_up else 0
+
+    def send(self, message: Sent) -> None:
+        """Queue a message, which is lost while the process is down."""
+        if self._child is not None and self.is_up:
+            self._child.send(message)
+
+    def kill(self) -> None:
+        """Kill the process, so that another one is started."""
+        if self._child is not None:
+            self._child.kill()
+
+    def resume(self) -> None:
+        """Let the process continue if it is stopped."""
+        if self._child is not None:
+            self._child.resume()
+
+    def _spawn(self) -> None:
+        self._child = self._spawn_child(on_message=self._receive, on_exit=self._end)
+
+    def _receive(self, message: Received | StartFailed) -> None:
+        if self._is_closed:
+            return  # an adapter registry, for example, may already belong to a successor
+        if isinstance(message, StartFailed):
+            self._log("%s cannot start: %s", message.problem)
+            self._fail_start(message.problem)
+        else:
+            self._on_message(message)
+
+    def _log(self, text: str, reason: str) -> None:
+        log.error(text, self._name, reason, extra={"fields": {"model": self._model}})
+
+    def _fail_start(self, problem: str) -> None:
+        if self._first_start is not None and not self._first_start.done():
+            self._first_start.set_exception(StartupError(problem))
+
+    def _end(self, code: int) -> None:
+        self._on_exit()
+        if self._is_closed:
+            return
+        self._log("%s process ended (%s)", describe_exit(code))
+        self._fail_start(f"{self._early_exit} ({describe_exit(code)})")
+        if self._first_start is not None and self._first_start.exception() is not None:
+            return
+        was_up, self.is_up = self.is_up, False
+        self.restarts += 1
+        pause_s = self._next_pause(time.monotonic() - self._up_since if was_up else 0.0)
+        self._on_down(was_up, pause_s)
+        self._restart = asyncio.create_task(self._restart_after(pause_s))
+
+    def _next_pause(self, uptime_s: float) -> float:
+        """None after the first early exit, then longer ones if it repeats."""
         self._early_exits = 0 if uptime_s >= _HEALTHY_S else self._early_exits + 1
         if self._early_exits <= 1:
             return 0.0
         return min(0.5 * 2.0 ** (self._early_exits - 2), _MAX_PAUSE_S)
+
+    async def _restart_after(self, pause_s: float) -> None:
+        if self._child is not None:
+            await self._child.close()
+        await asyncio.sleep(pause_s)
+        self._spawn()
 
 
 _PR_SET_PDEATHSIG = 1

@@ -9,8 +9,8 @@ import gc
 import sys
 from functools import partial
 
-from inference_svc.engine_client.messages import EngineConfig, EngineStartFailed, Ready
-from inference_svc.engine_client.process import open_parent_pipe
+from inference_svc.engine_client.messages import EngineConfig, Ready
+from inference_svc.engine_client.process import StartFailed, open_parent_pipe
 from inference_svc.engine_process.model_load import load
 from inference_svc.engine_process.output_batcher import default_interval_s
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -32,7 +32,7 @@ def main(pipe_fd: int) -> None:
     try:
         loaded = load(config, pipe.send)
     except (ModelLoadError, ModelTooLarge) as error:
-        pipe.send(EngineStartFailed(str(error)))
+        pipe.send(StartFailed(str(error)))
         return
     store, served = SnapshotStore(config.snapshots), loaded.served
     pipe.send(Ready(loaded.ready, library.system_info(), store.usage))

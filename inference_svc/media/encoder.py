@@ -9,11 +9,12 @@ import logging
 import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
-from inference_svc.engine_client.process import ChildProcess, RestartBackoff, describe_exit
+from inference_svc.engine_client.process import ChildProcess, SupervisedProcess
 from inference_svc.machine import resident_bytes
 from inference_svc.media.encoder_messages import (
     EncodeDone,
@@ -33,15 +34,12 @@ from svc_kit.errors import (
     StorageFailed,
 )
 from svc_kit.fairness import FairTurns
-from svc_kit.lifecycle import StartupError
 from svc_kit.queue_share import QueueEntry, check_queue
 
 log = logging.getLogger(__name__)
 _ENCODER = "inference_svc.media.encoder_main"
 _MAX_CRASHES: Final = 2  # the first may have another cause, such as a lack of memory
 _REMEMBERED_CRASHES: Final = 256
-
-EncoderProcess = ChildProcess[EncoderMessage, EncodeRequest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +91,17 @@ class Encoder:
         self._config = config
         self._limits = limits
         self._ids = count()
-        self._process: EncoderProcess | None = None
-        self._is_up = self._is_killed = False
+        self._process = SupervisedProcess[EncoderMessage, EncodeRequest](
+            "the encoder",
+            config.name,
+            partial(ChildProcess, _ENCODER, config),
+            early_exit="it ended while it encoded a picture or sound",
+            on_message=self._on_message,
+            on_down=self._on_down,
+        )
+        self._is_killed = False
         self._closed_with: DomainError | None = None
-        self._starting: asyncio.Future[None] | None = None
-        self._restart: asyncio.Task[None] | None = None
         self._restart_pause_s = 0.0
-        self._backoff = RestartBackoff()
-        self._ready_at = 0.0
         self._waiting: defaultdict[str, deque[_Job]] = defaultdict(deque)
         self._turns: FairTurns[str] = FairTurns()
         self._running: _Job | None = None
@@ -114,36 +115,30 @@ class Encoder:
 
     async def start(self) -> None:
         """Load the projector and try it. Raises `StartupError` with the reason of a failure."""
-        self._starting = asyncio.get_running_loop().create_future()
-        self._spawn()
-        await self._starting
+        await self._process.start()
 
     async def close(self, error: DomainError | None = None) -> None:
         """End the process. Waiting and new requests fail with `error` (default: DRAINING)."""
         if self._closed_with is None:
             self._closed_with = error or Draining()
-        for task in (self._restart, self._asking):
-            if task is not None:
-                task.cancel()
-        self._fail_start("the encoder was closed while it loaded")
+        if self._asking is not None:
+            self._asking.cancel()
         self._fail_all(self._closed_with)
-        if self._process is not None:
-            await self._process.close()
+        await self._process.close()
 
     def resume(self) -> None:
         """Let the process continue, which a killed engine may have left stopped."""
-        if self._process is not None:
-            self._process.resume()
+        self._process.resume()
 
     @property
     def memory_bytes(self) -> int:
         """The memory of the process; 0 while it is down."""
-        return resident_bytes(self.pid) if self._is_up else 0
+        return resident_bytes(self.pid) if self.pid else 0
 
     @property
     def pid(self) -> int:
         """The process id; 0 while the process is down."""
-        return self._process.pid if self._process is not None and self._is_up else 0
+        return self._process.pid
 
     @property
     def num_waiting(self) -> int:
@@ -214,7 +209,7 @@ class Encoder:
 
     @property
     def _can_send(self) -> bool:
-        is_free = self._is_up and not self._is_killed and self._running is None
+        is_free = self._process.is_up and not self._is_killed and self._running is None
         return is_free and bool(self._waiting)
 
     @property
@@ -223,8 +218,6 @@ class Encoder:
         return self.engine if self._config.competes_for_cores else None
 
     def _send(self) -> None:
-        if self._process is None:
-            return
         project = self._turns.next(self._waiting)
         self._running = job = self._waiting[project].popleft()
         self._remove_idle(project)
@@ -236,8 +229,7 @@ class Encoder:
     def _on_timeout(self) -> None:
         log.error("%s: a picture or sound took too long to encode", self._config.name)
         self._is_killed = True
-        if self._process is not None:
-            self._process.kill()
+        self._process.kill()
 
     def _end_running(self) -> _Job | None:
         job, self._running = self._running, None
@@ -257,30 +249,14 @@ class Encoder:
 
     # --- process ----------------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
-        self._is_killed = False
-        self._process = ChildProcess(
-            _ENCODER, self._config, on_message=self._on_message, on_exit=self._on_exit
-        )
-
     def _on_message(self, message: EncoderMessage) -> None:
-        if self._closed_with is not None:
-            return
-        match message:
-            case EncoderReady():
-                self._on_ready(message)
-            case EncodeDone() | EncodeFailed():
-                self._on_answer(message)
-            case _:
-                log.error("the encoder of %s cannot start: %s", self._config.name, message.problem)
-                self._fail_start(message.problem)
+        if isinstance(message, EncoderReady):
+            self.ready = message
+            self._restart_pause_s = 0.0
+            self._process.mark_up()
+        else:
+            self._on_answer(message)
         self._send_next()
-
-    def _on_ready(self, ready: EncoderReady) -> None:
-        self.ready, self._is_up, self._ready_at = ready, True, time.monotonic()
-        self._restart_pause_s = 0.0
-        if self._starting is not None and not self._starting.done():
-            self._starting.set_result(None)
 
     def _on_answer(self, answer: EncodeDone | EncodeFailed) -> None:
         job = self._end_running()
@@ -298,26 +274,14 @@ class Encoder:
         else:
             _fail(job, InvalidField(field=job.field, problem=answer.problem))
 
-    def _fail_start(self, problem: str) -> None:
-        if self._starting is not None and not self._starting.done():
-            self._starting.set_exception(StartupError(problem))
-
-    def _on_exit(self, code: int) -> None:
-        if self._closed_with is not None:
-            return
-        log.error("the encoder of %s ended (%s)", self._config.name, describe_exit(code))
-        self._fail_start(f"it ended while it encoded a picture or sound ({describe_exit(code)})")
-        if self._starting is not None and self._starting.exception() is not None:
-            return
-        pause_s = self._backoff.next_pause(time.monotonic() - self._ready_at if self._is_up else 0)
-        if not self._is_up:
+    def _on_down(self, was_up: bool, pause_s: float) -> None:
+        if not was_up:
             self._restart_pause_s = pause_s
             self._fail_all(EngineRestarting(retry_after=pause_s))
-        self._is_up = False
         self.stats.crashes += 1
         if (job := self._end_running()) is not None:
             self._blame(job)
-        self._restart = asyncio.create_task(self._restart_after(pause_s))
+        self._is_killed = False
 
     def _blame(self, job: _Job) -> None:
         if self._is_killed and self._sharing_engine is not None:  # perhaps it had little time
@@ -332,12 +296,6 @@ class Encoder:
             _fail(job, _refusal(job.field))
         elif not job.done.done():
             self._waiting[job.project].appendleft(job)
-
-    async def _restart_after(self, pause_s: float) -> None:
-        if self._process is not None:
-            await self._process.close()
-        await asyncio.sleep(pause_s)
-        self._spawn()
 
 
 def _refusal(field: str) -> InvalidField:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from inference_svc.engine.media import VectorFile
-from inference_svc.engine_client.process import open_parent_pipe
+from inference_svc.engine_client.process import StartFailed, open_parent_pipe
 from inference_svc.llama.projector import (
     EncodeError,
     ProjectedChunk,
@@ -31,7 +31,6 @@ from inference_svc.media.encoder_messages import (
     EncoderConfig,
     EncodeRequest,
     EncoderReady,
-    EncoderStartFailed,
 )
 from inference_svc.media.model import (
     DecodedAudio,
@@ -59,7 +58,7 @@ def main(pipe_fd: int) -> None:
     try:
         server = EncoderServer(config.projector)
     except (ProjectorMismatch, EncodeError, ModelFileInvalid) as error:
-        pipe.send(EncoderStartFailed(str(error)))
+        pipe.send(StartFailed(str(error)))
         return
     pipe.send(server.ready)
     with suppress(EOFError):

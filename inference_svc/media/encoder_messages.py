@@ -40,13 +40,6 @@ class EncoderReady:
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderStartFailed:
-    """The process cannot serve; it exits after this."""
-
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
 class EncodeRequest:
     """A picture or a sound to encode, and its `digest`; the vectors are written to the file `path`.
     Without one the chunks are only counted, and a picture needs no pixels."""
@@ -75,4 +68,4 @@ class EncodeFailed:
     is_disk: bool = False
 
 
-EncoderMessage = EncoderReady | EncoderStartFailed | EncodeDone | EncodeFailed
+EncoderMessage = EncoderReady | EncodeDone | EncodeFailed

@@ -5,7 +5,6 @@ text.
 """
 
 import codecs
-import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -110,17 +109,16 @@ def _html_parts(page: str, markup: re.Pattern[str]) -> Iterator[str]:
 
 
 def _read_pdf(content: bytes) -> str:
-    from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
+    import pypdfium2  # type: ignore[import-untyped]  # loads a large library
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs every irregularity
     try:
-        reader = PdfReader(BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise JobRefused("the PDF is encrypted")
-        return "\n\n".join(page.extract_text() for page in reader.pages)
-    except PyPdfError:
-        raise JobRefused("the PDF is damaged") from None
+        document = pypdfium2.PdfDocument(content)
+        text = "\n\n".join(page.get_textpage().get_text_bounded() for page in document)
+    except pypdfium2.PdfiumError as error:
+        is_encrypted = error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD
+        raise JobRefused(f"the PDF is {'encrypted' if is_encrypted else 'damaged'}") from None
+    # PDFium joins a word that is hyphenated at the end of a line, with U+0002 for the hyphen.
+    return text.replace("\r\n", "\n").replace("\x02", "")
 
 
 def _read_docx(content: bytes) -> str:

@@ -20,7 +20,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
@@ -56,21 +55,18 @@ LogLevel = Annotated[str, Field(pattern=r"^(?i:debug|info|warning|error|critical
 class SettingsGroup(BaseModel):
     """A group of settings, as a field of a service's settings."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-    _none_word = field_validator("*", mode="before")(_unset_none)
-
-
-class ServiceSettings(BaseSettings):
-    """All settings of one service. Subclasses set `env_prefix` and `toml_table`."""
-
-    model_config = SettingsConfigDict(
+    model_config = ConfigDict(
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,  # docs/reference/configuration.md is made from them
-        env_nested_delimiter="__",
-        case_sensitive=False,
     )
     _none_word = field_validator("*", mode="before")(_unset_none)
+
+
+class ServiceSettings(SettingsGroup):
+    """All settings of one service. Subclasses set `toml_table`."""
+
+    model_config = ConfigDict(validate_default=True)
     toml_table: ClassVar[str]
     """The service's table in a configuration file."""
 
@@ -80,19 +76,7 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def env_prefix(cls) -> str:
         """The prefix of the service's environment variables."""
-        return cls.model_config.get("env_prefix", "")
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read only constructor arguments; `load_settings` gathers the other sources."""
-        return (init_settings,)
+        return f"CORRAL_{cls.toml_table.upper()}_"
 
     @property
     def listeners(self) -> list[Listener]:

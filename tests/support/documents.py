@@ -5,17 +5,18 @@ from io import BytesIO
 from docx import Document
 
 
-def pdf(*lines: str, media_box: str = "0 0 612 792") -> bytes:
-    """A PDF of pages with a line of text each."""
+def pdf(*pages: str, media_box: str = "0 0 612 792") -> bytes:
+    """A PDF of pages with a few lines of text each."""
     first_page = 4
-    kids = " ".join(f"{first_page + 2 * number} 0 R" for number in range(len(lines)))
+    kids = " ".join(f"{first_page + 2 * number} 0 R" for number in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",
-        f"<< /Type /Pages /Kids [{kids}] /Count {len(lines)} >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     ]
-    for number, line in enumerate(lines):
-        stream = f"BT /F1 24 Tf 72 700 Td ({line}) Tj ET"
+    for number, page in enumerate(pages):
+        lines = page.replace("\n", ") Tj 0 -30 Td (")
+        stream = f"BT /F1 24 Tf 72 700 Td ({lines}) Tj ET"
         objects += [
             f"<< /Type /Page /Parent 2 0 R /MediaBox [{media_box}]"
             f" /Contents {first_page + 2 * number + 1} 0 R"

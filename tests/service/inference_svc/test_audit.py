@@ -12,7 +12,8 @@ from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from google.protobuf.message import Message
 
-from inference_svc.audit import ActReporter, make_act_sender
+from inference_svc.audit import ActReporter
+from inference_svc.delivery import make_sender
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import InvalidField, MissingField, TooLong, UpstreamUnavailable
 from svc_kit.rpc.admin_call import AdminCall
@@ -35,7 +36,7 @@ class Reporting:
 
     def __init__(self, folder: Path, channel: Any, **options: Any) -> None:
         self.is_away = self.loses_answers = False
-        self._send = make_act_sender(channel)
+        self._send = make_sender(AuditServiceStub(channel).ReportAuditEvents)
         self.reporter = ActReporter(folder, self.send, **options)
 
     async def send(self, request: pb.ReportAuditEventsRequest) -> None:

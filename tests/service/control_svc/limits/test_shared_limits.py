@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from prometheus_client import CollectorRegistry
 
-from inference_svc.limits.lease_client import LimitsFile, make_lease
+from inference_svc.delivery import make_sender
 from inference_svc.limits.limiter import Admission, Limiter, Need
+from inference_svc.limits.limits_file import LimitsFile
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, RateLimited
 from svc_kit.metrics import LimitMetrics
@@ -92,7 +94,7 @@ async def drill(running: RunningControl, tmp_path: Path) -> AsyncIterator[Drill]
     async with channels[0] as one, channels[1] as two, channels[2] as three:
         drill.holders = [
             Limiter(
-                make_lease(channel, PATIENCE_S),
+                make_sender(LimitServiceStub(channel).LeaseLimits, PATIENCE_S),
                 LimitsFile(tmp_path / f"limits-{number}"),
                 metrics,
                 grace_s=60,

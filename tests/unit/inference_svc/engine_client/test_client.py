@@ -10,16 +10,18 @@ from typing import Any, cast
 import pytest
 
 from inference_svc.engine.events import AdapterLoadDone
+from inference_svc.engine.request import Command
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.messages import (
     DeviceMemoryReport,
     EngineConfig,
+    EngineMessage,
     ModelReady,
     Ready,
 )
 from inference_svc.engine_client.output_stream import ReaderLimits
-from inference_svc.engine_client.process import EngineMessage, EngineProcess
+from inference_svc.engine_client.process import ChildProcess
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.warmup import WarmUp
@@ -43,11 +45,11 @@ class IdleProcess:
     emit: Callable[[EngineMessage], None]
 
     def start(
-        self, _: EngineConfig, *, on_message: Callable[[EngineMessage], None], **__: Any
-    ) -> EngineProcess:
+        self, *_: object, on_message: Callable[[EngineMessage], None], **__: Any
+    ) -> ChildProcess[Any, Command]:
         """Connect the process to its client."""
         self.emit = on_message
-        return cast(EngineProcess, self)
+        return cast(ChildProcess[Any, Command], self)
 
     def send(self, command: object) -> None:
         """Drop the command."""

@@ -1,6 +1,19 @@
-"""Tests of the malloc tunables of an engine process."""
+"""Tests of the malloc tunables of an engine process, and of its restarts."""
 
-from inference_svc.engine_client.process import with_malloc_tunables
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from inference_svc.engine_client.process import (
+    ChildProcess,
+    StartFailed,
+    SupervisedProcess,
+    with_malloc_tunables,
+)
+from svc_kit.lifecycle import StartupError
+from tests.support.pooled import settle
 
 HUGE = "glibc.malloc.hugetlb=1"
 LARGE = "glibc.malloc.mmap_threshold=1048576:glibc.malloc.trim_threshold=67108864"
@@ -20,3 +33,69 @@ def test_a_tunable_set_by_the_operator_is_kept() -> None:
 
     assert result == {"GLIBC_TUNABLES": f"glibc.malloc.hugetlb=0:{LARGE}"}
     assert with_malloc_tunables(result) == result
+
+
+class Children:
+    """Starts processes that do nothing; tests send messages and exit codes of the last one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.downs: list[tuple[bool, float]] = []
+        self.send: Callable[[object], None]
+        self.end: Callable[[int], None]
+        self.process = SupervisedProcess[str, str](
+            "the child",
+            "m",
+            self.spawn,
+            early_exit="it ended early",
+            on_message=lambda _: self.process.mark_up(),
+            on_down=lambda *down: self.downs.append(down),
+        )
+
+    def spawn(
+        self, *, on_message: Callable[[object], None], on_exit: Callable[[int], None]
+    ) -> ChildProcess[Any, str]:
+        """Start a process."""
+        self.count += 1
+        self.send, self.end = on_message, on_exit
+        return cast(ChildProcess[Any, str], self)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+async def test_a_process_that_ends_again_and_again_is_started_after_longer_pauses() -> None:
+    """At once after the first exit; one that was not up yet has ended early too."""
+    children = Children()
+    start = asyncio.create_task(children.process.start())
+    await settle()
+    children.send("ready")
+    await start
+    children.end(-9)
+    await settle()
+    children.end(-9)
+    await children.process.close()
+
+    assert children.downs == [(True, 0.0), (False, 0.5)]
+    assert (children.count, children.process.restarts) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [(StartFailed("no weights"), "no weights"), (None, r"it ended early \(signal SIGKILL\)")],
+)
+async def test_a_process_that_fails_at_its_first_start_is_not_started_again(
+    message: StartFailed | None, problem: str
+) -> None:
+    """The error has its own reason, or else its exit code."""
+    children = Children()
+    start = asyncio.create_task(children.process.start())
+    await settle()
+    if message is not None:
+        children.send(message)
+    children.end(-9)
+    await settle()
+
+    with pytest.raises(StartupError, match=problem):
+        await start
+    assert (children.count, children.downs) == (1, [])

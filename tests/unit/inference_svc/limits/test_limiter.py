@@ -7,8 +7,8 @@ from corral.control.v1 import limit_service_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 
-from inference_svc.limits.lease_client import LimitsFile
 from inference_svc.limits.limiter import Limiter, Need
+from inference_svc.limits.limits_file import LimitsFile
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, DomainError, RateLimited, UpstreamUnavailable
 from svc_kit.metrics import LimitMetrics

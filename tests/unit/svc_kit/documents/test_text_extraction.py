@@ -1,4 +1,4 @@
-"""Text extraction from plain text and HTML, and rejection of other files."""
+"""Text extraction from plain text, HTML and PDF, and rejection of other files."""
 
 import codecs
 from pathlib import Path
@@ -7,6 +7,14 @@ import pytest
 
 from svc_kit.documents.text_extraction import read_text
 from svc_kit.sandbox.jobs import JobRefused
+from tests.support.documents import pdf
+
+_KEY = "<" + "00" * 32 + ">"
+ENCRYPTED = pdf("secret").replace(
+    b"trailer << ",
+    b"trailer << /ID [<00> <00>] /Encrypt << /Filter /Standard /V 1 /R 2 /P -4"
+    + f" /O {_KEY} /U {_KEY} >> ".encode(),
+)
 
 
 def extract(folder: Path, content: bytes, filename: str = "a.txt") -> str:
@@ -77,6 +85,13 @@ def test_parsing_takes_linear_time(tmp_path: Path, piece: str) -> None:
     assert len(extract(tmp_path, page.encode(), "page.htm")) <= len(page)
 
 
+def test_lines_and_pages_of_a_pdf_are_separate(tmp_path: Path) -> None:
+    """A word that is hyphenated at the end of a line is joined, so that it can be found."""
+    content = pdf("One line\nand a hyphen-\nated word", "well-known")
+
+    assert extract(tmp_path, content) == "One line\nand a hyphenated word\n\nwell-known"
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -84,7 +99,8 @@ def test_parsing_takes_linear_time(tmp_path: Path, piece: str) -> None:
         (b"\xff\xfe\x00\xd8", "not valid UTF-16"),
         (b"a\x00b", "its type is not supported; supported types are"),
         (b"PK\x03\x04 cut short", "damaged"),
-        (b"%PDF-1.4 cut short", "damaged"),
+        (b"%PDF-1.4 cut short", "the PDF is damaged"),
+        (ENCRYPTED, "the PDF is encrypted"),
         (b"&#" + b"9" * 5000 + b";", "character reference"),
     ],
 )

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import pytest
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import SettingsConfigDict
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import (
@@ -37,7 +36,6 @@ class KilnSettings(SettingsGroup):
 class SampleSettings(ServiceSettings):
     """A small service with every kind of setting."""
 
-    model_config = SettingsConfigDict(env_prefix="CORRAL_GATEWAY_")
     toml_table: ClassVar[str] = "gateway"
 
     listen: ListenAddress = "127.0.0.1:1"
@@ -139,6 +137,12 @@ def test_constructing_settings_reads_no_environment(monkeypatch: pytest.MonkeyPa
 
     assert SampleSettings().listen == "127.0.0.1:1"
     assert load_settings(SampleSettings).listen == "elsewhere:9"
+
+
+def test_names_with_an_underscore_are_no_settings(tmp_path: Path) -> None:
+    """No option of the class that reads settings can be set in a file."""
+    with pytest.raises(StartupError, match=r"\[gateway\] _env_file: unknown setting"):
+        load(write_config(tmp_path, "[gateway]\n_env_file = 'x'\n"))
 
 
 def test_settings_are_frozen() -> None:
