@@ -82,9 +82,9 @@ class Engine:
         self._layout = layout
         self._clock = clock
         self._table = SlotTable(limits.slots)
-        self._prefix_cache = PrefixCache(saved_bytes)
+        self.prefix_cache = PrefixCache(saved_bytes)
         copier = CacheCopier(backend, copy_costs or CopyCosts())
-        self._allocator = SlotAllocator(backend, copier, self._table, self._prefix_cache)
+        self._allocator = SlotAllocator(backend, copier, self._table, self.prefix_cache)
         self._step_time = StepTimeModel(step_times or {}, limits, token_times)
         self._drafter = Drafter(limits, self._step_time, can_trim=backend.can_trim)
         self._queue = AdmissionQueue()
@@ -103,7 +103,7 @@ class Engine:
         self._compactor = Compactor(self._table, mover, layout, limits.slot_tokens)
         self._output_processor = OutputProcessor(backend, self._sequences, clock)
         self._preparer = SequencePreparer(
-            backend, self._sequences, self._output_processor, self._prefix_cache
+            backend, self._sequences, self._output_processor, self.prefix_cache
         )
         self._planner = Planner(
             self._table,
@@ -224,33 +224,18 @@ class Engine:
         """Drop all cached prefixes."""
         self._sequences.events.append(Flushed(job_id, self._allocator.drop_cached()))
 
-    # --- snapshots --------------------------------------------------------------------------------
+    # --- prefixes ---------------------------------------------------------------------------------
 
     def snapshot(self, request_id: str, choice: int) -> SavedPrefix | None:
         """Copy the state of a running, waiting or ended sequence; None if nothing is computed."""
         for sequence in self._sequences.by_id.values():
             if (sequence.request.request_id, sequence.request.choice) == (request_id, choice):
                 return self._allocator.snapshot(sequence)
-        return self._prefix_cache.find_sequence(request_id, choice)
-
-    @property
-    def restore_bytes(self) -> int:
-        """Maximum size of a state for `restore`, in bytes."""
-        return self._prefix_cache.capacity
+        return self.prefix_cache.find_sequence(request_id, choice)
 
     def min_restored(self, tokens: int) -> int:
         """The fewest tokens, besides 0, that a restored state of this many tokens serves."""
         return self._backend.min_restored(tokens)
-
-    def restore(self, prefix: SavedPrefix) -> bool:
-        """Restore a state for a later request; False if there is no room."""
-        return self._prefix_cache.put(prefix)
-
-    # --- disk prefix cache ------------------------------------------------------------------------
-
-    def archive_to(self, on_evicted: Callable[[SavedPrefix], None]) -> None:
-        """Call `on_evicted` with each prefix of a stored object that is evicted from memory."""
-        self._prefix_cache.on_evicted = on_evicted
 
     def num_reusable_tokens(self, request: SequenceRequest) -> int:
         """How many tokens of a request are cached in slots and memory now."""
@@ -418,7 +403,7 @@ class Engine:
             prompt_tokens=self._executor.prompt_tokens,
             cached_tokens=self._admission.cached_tokens,
             output_tokens=self._output_processor.output_tokens,
-            saved=self._prefix_cache.load(self._admission.num_misses),
+            saved=self.prefix_cache.load(self._admission.num_misses),
             num_followers=self._prefix_waiters.num_waiting_for_prefix,
             num_preempted=sum(sequence.saved_prefix is not None for sequence in self._queue),
             num_preemptions=self._admission.num_preemptions,
@@ -434,7 +419,7 @@ class Engine:
         Raises `IntegrityError`.
         """
         check_integrity(
-            self._table, self._backend, self._sequences.running, self._queue, self._prefix_cache
+            self._table, self._backend, self._sequences.running, self._queue, self.prefix_cache
         )
         if any(self.adapters.missing(item.request) for item in self._sequences.by_id.values()):
             raise IntegrityError("an adapter was unloaded while a sequence uses it")
