@@ -5,19 +5,18 @@ other sequences are not affected.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.backend import Backend, DecodeError, SampleTask, ScoreTask, Source
+from inference_svc.engine.backend import DecodeError, SampleTask, ScoreTask, Source
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideError, single_token_mask
+from inference_svc.engine.engine_state import EngineState
 from inference_svc.engine.events import ChosenLogprob, FinishReason, PromptToken, PromptTokens
-from inference_svc.engine.kv_cache.copies import CacheCopier
 from inference_svc.engine.media import Vectors, VectorsUnreadable, read_row
 from inference_svc.engine.output_processor import OutputProcessor
-from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
-from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.slots import Slot
 from inference_svc.engine.spec_decode.drafter import accept_draft
 from svc_kit.errors import DecodeFailed
 
@@ -27,23 +26,15 @@ log = logging.getLogger(__name__)
 class Executor:
     """Computes and samples the rows of plans; `prompt_tokens` counts computed prompt tokens."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        copier: CacheCopier,
-        table: SlotTable,
-        sequences: SequenceTable,
-        output_processor: OutputProcessor,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, state: EngineState, output_processor: OutputProcessor) -> None:
         self.prompt_tokens = 0
-        self._backend = backend
-        self._limits = backend.limits
-        self._copier = copier
-        self._table = table
-        self._sequences = sequences
+        self._backend = state.backend
+        self._limits = state.backend.limits
+        self._copier = state.copier
+        self._table = state.table
+        self._sequences = state.sequences
+        self._clock = state.clock
         self._output_processor = output_processor
-        self._clock = clock
         self._encoded: dict[int, int] = {}  # by slot, the sequence whose source is encoded
 
     def execute(self, plan: Plan) -> bool:
