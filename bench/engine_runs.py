@@ -13,6 +13,7 @@ from bench.workload import SAMPLINGS
 from inference_svc.engine.constraint import Constraint, Guide, TokenMask
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine.events import Delta, Failed
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
@@ -118,8 +119,8 @@ class EngineRuns:
         engine = Engine(
             "bench",
             self._backend,
+            EngineOptions(chunk_cap=512),
             layout=BatchLayout({}, self._slots),
-            chunk_cap=512,
             clock=time.monotonic,
         )
         for i in range(count):

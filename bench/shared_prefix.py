@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine.events import Event, Finished, ModelLoad, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
@@ -70,16 +71,14 @@ def _run(model: Path, load: Load, *, reuse: bool) -> tuple[int, Counter[str]]:
         )
     )
     measured = warm_up(backend, cores=1, threads=1, budget_s=1.0)
-    engine = Engine(
-        "bench",
-        backend,
-        layout=BatchLayout(measured.step_times, load.concurrency),
+    options = EngineOptions(
         chunk_cap=512,
-        clock=time.monotonic,
-        copy_costs=measured.copy_costs,
         saved_bytes=256 << 20,
+        copy_costs=measured.copy_costs,
         step_times=measured.step_times,
     )
+    layout = BatchLayout(measured.step_times, load.concurrency)
+    engine = Engine("bench", backend, options, layout=layout, clock=time.monotonic)
     requests = [
         _request(i, load, backend.limits.vocabulary_size, reuse=reuse) for i in range(load.requests)
     ]

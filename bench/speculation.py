@@ -13,12 +13,14 @@ import argparse
 import statistics
 import time
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.paths import BUNDLED_MODEL
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
@@ -95,15 +97,14 @@ class DraftBench:
         """Run `count` concurrent sequences with different seeds."""
         for slot in range(SLOTS):
             self._backend.trim(slot, 0)
-        engine = Engine(
-            "bench",
-            self._backend,
-            layout=BatchLayout({}, SLOTS),
-            chunk_cap=512,
-            clock=time.monotonic,
-            step_times=self._measured.step_times if mode.predicts else None,
-            token_times=self._measured.token_times if mode.predicts else None,
-        )
+        options = EngineOptions(chunk_cap=512)
+        if mode.predicts:
+            measured = self._measured
+            options = replace(
+                options, step_times=measured.step_times, token_times=measured.token_times
+            )
+        layout = BatchLayout({}, SLOTS)
+        engine = Engine("bench", self._backend, options, layout=layout, clock=time.monotonic)
         for i in range(count):
             engine.submit(self._request(i, text, MAX_DRAFT if mode.drafts else 0))
         events: list[Event] = []

@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.cost_model.step_clock import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.load import (

@@ -1,25 +1,22 @@
-"""Executes a plan: decode, sample, roll back.
+"""Executes a plan: encode, decode, score prompts, sample, roll back.
 
 A decode call that fails is retried without drafts, then in halves, until the failing row is alone;
 other sequences are not affected.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.backend import Backend, DecodeError, SampleTask
+from inference_svc.engine.backend import DecodeError, SampleTask, ScoreTask, Source
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideError, single_token_mask
-from inference_svc.engine.events import FinishReason
-from inference_svc.engine.kv_cache.copies import CacheCopier
+from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.events import ChosenLogprob, FinishReason, PromptToken, PromptTokens
 from inference_svc.engine.media import Vectors, VectorsUnreadable, read_row
 from inference_svc.engine.output_processor import OutputProcessor
-from inference_svc.engine.prompt_scorer import PromptScorer
-from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Plan, Sequence, Work
-from inference_svc.engine.slots import Slot, SlotTable
-from inference_svc.engine.source_encoder import SourceEncoder
+from inference_svc.engine.slots import Slot
 from inference_svc.engine.spec_decode.drafter import accept_draft
 from svc_kit.errors import DecodeFailed
 
@@ -29,25 +26,16 @@ log = logging.getLogger(__name__)
 class Executor:
     """Computes and samples the rows of plans; `prompt_tokens` counts computed prompt tokens."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        copier: CacheCopier,
-        table: SlotTable,
-        sequences: SequenceTable,
-        output_processor: OutputProcessor,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, state: EngineState, output_processor: OutputProcessor) -> None:
         self.prompt_tokens = 0
-        self._scorer = PromptScorer(backend, sequences)
-        self._sources = SourceEncoder(backend, sequences.running)
-        self._backend = backend
-        self._limits = backend.limits
-        self._copier = copier
-        self._table = table
-        self._sequences = sequences
+        self._backend = state.backend
+        self._limits = state.backend.limits
+        self._copier = state.copier
+        self._table = state.table
+        self._sequences = state.sequences
+        self._clock = state.clock
         self._output_processor = output_processor
-        self._clock = clock
+        self._encoded: dict[int, int] = {}  # by slot, the sequence whose source is encoded
 
     def execute(self, plan: Plan) -> bool:
         """Execute a plan; return False if it took more than the one planned decode call."""
@@ -66,7 +54,8 @@ class Executor:
         check_native_limits(batch, self._limits)
         self._prepare_guides(work)
         try:
-            self._sources.prepare(work)
+            if self._limits.source_tokens is not None:
+                self._encode(work)
             self._copier.decode(batch)
         except DecodeError as error:
             self._isolate(work, rows, error)
@@ -79,7 +68,7 @@ class Executor:
             if not sequence.is_decoding:
                 self.prompt_tokens += len(row.tokens)
         first_outputs = _first_outputs(rows)
-        self._scorer.score(work, first_outputs)
+        self._score(work, first_outputs)
         self._sample(work, first_outputs)
         for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
             self._cut_to_tokens(slot)
@@ -106,6 +95,25 @@ class Executor:
                 request_id = item.sequence.request.request_id
                 self._sequences.fail(item.sequence, DecodeFailed(request_id=request_id))
         return readable, vectors
+
+    def _encode(self, work: Iterable[Work]) -> None:
+        """Encode if the source of one of the sequences is missing. Raises `DecodeError`.
+
+        llama.cpp has the output of one encode, which all decodes attend to, each sequence to its
+        own part. So when a sequence joins, the sources of all running sequences are encoded again;
+        those that have ended stay in the output until then.
+        """
+        encoded = self._encoded
+        if all(encoded.get(row.slot) == item.request.sequence_id for item, row in work):
+            return
+        requests = {
+            sequence.slot.index: sequence.request
+            for sequence in self._sequences.running.values()
+            if sequence.slot is not None
+        }
+        encoded.clear()
+        self._backend.encode([Source(slot, requests[slot].source) for slot in sorted(requests)])
+        encoded.update((slot, each.sequence_id) for slot, each in requests.items())
 
     # --- failed decodes ---------------------------------------------------------------------------
 
@@ -159,6 +167,38 @@ class Executor:
     def _fail(self, sequence: Sequence) -> None:
         error = DecodeFailed(request_id=sequence.request.request_id)
         self._sequences.fail(sequence, error, keep=False)
+
+    # --- log probabilities of prompts -------------------------------------------------------------
+
+    def _score(self, work: Iterable[Work], first_outputs: Mapping[int, int]) -> None:
+        """Send `PromptTokens` for the rows of sequences that want log probabilities of their
+        prompts. Each token is sent once, also if its cells are lost and computed again."""
+        for item in work:
+            if not item.sequence.is_scored:
+                self._score_row(item, first_outputs[item.row.slot])
+
+    def _score_row(self, item: Work, first_output: int) -> None:
+        sequence, row = item
+        request, first = sequence.request, sequence.num_scored
+        end = min(row.start + len(row.tokens) + 1, len(request.prompt))
+        if end <= first:
+            return
+        numbers = range(first, end)
+        tasks = {
+            i: ScoreTask(
+                first_output + i - 1 - row.start, request.prompt[i], request.prompt_logprobs or 0
+            )
+            for i in numbers
+            if row.scored and i > 0 and request.prompt[i] >= 0
+        }
+        logprobs = dict(zip(tasks, self._backend.score(list(tasks.values())), strict=True))
+        tokens = tuple(self._prompt_token(request.prompt[i], logprobs.get(i)) for i in numbers)
+        sequence.num_scored = end
+        self._sequences.events.append(PromptTokens(request.sequence_id, tokens))
+
+    def _prompt_token(self, token: int, logprob: ChosenLogprob | None) -> PromptToken:
+        piece = self._backend.piece(token, special=True) if token >= 0 else b""
+        return PromptToken(token, piece, logprob)
 
     # --- sampling ---------------------------------------------------------------------------------
 

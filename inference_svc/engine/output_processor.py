@@ -3,15 +3,14 @@
 Output tokens are sampled, forced by a constraint, or accepted from a draft.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from inference_svc.engine.backend import Backend, SampledToken, SampleFailure, Sampler
+from inference_svc.engine.backend import SampledToken, SampleFailure, Sampler
 from inference_svc.engine.constraint import MAX_FORCED, GuideError
+from inference_svc.engine.engine_state import EngineState
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
 from inference_svc.engine.kv_cache.origin import restored_sampler_state
-from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import DecodeFailed, DomainError, InvalidField, SnapshotNotFound
 
@@ -19,15 +18,13 @@ from svc_kit.errors import DecodeFailed, DomainError, InvalidField, SnapshotNotF
 class OutputProcessor:
     """Processes the output of sequences; `output_tokens` counts the tokens."""
 
-    def __init__(
-        self, backend: Backend, sequences: SequenceTable, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, state: EngineState) -> None:
         self.output_tokens = 0
-        self._backend = backend
-        self._slot_tokens = backend.limits.slot_tokens
-        self._sequences = sequences
-        self._shares = sequences.queue.shares
-        self._clock = clock
+        self._backend = state.backend
+        self._slot_tokens = state.backend.limits.slot_tokens
+        self._sequences = state.sequences
+        self._shares = state.sequences.queue.shares
+        self._clock = state.clock
 
     def process(self, sequence: Sequence, sampled: SampledToken | SampleFailure) -> None:
         """Append the sampled token and the tokens that a constraint forces after it."""
@@ -176,22 +173,13 @@ class OutputProcessor:
 
 
 class SequencePreparer:
-    """Creates samplers and guides, and replays resumed tokens.
+    """Creates samplers and guides, and replays resumed tokens."""
 
-    `prefix_cache` has the snapshots from which sequences resume.
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        sequences: SequenceTable,
-        output_processor: OutputProcessor,
-        prefix_cache: PrefixCache,
-    ) -> None:
-        self._backend = backend
-        self._sequences = sequences
+    def __init__(self, state: EngineState, output_processor: OutputProcessor) -> None:
+        self._backend = state.backend
+        self._sequences = state.sequences
+        self._prefix_cache = state.prefix_cache
         self._output_processor = output_processor
-        self._prefix_cache = prefix_cache
 
     def prepare(self, sequence: Sequence) -> bool:
         """Create the sampler and replay resumed tokens, once; return whether the sequence goes on.

@@ -10,6 +10,7 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine_client.messages import EngineConfig, LoadPhase, LoadProgress, ModelReady
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.llama import library
@@ -83,20 +84,18 @@ def _load_decoder(
     if config.takes_media:
         try_token_vectors(backend, config.backend.path)
     backend.prepare_guides()
-    engine = Engine(
-        config.name,
-        backend,
-        layout=_batch_layout(backend, measured),
+    options = EngineOptions(
         chunk_cap=config.chunk_cap,
-        clock=time.monotonic,
-        copy_costs=measured.copy_costs,
         saved_bytes=config.saved_bytes,
-        step_times=measured.step_times,
-        token_times=measured.token_times,
         policy=config.policy,
         token_target_s=config.token_target_s,
         adapter_wait_s=config.adapter_wait_s,
+        copy_costs=measured.copy_costs,
+        step_times=measured.step_times,
+        token_times=measured.token_times,
     )
+    layout = _batch_layout(backend, measured)
+    engine = Engine(config.name, backend, options, layout=layout, clock=time.monotonic)
     embedder = None
     if config.embedding is not None:
         embedder = _make_embedder(backend.model, config.embedding, measured.threads, memory)

@@ -48,7 +48,7 @@ class PrefixOffloader:
         self._unwritten_bytes = 0
         self._num_hits = self._num_misses = self._num_written = self._num_evicted = 0
         self._reported: DiskCacheLoad | None = None
-        self._engine.archive_to(self._write)
+        self._engine.prefix_cache.on_evicted = self._write
 
     def defer(self, request: SequenceRequest) -> bool:
         """Whether a request has to wait for its prefix; if so, it is submitted later."""
@@ -154,7 +154,7 @@ class PrefixOffloader:
         prefix = self._index.get(name) if self._index is not None else None
         restored = False
         if prefix is not None and state is not None:
-            restored = self._engine.restore(replace(prefix, state=state))
+            restored = self._engine.prefix_cache.put(replace(prefix, state=state))
         if not restored:
             self._remove_from_index(name)  # reading it again would fail again
         deferred = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]

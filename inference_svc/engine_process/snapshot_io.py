@@ -108,7 +108,7 @@ class SnapshotIO:
                 snapshot, prefix = self._copy_cells(command)
                 return lambda: self._write(snapshot, prefix.state)
             case RestoreSnapshot():
-                max_bytes = self._served.engine.restore_bytes
+                max_bytes = self._served.engine.prefix_cache.capacity
                 return lambda: self._read(command, max_bytes)
 
     def _copy_cells(self, command: SaveSnapshot) -> tuple[Snapshot, SavedPrefix]:
@@ -120,10 +120,10 @@ class SnapshotIO:
     def _restore(self, loaded: _LoadedSnapshot) -> Snapshot | DomainError:
         """Restore the cells in the engine, whose free memory may have shrunk since the read
         began."""
-        engine, snapshot = self._served.engine, loaded.snapshot
-        if engine.restore(self._served.saved_prefix(snapshot, loaded.state)):
+        cache, snapshot = self._served.engine.prefix_cache, loaded.snapshot
+        if cache.put(self._served.saved_prefix(snapshot, loaded.state)):
             return snapshot
-        return _too_large(snapshot, engine.restore_bytes)
+        return _too_large(snapshot, cache.capacity)
 
     # --- on the file thread -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Final, cast
 from corral.inference.v1 import generation_pb2
 from corral.inference.v1 import load_pb2 as load_pb
 
-from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.cost_model.step_clock import BOUNDS_S
 from inference_svc.engine.events import ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker, PendingEmbedding

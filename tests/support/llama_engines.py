@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama import library
@@ -72,10 +73,10 @@ def make_engine(
     clock: Callable[[], float] = time.monotonic,
     **options: Any,
 ) -> Engine:
-    """An engine on empty slots."""
+    """An engine on empty slots. `options` are other fields of `EngineOptions`."""
     clear_slots(backend)
     layout = layout or BatchLayout({}, backend.limits.slots)
-    return Engine("demo", backend, layout=layout, chunk_cap=chunk_cap, clock=clock, **options)
+    return Engine("demo", backend, EngineOptions(chunk_cap, **options), layout=layout, clock=clock)
 
 
 def text_request(

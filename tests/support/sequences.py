@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
+from inference_svc.engine.engine_state import EngineOptions
 from inference_svc.engine.events import (
     ChosenLogprob,
     Delta,
@@ -18,7 +19,6 @@ from inference_svc.engine.events import (
     PromptTokens,
     Started,
 )
-from inference_svc.engine.kv_cache.copies import CopyCosts
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token, token_score
@@ -81,7 +81,11 @@ class ManualClock:
 
 
 class EngineBench:
-    """An engine on the fake backend. Collects events; checks integrity after each decode call."""
+    """An engine on the fake backend. Collects events; checks integrity after each decode call.
+
+    `step_times` are those of the layout, and `measured` those that predict the times of steps;
+    `options` are other fields of `EngineOptions`.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,6 @@ class EngineBench:
         *,
         step_times: dict[int, float] | None = None,
         chunk_cap: int = 16,
-        copy_costs: CopyCosts | None = None,
-        saved_bytes: int = 0,
         measured: dict[int, float] | None = None,
         **options: Any,
     ) -> None:
@@ -99,15 +101,11 @@ class EngineBench:
         self.engine = Engine(
             "m",
             self.backend,
+            EngineOptions(chunk_cap, step_times=measured or {}, **options),
             layout=BatchLayout(
                 step_times or {}, self.backend.limits.slots, can_fill=self.backend.can_trim
             ),
-            chunk_cap=chunk_cap,
             clock=self.clock,
-            copy_costs=copy_costs,
-            saved_bytes=saved_bytes,
-            step_times=measured,
-            **options,
         )
         self.events: list[Event] = []
         self._calls: Iterator[list[Event]] = iter(())  # remaining decode calls of the current step

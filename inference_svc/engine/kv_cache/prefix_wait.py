@@ -2,7 +2,7 @@
 again.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from inference_svc.engine.cost_model.step_time import StepTimeModel
@@ -28,8 +28,12 @@ class _WaitingSequence(NamedTuple):
 class PrefixWaiters:
     """Decides in each admission pass whether a sequence waits for the prefix of another one."""
 
-    def __init__(self, step_time: StepTimeModel, *, can_trim: bool) -> None:
+    def __init__(
+        self, running: Mapping[int, Sequence], step_time: StepTimeModel, *, can_trim: bool
+    ) -> None:
+        self._running = running
         self._step_time = step_time
+        self._now = 0.0
         # Without truncation, the leader's final state is longer than the prefix and unusable.
         self._is_enabled = can_trim
         self._following: dict[int, _WaitingSequence] = {}
@@ -39,14 +43,13 @@ class PrefixWaiters:
         """How many sequences wait for a prefix."""
         return len(self._following)
 
-    def begin_pass(
-        self, running: Collection[Sequence], waiting: Container[int], now: float
-    ) -> None:
+    def begin_pass(self, waiting: Container[int], now: float) -> None:
         """Begin an admission pass: leaders inherit the priority of their followers.
 
         `waiting` has the ids of the sequences without a slot.
         """
-        for sequence in running:
+        self._now = now
+        for sequence in self._running.values():
             sequence.clear_inherited()
         self._following = {
             key: pair for key, pair in self._following.items() if pair.is_valid(waiting)
@@ -54,9 +57,7 @@ class PrefixWaiters:
         for pair in self._following.values():
             _raise_leader(pair, now)
 
-    def should_wait(
-        self, sequence: Sequence, num_cached: int, running: Collection[Sequence], now: float
-    ) -> bool:
+    def should_wait(self, sequence: Sequence, num_cached: int) -> bool:
         """Whether to wait because a running sequence computes more of the prompt.
 
         `num_cached` tokens of the prompt are cached already.
@@ -66,24 +67,22 @@ class PrefixWaiters:
             return False
         if not sequence.request.may_start_cached:
             return False
-        leader, shared = self._leader(sequence, running)
+        leader, shared = self._leader(sequence)
         if leader is None or shared - num_cached < MIN_REUSED_TOKENS:
             return False
-        if not self._may_wait(sequence, num_cached, running, now):
+        if not self._may_wait(sequence, num_cached):
             return False
         pair = self._following[sequence.request.sequence_id] = _WaitingSequence(
             sequence, leader, shared
         )
-        _raise_leader(pair, now)
+        _raise_leader(pair, self._now)
         return True
 
-    def _leader(
-        self, sequence: Sequence, running: Collection[Sequence]
-    ) -> tuple[Sequence | None, int]:
+    def _leader(self, sequence: Sequence) -> tuple[Sequence | None, int]:
         """Return the running sequence with the longest common prefix, and its length."""
         best, best_length = None, 0
         limit = len(sequence.tokens) - 1
-        for other in running:
+        for other in self._running.values():
             if not _may_lead(other) or not _may_share(sequence, other):
                 continue
             equal = common_prefix(other.tokens, sequence.tokens, limit=limit)
@@ -92,14 +91,13 @@ class PrefixWaiters:
                 best, best_length = other, shared
         return best, best_length
 
-    def _may_wait(
-        self, sequence: Sequence, num_cached: int, running: Collection[Sequence], now: float
-    ) -> bool:
+    def _may_wait(self, sequence: Sequence, num_cached: int) -> bool:
         """Whether the time limit of the wait has not passed.
 
         All running prompts may be computed before the leader's. The limit is renewed when more
         tokens of the prefix are cached, or more tokens of prompts are to compute.
         """
+        running = self._running.values()
         to_compute = sum(other.num_remaining for other in running if not other.is_decoding)
         wait = sequence.prefix_wait
         if wait is None or num_cached > wait.num_cached or to_compute > wait.to_compute:
@@ -107,9 +105,9 @@ class PrefixWaiters:
             estimate = self._step_time.prefill_s(to_compute) * stacks
             if not estimate:
                 return True
-            deadline = now + _PATIENCE * estimate
+            deadline = self._now + _PATIENCE * estimate
             wait = sequence.prefix_wait = PrefixWait(deadline, num_cached, to_compute)
-        return now <= wait.deadline
+        return self._now <= wait.deadline
 
 
 def _may_share(one: Sequence, other: Sequence) -> bool:

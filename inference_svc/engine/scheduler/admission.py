@@ -7,14 +7,13 @@ from its saved KV cells.
 import logging
 from collections.abc import Callable, Collection
 
+from inference_svc.engine.engine_state import EngineState
 from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
-from inference_svc.engine.kv_cache.allocator import Prefix, SlotAllocator
-from inference_svc.engine.kv_cache.capacity import CacheCapacity
+from inference_svc.engine.kv_cache.allocator import Prefix
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
 from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging, ProjectSlots
-from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.sequence import Sequence
-from inference_svc.engine.slots import Slot, SlotTable
+from inference_svc.engine.slots import Slot
 
 log = logging.getLogger(__name__)
 
@@ -37,29 +36,29 @@ class Admission:
     counts sequences that could have used the prefix cache, but started without a cached token.
     """
 
-    def __init__(
-        self,
-        table: SlotTable,
-        allocator: SlotAllocator,
-        capacity: CacheCapacity,
-        sequences: SequenceTable,
-        prefix_waiters: PrefixWaiters,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, state: EngineState) -> None:
         self.cached_tokens = 0
         self.num_misses = 0
         self.num_preemptions = 0
         self.lacks_cells = False
-        self._table = table
-        self._allocator = allocator
-        self._capacity = capacity
-        self._sequences = sequences
-        self._queue = sequences.queue
-        self._running = sequences.running
-        self._prefix_waiters = prefix_waiters
-        self._clock = clock
-        self._aging = PriorityAging(len(table.slots))
-        self._projects = ProjectSlots(len(table.slots))
+        self.prefix_waiters = PrefixWaiters(
+            state.sequences.running, state.step_time, can_trim=state.backend.can_trim
+        )
+        self._table = state.table
+        self._allocator = state.allocator
+        self._capacity = state.capacity
+        self._sequences = state.sequences
+        self._queue = state.sequences.queue
+        self._running = state.sequences.running
+        self._clock = state.clock
+        self._aging = PriorityAging(len(state.table.slots))
+        self._projects = ProjectSlots(len(state.table.slots))
+
+    @property
+    def could_start(self) -> bool:
+        """Whether a waiting sequence could have a slot and does not wait for cells."""
+        waits_for_cells = self.lacks_cells and self._running
+        return self._table.has_idle and self._queue.has_ready and not waits_for_cells
 
     def admit(self, prepare: Callable[[Sequence], bool]) -> None:
         """Start as many queued sequences as fit.
@@ -68,9 +67,10 @@ class Admission:
         are queued and take effect with the next decode.
         """
         self.lacks_cells = False
-        self._prefix_waiters.begin_pass(self._running.values(), self._queue.ids, self._clock())
-        self._aging.begin(self._running.values(), self._clock())
-        self._projects.begin(self._running.values(), self._clock())
+        running, now = self._running.values(), self._clock()
+        self.prefix_waiters.begin_pass(self._queue.ids, now)
+        self._aging.begin(running, now)
+        self._projects.begin(running, now)
         if (self._table.has_idle and any(map(self._projects.may_start, self._queue))) or (
             self._has_victim and any(map(may_preempt, self._queue))
         ):
@@ -96,9 +96,9 @@ class Admission:
         Returns False if no slot or not enough cells are available.
         """
         prefix = self._allocator.find_prefix(sequence)
-        running = self._running.values()
-        if self._prefix_waiters.should_wait(sequence, prefix.tokens, running, self._clock()):
+        if self.prefix_waiters.should_wait(sequence, prefix.tokens):
             return True
+        running = self._running.values()
         while not (self._table.has_idle and self._capacity.can_admit(sequence, prefix, running)):
             if not self._free_up(sequence, prefix):
                 self.lacks_cells = self._table.has_idle

@@ -1,4 +1,4 @@
-"""Plans one decode call: pure functions from running sequences to rows.
+"""Plans one decode call: functions from running sequences to rows.
 
 A decoding sequence gets a row with its last token and any tokens that its constraint forces after
 it. Prompts are computed in chunks, their vectors in calls of their own, with the short texts beside
@@ -7,13 +7,13 @@ them. Idle slots get filler rows where these make the call faster.
 
 from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from inference_svc.engine.batch import NativeLimits, Row
-from inference_svc.engine.cost_model.step_time import BLOCK, StepTimeModel
+from inference_svc.engine.cost_model.step_time import BLOCK
 from inference_svc.engine.defrag.batch_layout import BatchLayout
+from inference_svc.engine.engine_state import EngineState
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.scheduler.policy import (
     PendingPrompt,
@@ -44,26 +44,14 @@ weights for it."""
 Spans = tuple[MediaSpan, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLimits:
-    """Limits of a plan."""
-
-    native: NativeLimits
-    chunk_cap: int
-    """Prompt tokens of a step with decoding sequences."""
-    policy: Policy
-    token_target_s: float
-    """Target time between two output tokens, in seconds."""
-
-
 def plan_decode(
     sequences: SequenceOf[Sequence],
     slots: SequenceOf[Slot],
-    limits: PlanLimits,
+    limits: NativeLimits,
     layout: BatchLayout,
 ) -> Plan:
     """Plan the call of decoding sequences: at least one, each with a slot."""
-    max_row_tokens = max(limits.native.batch_tokens // len(sequences), 1)
+    max_row_tokens = max(limits.batch_tokens // len(sequences), 1)
     work = _in_slot_order(
         Work(sequence, _row(sequence, min(sequence.num_remaining, max_row_tokens)))
         for sequence in sequences
@@ -79,23 +67,20 @@ def plan_decode(
 
 
 def plan_prefill(
-    sequences: SequenceOf[Sequence],
-    num_decoding: int,
-    limits: PlanLimits,
-    step_time: StepTimeModel,
-    now: float,
+    sequences: SequenceOf[Sequence], num_decoding: int, state: EngineState
 ) -> tuple[Plan, ...]:
     """Plan a call for the prompts that this step completes, one for all others, one for those that
     need all logits, one for vectors, and one for each non-causal chunk.
 
     Prompts without a chunk are left out. The rows of the second call have equal lengths, so they
     divide a micro-batch evenly. All sequences have a slot. `num_decoding` sequences wait until the
-    prefill is done. `now` is a time of the engine's clock.
+    prefill is done.
     """
-    max_text = _joined_within(limits, step_time, num_decoding)
+    now = state.clock()
+    max_text = _joined_within(state, num_decoding)
     parts = [sequence.next_row(max_text) for sequence in sequences]
     spans = [part for part, _ in parts]
-    scored = _scored_within(limits, step_time, num_decoding)
+    scored = _scored_within(state, num_decoding)
     prompts = [
         _pending_prompt(
             sequence, min(count, scored) if _needs_logits(sequence, part) else count, now
@@ -103,7 +88,7 @@ def plan_prefill(
         for sequence, (part, count) in zip(sequences, parts, strict=True)
     ]
     cuttable = [i for i, sequence in enumerate(sequences) if _is_cut_finely(sequence, *parts[i])]
-    chunks = _chunks(prompts, cuttable, num_decoding, limits, step_time)
+    chunks = _chunks(prompts, cuttable, num_decoding, state)
     logits = [i for i, sequence in enumerate(sequences) if _needs_logits(sequence, spans[i])]
     _shorten(logits, prompts, chunks, scored)
     _choose_whole(spans, chunks)
@@ -137,32 +122,39 @@ def _is_cut_finely(sequence: Sequence, spans: Spans, count: int) -> bool:
     return 0 < sequence.media_end <= sequence.num_computed and count <= _MAX_TAIL
 
 
-def _scored_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int:
+def _scored_within(state: EngineState, num_decoding: int) -> int:
     """The prompt tokens with logits of a step: at most the rows of logits of a decode call, and
     few enough that decoding sequences wait no longer than for the target time."""
-    fitting = None
-    if num_decoding and limits.policy is not Policy.THROUGHPUT_FIRST:
-        fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+    fitting, output_rows = None, state.backend.limits.output_rows
+    if num_decoding and state.options.policy is not Policy.THROUGHPUT_FIRST:
+        fitting = _fitting(state, num_decoding)
     if fitting is None:
-        return limits.native.output_rows
-    return min(limits.native.output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
+        return output_rows
+    return min(output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
 
 
-def _joined_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int:
+def _fitting(state: EngineState, num_decoding: int) -> int | None:
+    """The prompt tokens with which a step takes the target time; None if nothing is measured."""
+    target_s = state.options.token_target_s
+    return state.step_time.prompt_tokens_within(target_s, num_decoding=num_decoding)
+
+
+def _joined_within(state: EngineState, num_decoding: int) -> int:
     """The most tokens of a text that is computed with the picture or sound beside it."""
-    if not limits.native.mixes_vectors:
+    if not state.backend.limits.mixes_vectors:
         return 0
-    vectors = _vectors_within(limits, step_time, num_decoding)
+    vectors = _vectors_within(state, num_decoding)
     return _MAX_JOINED if vectors is None else min(_MAX_JOINED, vectors - BLOCK)
 
 
-def _vectors_within(limits: PlanLimits, step_time: StepTimeModel, num_decoding: int) -> int | None:
+def _vectors_within(state: EngineState, num_decoding: int) -> int | None:
     """The vectors of a step beside decoding sequences, which wait for them no longer than for the
     target time, also under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more
     steps add little to that. None if no sequence waits, or nothing is measured."""
-    if not num_decoding or limits.policy is Policy.THROUGHPUT_FIRST:
+    if not num_decoding or state.options.policy is Policy.THROUGHPUT_FIRST:
         return None
-    return step_time.vectors_within(limits.token_target_s, num_decoding=num_decoding)
+    target_s = state.options.token_target_s
+    return state.step_time.vectors_within(target_s, num_decoding=num_decoding)
 
 
 def _choose_whole(parts: SequenceOf[Spans], chunks: list[int]) -> None:
@@ -198,24 +190,23 @@ def _chunks(
     prompts: SequenceOf[PendingPrompt],
     cuttable: SequenceOf[int],
     num_decoding: int,
-    limits: PlanLimits,
-    step_time: StepTimeModel,
+    state: EngineState,
 ) -> list[int]:
-    fitting, cap = None, min(limits.chunk_cap, limits.native.pass_tokens)
+    options, limits = state.options, state.backend.limits
+    fitting, cap = None, min(options.chunk_cap, limits.pass_tokens)
     if num_decoding:
-        cap = limits.chunk_cap
-        fitting = step_time.prompt_tokens_within(limits.token_target_s, num_decoding=num_decoding)
+        fitting, cap = _fitting(state, num_decoding), options.chunk_cap
     budget = prefill_budget(
-        limits.policy,
+        options.policy,
         prompts,
-        available=limits.native.batch_tokens,
+        available=limits.batch_tokens,
         cap=cap,
         fitting=fitting,
         num_decoding=num_decoding,
     )
-    steps = 1 if num_decoding else max(limits.chunk_cap // max(budget, 1), 1)
+    steps = 1 if num_decoding else max(options.chunk_cap // max(budget, 1), 1)
     chunks = priority_chunks(prompts, budget, steps=steps)
-    if (vectors := _vectors_within(limits, step_time, num_decoding)) is not None:
+    if (vectors := _vectors_within(state, num_decoding)) is not None:
         _shorten(cuttable, prompts, chunks, vectors)
     return chunks
 
@@ -249,7 +240,7 @@ def _row(sequence: Sequence, count: int, spans: Spans = ()) -> Row:
 
 
 def _fillers(
-    work: SequenceOf[Work], slots: SequenceOf[Slot], limits: PlanLimits, layout: BatchLayout
+    work: SequenceOf[Work], slots: SequenceOf[Slot], limits: NativeLimits, layout: BatchLayout
 ) -> tuple[Slot, ...]:
     """The idle slots that get a filler row, as far as the batch has room for them."""
     used = [item.row.slot for item in work]
@@ -259,7 +250,7 @@ def _fillers(
     fillable = [
         slot.index
         for slot in slots
-        if slot.index not in busy and len(slot.tokens) < limits.native.slot_tokens
+        if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
     ]
-    available = limits.native.batch_tokens - sum(len(item.row.tokens) for item in work)
+    available = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
     return tuple(slots[index] for index in layout.fillers(used, fillable)[: max(available, 0)])

@@ -3,44 +3,23 @@
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.cost_model.step_time import StepTimeModel
 from inference_svc.engine.defrag.batch_layout import NO_FILLERS, BatchLayout
-from inference_svc.engine.defrag.compactor import Compactor
-from inference_svc.engine.kv_cache.capacity import CacheCapacity
+from inference_svc.engine.defrag.compactor import Compactor, SlotMover
+from inference_svc.engine.engine_state import EngineState
 from inference_svc.engine.scheduler.admission import Admission
-from inference_svc.engine.scheduler.plan import PlanLimits, plan_decode, plan_prefill, without_ended
-from inference_svc.engine.scheduler.sequence_table import SequenceTable
+from inference_svc.engine.scheduler.plan import plan_decode, plan_prefill, without_ended
 from inference_svc.engine.sequence import Plan, Sequence
-from inference_svc.engine.slots import SlotTable
-from inference_svc.engine.spec_decode.drafter import Drafter
 
 
 class Planner:
-    """Plans decode calls within `limits`, for sequences that have slots."""
+    """Plans decode calls for sequences that have slots, by the times that earlier ones took."""
 
-    def __init__(
-        self,
-        table: SlotTable,
-        sequences: SequenceTable,
-        capacity: CacheCapacity,
-        admission: Admission,
-        compactor: Compactor,
-        drafter: Drafter,
-        layout: BatchLayout,
-        step_time: StepTimeModel,
-        limits: PlanLimits,
-        clock: Callable[[], float],
-    ) -> None:
-        self._table = table
-        self._sequences = sequences
-        self._capacity = capacity
+    def __init__(self, state: EngineState, admission: Admission) -> None:
+        mover = SlotMover(state.backend, state.copier, state.table, state.allocator)
+        slot_tokens = state.backend.limits.slot_tokens
+        self.compactor = Compactor(state.table, mover, state.layout, slot_tokens)
+        self._state = state
         self._admission = admission
-        self._compactor = compactor
-        self._drafter = drafter
-        self._layout = layout
-        self._step_time = step_time
-        self._limits = limits
-        self._clock = clock
 
     def decode_plan(
         self, sequences: SequenceOf[Sequence], *, beside_prompts: bool, others_wait: bool
@@ -50,12 +29,12 @@ class Planner:
         Unless the step also has prompts (`beside_prompts`), holes between slots are closed and
         drafts added. If `others_wait` for the step to end, drafts may prolong it only a little.
         """
-        plan = self._decode(sequences, self._layout)
+        plan = self._decode(sequences, self._state.layout)
         if plan is None or beside_prompts:
             return plan
-        if (moved := self._compactor.close_holes(plan)) is not None:
-            self._sequences.events += moved
-            plan = self._decode([item.sequence for item in plan.work], self._layout)
+        if (moved := self.compactor.close_holes(plan)) is not None:
+            self._state.sequences.events += moved
+            plan = self._decode([item.sequence for item in plan.work], self._state.layout)
         return self._with_drafts(plan, others_wait=others_wait)
 
     def prefill_plans(self, sequences: SequenceOf[Sequence], num_decoding: int) -> Iterator[Plan]:
@@ -79,20 +58,41 @@ class Planner:
             return next(iter(self._prefill([sequence], 0)), None)
         return self._with_drafts(self._decode([sequence], NO_FILLERS), others_wait=others_wait)
 
+    def observe(self, plan: Plan, seconds: float) -> None:
+        """Correct the predicted times with the duration of a decode call.
+
+        Prefills are separate, since a row without output takes less time; those with all logits
+        take more and are not counted.
+        """
+        state, rows, drafted = self._state, plan.num_decoding, plan.rows[0].drafted
+        if plan.rows[0].scored:
+            return
+        if plan.has_vectors:
+            state.step_time.observe_vectors(plan.prompt_tokens, seconds)
+        elif plan.prompt_tokens:
+            state.step_time.observe_prefill(
+                num_decoding=rows, prompt_tokens=plan.prompt_tokens, seconds=seconds
+            )
+        else:
+            if state.step_time.observe_decode(rows=rows, drafted=drafted, seconds=seconds):
+                state.drafter.invalidate()
+            if not drafted:
+                stack = plan.work[0].sequence.request.adapters
+                state.layout.observe([row.slot for row in plan.rows], seconds, stack)
+
     def _with_drafts(self, plan: Plan | None, *, others_wait: bool) -> Plan | None:
-        return self._drafter.extend(plan, others_wait=others_wait) if plan is not None else None
+        if plan is None:
+            return None
+        return self._state.drafter.extend(plan, others_wait=others_wait)
 
     def _decode(self, sequences: SequenceOf[Sequence], layout: BatchLayout) -> Plan | None:
-        def plan(members: list[Sequence]) -> tuple[Plan, ...]:
-            return (plan_decode(members, self._table.slots, self._limits, layout),)
-
-        return next(iter(self._fit(sequences, plan)), None)
+        slots, limits = self._state.table.slots, self._state.backend.limits
+        plans = self._fit(sequences, lambda members: (plan_decode(members, slots, limits, layout),))
+        return next(iter(plans), None)
 
     def _prefill(self, sequences: SequenceOf[Sequence], num_decoding: int) -> tuple[Plan, ...]:
-        def plan(members: list[Sequence]) -> tuple[Plan, ...]:
-            return plan_prefill(members, num_decoding, self._limits, self._step_time, self._clock())
-
-        return self._fit(sequences, plan)
+        state = self._state
+        return self._fit(sequences, lambda members: plan_prefill(members, num_decoding, state))
 
     def _fit(
         self, sequences: SequenceOf[Sequence], plan: Callable[[list[Sequence]], tuple[Plan, ...]]
@@ -100,7 +100,7 @@ class Planner:
         """Plan the sequences that have slots; preempt running ones until the plans' cells fit."""
         while members := [sequence for sequence in sequences if sequence.slot is not None]:
             plans = plan(members)
-            if self._capacity.can_hold(plans) or not self._admission.free_cells():
+            if self._state.capacity.can_hold(plans) or not self._admission.free_cells():
                 return plans
         return ()
 

@@ -3,7 +3,6 @@
 from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.kv_cache.allocator import SlotAllocator
-from inference_svc.engine.kv_cache.integrity import IntegrityError
 from inference_svc.engine.scheduler.queue import AdmissionQueue
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.spec_decode.drafter import Drafter
@@ -16,18 +15,26 @@ class SequenceTable:
     `events` are those not collected yet. `num_changes` counts added and removed sequences.
     """
 
-    def __init__(self, queue: AdmissionQueue, allocator: SlotAllocator, drafter: Drafter) -> None:
+    def __init__(self, allocator: SlotAllocator, drafter: Drafter) -> None:
         self.by_id: dict[int, Sequence] = {}
         self.running: dict[int, Sequence] = {}
         self.events: list[Event] = []
         self.num_changes = 0
-        self.queue = queue
+        self.queue = AdmissionQueue()
         self._allocator = allocator
         self._drafter = drafter
 
     def __contains__(self, sequence: Sequence) -> bool:
         """Whether a sequence is live."""
         return sequence.request.sequence_id in self.by_id
+
+    def ready(self) -> list[Sequence]:
+        """The running sequences that have tokens to compute."""
+        return [
+            sequence
+            for sequence in self.running.values()
+            if not sequence.paused and not sequence.is_stalled
+        ]
 
     def add(self, sequence: Sequence) -> None:
         """Add a new sequence to the queue."""
@@ -64,9 +71,3 @@ class SequenceTable:
         else:
             del self.running[sequence_id]
         self._allocator.finish(sequence, keep=keep)
-
-    def check_integrity(self) -> None:
-        """Raise `IntegrityError` unless each sequence is either queued or running."""
-        count = len(self.running) + len(self.queue)
-        if {*self.running, *self.queue.ids} != set(self.by_id) or count != len(self.by_id):
-            raise IntegrityError("a sequence must be either queued or running")

@@ -161,7 +161,7 @@ def test_a_snapshot_resumes_in_another_context(model: Model) -> None:
     prefix = write_and_read(save_prefix(engine, "r0"))
     with open_backend(model.path, slots=SLOTS + 2, **SIZES) as backend:
         engine = _engine(backend)
-        engine.restore(prefix)
+        engine.prefix_cache.put(prefix)
         resumed = array("i", saved_output(prefix))
         events = run_engine(engine, _request(0, PROMPT, resumed=resumed))
 

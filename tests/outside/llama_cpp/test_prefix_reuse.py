@@ -128,6 +128,7 @@ class Model:
 
     def engine(self, costs: CopyCosts | None = None) -> Engine:
         """An engine on empty slots."""
+        costs = costs or CopyCosts()
         return make_engine(self.backend, chunk_cap=256, saved_bytes=64 << 20, copy_costs=costs)
 
     def alone(self, prompt: list[int], count: int = COUNT) -> Logprobs:
@@ -265,7 +266,7 @@ def _from_file(model: Model, case: Case) -> Reuse:
     events = run_engine(engine, _request(0, case.first, request_id="r0", keep=True))
     prefix = write_and_read(save_prefix(engine, "r0"))
     engine = model.engine()
-    engine.restore(prefix)
+    engine.prefix_cache.put(prefix)
     return _saved(engine, case, output_tokens(events))
 
 
@@ -293,7 +294,7 @@ def _from_restored(model: Model, case: Case) -> Reuse:
     events = run_engine(engine, _request(0, case.first, request_id="r0", keep=True))
     prefix = write_and_read(save_prefix(engine, "r0"))
     engine, output = model.engine(), output_tokens(events)
-    engine.restore(prefix)
+    engine.prefix_cache.put(prefix)
     run_engine(engine, _request(1, [*case.first, *output, 5, 6]))
     return _saved(engine, case, output)
 
@@ -342,7 +343,7 @@ def test_a_snapshot_resumes_exactly(model: Model, tokens: int) -> None:
         events += run_engine(engine, steps=1)
     prefix = write_and_read(save_prefix(engine, "r0"))
     engine, resumed = model.engine(), array("i", saved_output(prefix))
-    engine.restore(prefix)
+    engine.prefix_cache.put(prefix)
     events = run_engine(engine, scored(0, prompt, max_tokens=12, resumed=resumed))
 
     assert started(events, 0).cached_tokens == (0 if model.loses_states else tokens)

@@ -13,7 +13,7 @@ from corral.inference.v1 import model_pb2 as model_pb
 from prometheus_client import CollectorRegistry, generate_latest
 
 from inference_svc.chat.templates import ChatTemplates
-from inference_svc.engine.cost_model.histograms import BOUNDS_S
+from inference_svc.engine.cost_model.step_clock import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
 from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
 from inference_svc.engine_client.adapter_registry import Adapter

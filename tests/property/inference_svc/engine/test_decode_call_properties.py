@@ -80,7 +80,7 @@ def _run_command(bench: EngineBench, command: str, i: int) -> None:
         case "snapshot":
             prefix = engine.snapshot(f"r{i}", 0)
             if prefix is not None:
-                engine.restore(prefix)
+                engine.prefix_cache.put(prefix)
         case "reload":
             digest = "ab"[i % 2]
             sequences = engine._sequences.by_id.values()

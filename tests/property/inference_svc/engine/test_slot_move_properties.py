@@ -102,5 +102,5 @@ def test_moves_change_no_tokens(
         copy_costs=CopyCosts(stream_s, 0.0, 0.01),
     )
     run_plans(bench, plans, _submit, refused_states=refused)
-    event(f"moves: {min(bench.engine._compactor.num_moves, 5)}")
+    event(f"moves: {min(bench.engine._runner.planner.compactor.num_moves, 5)}")
     check_tokens(bench, plans, _tokens_alone)

@@ -92,7 +92,7 @@ def test_every_sequence_continues_in_another_engine(
 
     other = _bench(other_slots, can_trim=can_trim, stream_s=stream_s)
     for i, prefix in saved.items():
-        assert other.engine.restore(prefix)
+        assert other.engine.prefix_cache.put(prefix)
         _submit(other, i, plans[i], array("i", saved_output(prefix)))
     other.run()
     _run_steps(bench, plans, range(stop_at, 12))

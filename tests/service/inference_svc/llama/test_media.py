@@ -234,7 +234,7 @@ def test_a_snapshot_with_chunks_is_restored(scene: Scene) -> None:
             part.vectors.path.unlink()
     with open_backend(scene.path, slots=3, ubatch_tokens=64) as backend:
         engine = _engine(backend)
-        assert engine.restore(restored)
+        assert engine.prefix_cache.put(restored)
         events: list[Event] = run_engine(engine, media_request(1, parts, **_fields()))
 
     (started,) = select_events(events, Started)

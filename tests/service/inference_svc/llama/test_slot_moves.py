@@ -73,7 +73,8 @@ def test_a_move_does_not_change_a_sequence_that_runs_alone(
     events = run_engine(engine, request, steps=5)
     for target in (2, 1, 3, 0):
         (sequence,) = engine.running
-        assert engine._compactor._mover.move(sequence, engine._table.slots[target])
+        mover = engine._runner.planner.compactor._mover
+        assert mover.move(sequence, engine._state.table.slots[target])
         events += run_engine(engine, steps=3)
     events += run_engine(engine)
 

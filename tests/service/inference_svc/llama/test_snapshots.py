@@ -72,7 +72,7 @@ def _save_and_continue(backend: LlamaBackend, until: int, **changes: Any) -> Sav
 
 def _restore_and_run(backend: LlamaBackend, prefix: SavedPrefix, **changes: Any) -> list[Event]:
     engine = _engine(backend)
-    assert engine.restore(prefix)
+    assert engine.prefix_cache.put(prefix)
     return run_engine(engine, _request(resumed=array("i", saved_output(prefix)), **changes))
 
 

@@ -102,5 +102,5 @@ def test_only_rows_with_output_update_the_cost_model(chunk_cap: int, fails: bool
     bench.run()
 
     assert bool(bench.failures()) is fails
-    assert bench.engine._layout.seconds([0]) == 10.0
-    assert bench.engine._step_time.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1
+    assert bench.engine._state.layout.seconds([0]) == 10.0
+    assert bench.engine._state.step_time.prompt_tokens_within(13.0 / 4 + 10.0, num_decoding=1) == 1

@@ -68,7 +68,7 @@ def test_another_engine_continues_a_snapshot(steps: int, can_trim: bool) -> None
     """It computes one token more than the snapshot has."""
     prefix = _snapshot(steps)
     other = _bench(5, can_trim=can_trim)
-    assert other.engine.restore(_adapt(prefix, other))
+    assert other.engine.prefix_cache.put(_adapt(prefix, other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
@@ -81,7 +81,7 @@ def test_a_partly_computed_prompt_can_be_saved() -> None:
     """The other engine computes the rest."""
     prefix = _snapshot(2)
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     (started,) = _resume(other, prefix)
 
     assert (len(prefix.tokens), started.cached_tokens) == (32, 32)
@@ -124,7 +124,7 @@ def test_a_preempted_sequence_can_be_saved() -> None:
     bench.step()
     prefix = write_and_read(save_prefix(bench.engine, "r0"))
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     _resume(other, prefix)
 
     assert [event for event in bench.events if isinstance(event, Preempted)] == [Preempted(0)]
@@ -175,7 +175,7 @@ def test_a_state_of_another_length_is_truncated_or_recomputed(cells: int, can_tr
     prefix = _snapshot()
     state = (prefix.state + bytes(4))[: len(prefix.state) + 4 * cells]
     other = _bench(can_trim=can_trim)
-    other.engine.restore(_adapt(replace(prefix, state=state), other))
+    other.engine.prefix_cache.put(_adapt(replace(prefix, state=state), other))
     (started,) = _resume(other, prefix)
 
     assert (started.cached_tokens > 0) == (can_trim and cells > 0)
@@ -189,7 +189,7 @@ def test_a_snapshot_without_the_window_of_a_prompt_is_not_used(knows: bool) -> N
     bench.submit(_ask())
     prefix = write_and_read(save_prefix(_stepped(bench, 8).engine, "r0"))
     assert prefix.min_tokens == len(prefix.tokens) - 1
-    assert other.engine.restore(prefix if knows else replace(prefix, min_tokens=0))
+    assert other.engine.prefix_cache.put(prefix if knows else replace(prefix, min_tokens=0))
     prompt = [*PROMPT[:-4], 1, 2]
     other.submit(make_request(7, prompt))
     other.run()
@@ -231,13 +231,13 @@ def test_kept_states_are_evicted() -> None:
 
 
 def test_a_state_larger_than_the_memory_is_rejected() -> None:
-    """`restore_bytes` is the largest size that can be restored."""
+    """`capacity` is the largest size that can be restored."""
     prefix = _snapshot()
     other = _bench(saved_bytes=len(prefix.state) - 1)
 
-    assert other.engine.restore_bytes == len(prefix.state) - 1
-    assert not other.engine.restore(prefix)
-    assert _bench(saved_bytes=len(prefix.state)).engine.restore(prefix)
+    assert other.engine.prefix_cache.capacity == len(prefix.state) - 1
+    assert not other.engine.prefix_cache.put(prefix)
+    assert _bench(saved_bytes=len(prefix.state)).engine.prefix_cache.put(prefix)
 
 
 def test_restoring_twice_stores_one_entry() -> None:
@@ -245,7 +245,7 @@ def test_restoring_twice_stores_one_entry() -> None:
     prefix = _snapshot()
     other = _bench()
     for _ in range(3):
-        other.engine.restore(prefix)
+        other.engine.prefix_cache.put(prefix)
     load = other.engine._load()
 
     assert (load.saved.num_entries, load.saved.num_bytes) == (1, len(prefix.state))
@@ -256,7 +256,7 @@ def test_a_snapshot_is_not_reused_by_other_owners(other_owner: dict[str, Any]) -
     """The cache key differs, or the request declines reuse."""
     prefix = _snapshot()
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     (started,) = _resume(other, prefix, **other_owner)
 
     assert (started.cached_tokens, started.source) == (0, CacheSource.NONE)
@@ -267,7 +267,7 @@ def test_an_ordinary_prompt_reuses_a_snapshot() -> None:
     """After that, the slot has the prefix."""
     prefix = _snapshot()
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     for i in (1, 2):
         other.submit(_ask(i, max_tokens=2))
         other.run()
@@ -284,7 +284,7 @@ def test_hidden_sampler_state_is_restored() -> None:
     """The request names the snapshot."""
     prefix = _snapshot(**HIDDEN)
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     other.submit(
         _ask(
             resumed=array("i", saved_output(prefix)),
@@ -318,7 +318,7 @@ def test_an_incompatible_snapshot_fails_only_its_own_sequence(
     """Other sequences go on."""
     prefix = _snapshot(**HIDDEN)
     other = _bench()
-    other.engine.restore(prefix)
+    other.engine.prefix_cache.put(prefix)
     asked = _ask(3, resumed=array("i", saved_output(prefix)), snapshot_id=SNAPSHOT_ID, **HIDDEN)
     other.submit(replace(asked, **changes), _ask(4))
     other.run()
@@ -338,7 +338,7 @@ def test_a_thought_keeps_its_budget(steps: int) -> None:
     _stepped(bench, steps).submit(_ask(1, priority=3, cache_key=b"other"))
     bench.run()
     prefix, other = _snapshot(steps, reasoning=THOUGHT), _bench()
-    assert other.engine.restore(prefix)
+    assert other.engine.prefix_cache.put(prefix)
     _resume(other, prefix, reasoning=THOUGHT)
     whole = _whole(reasoning=THOUGHT)
 

@@ -151,7 +151,7 @@ def test_memory_allocated_during_the_read_is_an_error(bench: Bench) -> None:
     """A sequence was preempted while the file was read."""
     snapshot = bench.save()
     bench.io.execute(RestoreSnapshot(2, snapshot.snapshot_id, DIGEST))
-    bench.engine.engine._prefix_cache.reserve(10**6)
+    bench.engine.engine.prefix_cache.reserve(10**6)
     bench.done.get().apply()
 
     assert isinstance(bench.results[-1].outcome, SnapshotTooLarge)

@@ -229,7 +229,7 @@ def test_a_lack_of_cells_preempts_the_lowest_priority_with_most_cells(
         while not bench.tokens(i):
             bench.step()
 
-    assert bench.engine._admission.free_cells() is bool(preempted)
+    assert bench.engine._runner.admission.free_cells() is bool(preempted)
     bench.step()
     assert _preempted(bench) == preempted
 

@@ -6,8 +6,7 @@ import pytest
 
 from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.scheduler.plan import PlanLimits, plan_decode
-from inference_svc.engine.scheduler.policy import Policy
+from inference_svc.engine.scheduler.plan import plan_decode
 from inference_svc.engine.sequence import Plan, Sequence
 from inference_svc.engine.slots import SlotTable
 from tests.support.fake_backend import VOCABULARY_SIZE
@@ -38,8 +37,7 @@ def plan(
     for slot in slots:
         if slot.index not in used:
             slot.tokens = array("i", [1] * idle_tokens)
-    native = NativeLimits(batch_tokens, 3, 3, SLOT_TOKENS, VOCABULARY_SIZE)
-    limits = PlanLimits(native, 16, Policy.BALANCED, 0.1)
+    limits = NativeLimits(batch_tokens, 3, 3, SLOT_TOKENS, VOCABULARY_SIZE)
     return plan_decode(sequences, slots, limits, BatchLayout(step_times or {}, 3))
 
 

@@ -149,13 +149,13 @@ def test_the_queue_is_scanned_again_in_a_step_only_if_a_request_arrives() -> Non
     bench = _bench()
     _start_decoding(bench)
     scans: list[int] = []
-    admit = bench.engine._admission.admit
+    admit = bench.engine._runner.admission.admit
 
     def count_and_admit(prepare: Callable[[Sequence], bool]) -> None:
         scans.append(1)
         admit(prepare)
 
-    bench.engine._admission.admit = count_and_admit  # type: ignore[method-assign]
+    bench.engine._runner.admission.admit = count_and_admit  # type: ignore[method-assign]
     bench.step()
     assert len(scans) == 1
     bench.call()

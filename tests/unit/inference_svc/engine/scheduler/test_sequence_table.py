@@ -48,7 +48,7 @@ def test_an_ended_sequence_frees_its_slot(end: End, events: list[Event], *, is_k
     assert slot is not None
 
     end(table, sequence)
-    table.check_integrity()
+    bench.engine.check_integrity()
 
     assert (list(table.by_id), list(table.running), sequence.slot) == ([1], [], None)
     assert sequence not in table
@@ -66,7 +66,7 @@ def test_a_waiting_sequence_leaves_the_queue(end: End) -> None:
     bench, table, running = start()
 
     end(table, table.by_id[1])
-    table.check_integrity()
+    bench.engine.check_integrity()
 
     assert (list(table.by_id), len(table.queue), list(table.running)) == ([0], 0, [0])
     assert running in table
@@ -87,7 +87,7 @@ def test_the_last_sequence_of_a_project_resets_its_share() -> None:
 def test_the_outcome_of_the_last_draft_is_counted() -> None:
     """The sequence may end before it is extended by another one."""
     bench, table, sequence = start()
-    drafter = bench.engine._drafter
+    drafter = bench.engine._state.drafter
     sequence.tokens.extend([1, 2, 3, 1, 2, 3, 1, 2])
     sequence.proposer.propose(sequence.tokens, 3)
     draft = sequence.proposer.draft(3)

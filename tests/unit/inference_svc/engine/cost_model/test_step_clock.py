@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_svc.engine.cost_model.histograms import BOUNDS_S, StepTimes
+from inference_svc.engine.cost_model.step_clock import BOUNDS_S, StepTimes
 from inference_svc.engine.events import ModelLoad
 from tests.support.sequences import EngineBench, make_request
 
