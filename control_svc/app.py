@@ -145,7 +145,7 @@ async def build(
         vectors = Vectors(deps)
         responses = await response_parts(deps, vectors.search, model)
         prices = Prices(settings.prices)
-        keys = Keys(deps.transactions, deps.ids, deps.tokens, deps.clock)
+        keys = Keys(deps.across_projects, deps.ids, deps.tokens, deps.clock)
         authenticator = _authenticator(settings, keys)
         services = [
             *file_services(deps),
@@ -160,7 +160,7 @@ async def build(
             *vectors.services(),
         ]
         stack.enter_context(send_to_syslog(settings.audit_syslog))
-        audit = AuditLog(deps.transactions, deps.tokens)
+        audit = AuditLog(deps.across_projects, deps.tokens)
         server = _server(settings, registry, authenticator, services, tracer, audit)
         await server.start()
         stack.push_async_callback(server.drain, 0)
@@ -183,7 +183,7 @@ async def build(
         sweeper = _sweeper(deps)
         sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(cancel_and_wait, sweeper_task)
-        conversion = convert_documents(deps.transactions, settings.sweep_interval_s)
+        conversion = convert_documents(deps.across_projects, settings.sweep_interval_s)
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(conversion))
         server.set_serving(True)
         yield Control(server, sweeper, dispatcher, prices, management)
@@ -270,7 +270,7 @@ async def _deps(
 def _sweeper(deps: Deps) -> Sweeper:
     grace = timedelta(seconds=2 * deps.settings.server.max_deadline_s)
     return Sweeper(
-        deps.transactions, deps.blobs, deps.clock, grace, _cleanup_steps(deps), BLOB_COLUMNS
+        deps.across_projects, deps.blobs, deps.clock, grace, _cleanup_steps(deps), BLOB_COLUMNS
     )
 
 
@@ -366,9 +366,9 @@ async def run_dispatcher(
         is_exclusive=not database.is_shared,
     )
     dead_letter_handlers = {handler.kind: handler for handler in handlers}
-    leases = Leases(deps.transactions, dead_letter_handlers, terms)
+    leases = Leases(deps.across_projects, dead_letter_handlers, terms)
     dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics, tracer=tracer)
-    gauges = JobGauges(deps.transactions, metrics)
+    gauges = JobGauges(deps.across_projects, metrics)
     with renew_leases(database, terms.owner, terms.lease):
         gauges_task = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
         dispatcher_task = asyncio.create_task(dispatcher.run(limits.poll_interval_s))

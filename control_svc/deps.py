@@ -20,7 +20,7 @@ from control_svc.config import ControlSettings
 from control_svc.db import transaction
 from control_svc.db.engine import Database
 from control_svc.db.notifications import Notifications
-from control_svc.db.transaction import Clock, Transactions
+from control_svc.db.transaction import Clock, CrossProjectTransactions, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
@@ -52,9 +52,9 @@ async def open_streams(
     """Run the group commit and the group reader while the context is open."""
     tails = Tails()
     committer = GroupCommitter(
-        database.transactions, tails, metrics, lease=timedelta(seconds=settings.jobs.lease_s)
+        database.across_projects, tails, metrics, lease=timedelta(seconds=settings.jobs.lease_s)
     )
-    group_reader = GroupReader(database.transactions, metrics)
+    group_reader = GroupReader(database.across_projects, metrics)
     reader = StreamReader(
         group_reader, tails, database.notifications, metrics, settings.jobs.poll_interval_s
     )
@@ -93,6 +93,11 @@ class Deps:
     def transactions(self) -> Transactions:
         """The transactions of the database."""
         return self.database.transactions
+
+    @property
+    def across_projects(self) -> CrossProjectTransactions:
+        """The transactions of the database across projects."""
+        return self.database.across_projects
 
     @property
     def notifications(self) -> Notifications:
@@ -149,7 +154,7 @@ async def shared_secret(database: Database, name: str, num_bytes: int) -> bytes:
     """Return a random secret that all processes on a database share. Raises StartupError."""
     candidate = secrets.token_bytes(num_bytes)
     return await require_for_start(
-        database.transactions.write(lambda tx: transaction.shared_secret(tx, name, candidate))
+        database.across_projects.write(lambda tx: transaction.shared_secret(tx, name, candidate))
     )
 
 

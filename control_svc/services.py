@@ -158,7 +158,7 @@ def adapter_service(deps: Deps) -> Service:
         deps.clock,
         RpcModels(deps.inference, deps.token).check_free,
     )
-    desired = AdapterSync(deps.transactions, deps.blobs, deps.notifications)
+    desired = AdapterSync(deps.across_projects, deps.blobs, deps.notifications)
     return _service(AdapterServicer(adapters, desired, deps.clock))
 
 
@@ -220,17 +220,17 @@ def conversation_service(deps: Deps) -> Service:
 
 def job_service(deps: Deps) -> Service:
     """Build the service of jobs."""
-    return _service(JobServicer(Jobs(deps.transactions, deps.tokens, RETRIES)))
+    return _service(JobServicer(Jobs(deps.across_projects, deps.tokens, RETRIES)))
 
 
 async def operator_services(
     deps: Deps, keys: Keys, authenticator: Authenticator, prices: Prices
 ) -> list[Service]:
     """Build the services of projects, keys, usage and limits. Raises StartupError."""
-    projects = Projects(deps.transactions, deps.tokens, deps.clock)
+    projects = Projects(deps.across_projects, deps.tokens, deps.clock)
     await require_for_start(projects.prepare())
     find_model = RpcModels(deps.inference, deps.token).find
-    limits = Limits(deps.transactions, deps.tokens, deps.clock, find_model)
+    limits = Limits(deps.across_projects, deps.tokens, deps.clock, find_model)
     key_servicer = KeyServicer(
         keys,
         find_model,
@@ -240,8 +240,8 @@ async def operator_services(
     return [
         _service(ProjectServicer(projects)),
         _service(key_servicer),
-        _service(UsageServicer(Usage(deps.transactions, deps.tokens, deps.clock, prices))),
-        _service(AuditServicer(AuditLog(deps.transactions, deps.tokens))),
+        _service(UsageServicer(Usage(deps.across_projects, deps.tokens, deps.clock, prices))),
+        _service(AuditServicer(AuditLog(deps.across_projects, deps.tokens))),
         _service(LimitServicer(limits, prices)),
     ]
 
@@ -300,7 +300,7 @@ async def response_parts(
         build_prefix_cleanup(deps),
     )
     answering = EphemeralResponses(responses, worker, model.turns, compactor, deps.ids)
-    service = _service(ResponseServicer(responses, answering, RateLimits(deps.transactions)))
+    service = _service(ResponseServicer(responses, answering, RateLimits(deps.across_projects)))
     return ResponseParts(service, worker, ResponseLines(answering))
 
 
@@ -315,7 +315,7 @@ def run_service(deps: Deps) -> Service:
         _message_adder(deps),
         _wait(deps),
     )
-    return _service(RunServicer(runs, RateLimits(deps.transactions)))
+    return _service(RunServicer(runs, RateLimits(deps.across_projects)))
 
 
 def run_handlers(
@@ -372,7 +372,7 @@ class Vectors:
     def search(self) -> Search:
         """The search, which caches vectors in memory: one per process."""
         deps = self._deps
-        index = VectorIndex(deps.transactions, self._bounds.index_bytes)
+        index = VectorIndex(self._bounds.index_bytes)
         return VectorSearch(deps.transactions, self._embedder, index, self._adder, deps.clock)
 
     def services(self) -> list[Service]:
@@ -381,7 +381,7 @@ class Vectors:
         shared = (deps.transactions, self._adder, deps.ids, deps.tokens, deps.clock)
         stores = VectorStores(*shared, deps.notifications, deps.settings.jobs.poll_interval_s)
         limits = partial(
-            RateLimits(deps.transactions).of_caller, deps.settings.embedding_model or ""
+            RateLimits(deps.across_projects).of_caller, deps.settings.embedding_model or ""
         )
         return [
             _service(VectorStoreServicer(stores, self.search, deps.clock, limits)),

@@ -12,7 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.blobs.store import BlobStore
 from control_svc.db.cleanup import CleanupStep
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import Clock, CrossProjectTransaction, CrossProjectTransactions
 from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class SweepResult(NamedTuple):
 class Sweeper:
     """Runs the cleanup steps of all slices and deletes unreferenced blobs."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     blobs: BlobStore
     clock: Clock
     grace: timedelta
@@ -82,13 +82,13 @@ class Sweeper:
 
 
 async def find_orphans(
-    transactions: Transactions,
+    transactions: CrossProjectTransactions,
     blob_columns: Sequence[InstrumentedAttribute[str]],
     keys: Collection[str],
 ) -> set[str]:
     """Those of the keys that no row refers to."""
 
-    async def find_referenced(tx: Transaction) -> set[str]:
+    async def find_referenced(tx: CrossProjectTransaction) -> set[str]:
         queries = [select(column).where(column.in_(keys)) for column in blob_columns]
         return {key for query in queries for key in await tx.session.scalars(query)}
 

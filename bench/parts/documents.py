@@ -60,7 +60,7 @@ async def _upgrade(folder: Path, url: str | None, rows: int) -> tuple[float, flo
         started = time.perf_counter()
         await migrations.upgrade(database.migrator)
         migrated = time.perf_counter()
-        while await database.transactions.write(convert_rows):
+        while await database.across_projects.write(convert_rows):
             pass
         return migrated - started, time.perf_counter() - migrated
 

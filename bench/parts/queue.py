@@ -57,7 +57,9 @@ async def _claim_times(
         await migrations.upgrade(database.migrator)
         await _fill(database, queued, projects)
         leases = Leases(
-            database.transactions, {}, LeaseTerms("bench", timedelta(seconds=15), is_exclusive=True)
+            database.across_projects,
+            {},
+            LeaseTerms("bench", timedelta(seconds=15), is_exclusive=True),
         )
         times = []
         for number in range(claims):

@@ -97,11 +97,10 @@ async def _search_times(
     async with open_database(url, folder) as database:
         await migrations.upgrade(database.migrator)
         store_id = await _fill(database, ids, embedder, chunks)
-        transactions = database.transactions
         search = VectorSearch(
-            transactions,
+            database.transactions,
             embedder,
-            VectorIndex(transactions, INDEX_BYTES),
+            VectorIndex(INDEX_BYTES),
             FileAdder(ids, _now, MODEL),
             _now,
         )
@@ -150,17 +149,17 @@ async def _fill(database: Database, ids: IdSource, embedder: RandomEmbedder, chu
     ]
     for file in files:
         store = store.update_counts(file, None)
-    await database.transactions.write(lambda tx: VectorStoreQueries(tx).add(PROJECT, store))
+    await database.transactions.of(PROJECT).write(lambda tx: VectorStoreQueries(tx).add(store))
     for start in range(0, len(files), FILES_AT_ONCE):
         group = files[start : start + FILES_AT_ONCE]
 
         async def add(tx: Transaction, group: Sequence[StoreFile] = group) -> None:
-            await StoreFileQueries(tx).add(PROJECT, group)
+            await StoreFileQueries(tx).add(group)
             for file in group:
-                await FileQueries(tx).add(PROJECT, _file(file, now))
-                await ChunkQueries(tx).add(file, PROJECT, await _chunks(file, embedder))
+                await FileQueries(tx).add(_file(file, now))
+                await ChunkQueries(tx).add(file, await _chunks(file, embedder))
 
-        await database.transactions.write(add)
+        await database.transactions.of(PROJECT).write(add)
     if database.is_shared:  # as autovacuum does
         async with database.migrator.begin() as connection:
             await connection.execute(text("ANALYZE"))

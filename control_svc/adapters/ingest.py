@@ -116,7 +116,9 @@ class AdapterBytes:
 
     async def _file(self, project: str, file_id: str) -> File:
         now = self.clock()
-        return await self.transactions.read(lambda tx: FileQueries(tx).get(project, file_id, now))
+        return await self.transactions.of(project).read(
+            lambda tx: FileQueries(tx).get(file_id, now)
+        )
 
     async def _copy_path(self, path: str, file: PrivateFile) -> None:
         source = await asyncio.to_thread(self.folders.find, "path", path)

@@ -41,12 +41,12 @@ from control_svc.db.tables import (
     Instant,
     Key,
     ObjectRow,
-    Project,
+    OwnedRow,
     Table,
     read_row,
     row_values,
 )
-from control_svc.db.transaction import Queries
+from control_svc.db.transaction import CrossProjectQueries, InstallationQueries
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.adapter_rules import is_adapter_name
 from svc_kit.errors import AdapterNotFound, DomainError
@@ -77,7 +77,7 @@ class AdapterRow(ObjectRow):
     updated_at: Mapped[datetime] = mapped_column(Instant)
 
 
-class AdapterReportRow(Table):
+class AdapterReportRow(OwnedRow):
     """The last reported state of an adapter in one engine of a frontend."""
 
     __tablename__ = "adapter_reports"
@@ -87,7 +87,6 @@ class AdapterReportRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     adapter_id: Mapped[str] = mapped_column(Key, primary_key=True)
     frontend: Mapped[str] = mapped_column(Key, primary_key=True, index=True)
     address: Mapped[str] = mapped_column(Text)
@@ -125,35 +124,42 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
     table = AdapterRow
     prefix = ADAPTER
 
-    async def find(self, project: str, name: str) -> Adapter | None:
+    async def find(self, name: str) -> Adapter | None:
         """Return and lock the adapter with this name, if any."""
-        row = await self._session.scalar(_select(project, name).with_for_update())
+        row = await self._session.scalar(self._select_one(name).with_for_update())
         return None if row is None else self._object(row)
 
-    async def count(self, project: str) -> int:
+    async def count(self) -> int:
         """Count the adapters of a project."""
-        query = select(func.count()).where(AdapterRow.project == project)
+        query = select(func.count()).where(self._mine(AdapterRow))
         return await self._session.scalar(query) or 0
 
-    async def reports(self, project: str, adapter_id: str, since: datetime) -> list[AdapterReport]:
+    async def reports(self, adapter_id: str, since: datetime) -> list[AdapterReport]:
         """Return the reports about an adapter since a time."""
         rows = await self._session.scalars(
-            select(AdapterReportRow)
-            .where(
-                AdapterReportRow.project == project,
+            self._select(
+                AdapterReportRow,
                 AdapterReportRow.adapter_id == adapter_id,
                 AdapterReportRow.reported_at > since,
-            )
-            .order_by(AdapterReportRow.frontend)
+            ).order_by(AdapterReportRow.frontend)
         )
         return [read_row(AdapterReport, row, state=ReportedState(row.state)) for row in rows]
 
-    async def _get(self, project: str, object_id: str, *, locked: bool) -> Adapter:
-        query = _select(project, object_id)
+    async def _get(self, object_id: str, *, locked: bool) -> Adapter:
+        query = self._select_one(object_id)
         row = await self._session.scalar(query.with_for_update() if locked else query)
         if row is None:
             raise self._not_found(object_id)
         return self._object(row)
+
+    def _select_one(self, adapter: str) -> Select[AdapterRow]:
+        """Select an adapter by id or name. Raises AdapterNotFound for a malformed name, since a
+        database may reject its characters.
+        """
+        if not is_adapter_name(adapter):
+            raise AdapterNotFound(adapter=adapter)
+        column = AdapterRow.id if is_id(adapter, ADAPTER) else AdapterRow.name
+        return self._select(AdapterRow, column == adapter)
 
     def _not_found(self, object_id: str) -> DomainError:
         return AdapterNotFound(adapter=object_id)
@@ -165,8 +171,8 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
         return read_row(Adapter, row, facts=read_row(AdapterFacts, row))
 
 
-class AdapterSyncQueries(Queries):
-    """The desired state over all projects, its revision, and the reports of frontends."""
+class AdapterFrontendQueries(InstallationQueries):
+    """The revision of the registry, and the frontends that follow it."""
 
     async def next_revision(self) -> int:
         """Increment and return the revision of the registry.
@@ -191,9 +197,18 @@ class AdapterSyncQueries(Queries):
         query = select(CounterRow.value).where(CounterRow.name == REVISION)
         return await self._session.scalar(query) or 0
 
+    async def frontends(self, since: datetime) -> list[Frontend]:
+        """Return the frontends that have reported since a time."""
+        query = select(AdapterFrontendRow).where(AdapterFrontendRow.reported_at > since)
+        return [read_row(Frontend, row) for row in await self._session.scalars(query)]
+
+
+class AdapterSyncQueries(CrossProjectQueries):
+    """The desired state over all projects, and the reports of frontends."""
+
     async def state(self) -> DesiredState:
         """Return the desired state."""
-        revision = await self.revision()
+        revision = await AdapterFrontendQueries(self._tx).revision()
         rows = await self._session.execute(select(*_DESIRED))
         desired = [DesiredAdapter(**row._mapping) for row in rows]
         return DesiredState(revision, {each.id: each for each in desired})
@@ -204,11 +219,6 @@ class AdapterSyncQueries(Queries):
         result = await self._session.execute(query.where(AdapterRow.sha256 == sha256).limit(1))
         row = result.one_or_none()
         return None if row is None else (row.blob_key, row.file_bytes)
-
-    async def frontends(self, since: datetime) -> list[Frontend]:
-        """Return the frontends that have reported since a time."""
-        query = select(AdapterFrontendRow).where(AdapterFrontendRow.reported_at > since)
-        return [read_row(Frontend, row) for row in await self._session.scalars(query)]
 
     async def replace_reports(self, frontend: Frontend, reports: Sequence[AdapterReport]) -> None:
         """Replace the reports of a frontend; reports about deleted adapters are ignored.
@@ -235,13 +245,3 @@ class AdapterSyncQueries(Queries):
         if values:
             await self._session.execute(insert(AdapterReportRow), values)
         self._tx.announce(ADAPTERS_TOPIC)
-
-
-def _select(project: str, adapter: str) -> Select[AdapterRow]:
-    """Select an adapter by id or name. Raises AdapterNotFound for a malformed name, since a
-    database may reject its characters.
-    """
-    if not is_adapter_name(adapter):
-        raise AdapterNotFound(adapter=adapter)
-    column = AdapterRow.id if is_id(adapter, ADAPTER) else AdapterRow.name
-    return select(AdapterRow).where(AdapterRow.project == project, column == adapter)

@@ -15,7 +15,7 @@ from control_svc.adapters.model import (
     DeletedAdapter,
     NewAdapter,
 )
-from control_svc.adapters.queries import AdapterQueries, AdapterSyncQueries
+from control_svc.adapters.queries import AdapterFrontendQueries, AdapterQueries
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import ADAPTER, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
@@ -106,11 +106,11 @@ class Adapters:
                 await wait_for_notification(changed, min(remaining_s, _POLL_S))
 
     @read_transaction
-    async def page(self, tx: Transaction, project: str, page_request: PageRequest) -> Page[Adapter]:
+    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Adapter]:
         """List the project's adapters. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(ADAPTER, "an adapter")
-        window = self.tokens.window(page_request, (project, "adapters"), MAX_PAGE)
-        return window.page(await AdapterQueries(tx).page(project, window))
+        window = self.tokens.window(page_request, (tx.project, "adapters"), MAX_PAGE)
+        return window.page(await AdapterQueries(tx).page(window))
 
     async def update(
         self, project: str, adapter: str, changes: AdapterChanges, etag: str
@@ -140,82 +140,71 @@ class Adapters:
         await self.blobs.delete([deleted.blob_key])
         return await self._wait(
             wait_s,
-            lambda: self._read_deleted(deleted.id, revision),
+            lambda: self._read_deleted(project, deleted.id, revision),
             lambda current: not current.pending_frontend_count,
         )
 
     @delete_transaction
-    async def _delete_row(
-        self, tx: Transaction, project: str, adapter: str, etag: str
-    ) -> tuple[Adapter, int]:
+    async def _delete_row(self, tx: Transaction, adapter: str, etag: str) -> tuple[Adapter, int]:
         """Return the adapter, and the first revision without it."""
-        revision = await AdapterSyncQueries(tx).next_revision()
-        current = await AdapterQueries(tx).lock(project, adapter)
+        revision = await AdapterFrontendQueries(tx).next_revision()
+        current = await AdapterQueries(tx).lock(adapter)
         current.check_etag(etag)
-        await AdapterQueries(tx).delete(project, current.id)
+        await AdapterQueries(tx).delete(current.id)
         return current, revision
 
     @read_transaction
     async def _read_deleted(
         self, tx: Transaction, adapter_id: str, revision: int
     ) -> DeletedAdapter:
-        frontends = await AdapterSyncQueries(tx).frontends(self.clock() - REPORT_TTL)
+        frontends = await AdapterFrontendQueries(tx).frontends(self.clock() - REPORT_TTL)
         pending = [frontend for frontend in frontends if frontend.revision < revision]
         return DeletedAdapter(adapter_id, len(frontends), len(pending))
 
     @write_transaction
-    async def _store(
-        self, tx: Transaction, project: str, new: NewAdapter, adapter: Adapter
-    ) -> _StoredAdapter:
-        adapter = replace(adapter, revision=await AdapterSyncQueries(tx).next_revision())
+    async def _store(self, tx: Transaction, new: NewAdapter, adapter: Adapter) -> _StoredAdapter:
+        adapter = replace(adapter, revision=await AdapterFrontendQueries(tx).next_revision())
         queries = AdapterQueries(tx)
-        existing = await queries.find(project, adapter.name)
+        existing = await queries.find(adapter.name)
         if existing is not None and new.replace:
             adapter = replace(adapter, id=existing.id, created_at=existing.created_at)
         request = IdempotencyRecord.of(
             CREATE, new.request_id, adapter.id, adapter.updated_at, new, adapter.sha256
         )
-        earlier = await find_or_record(tx, project, request)
+        earlier = await find_or_record(tx, request)
         if earlier is not None:
-            stored = await queries.get(project, earlier.resource_id)
+            stored = await queries.get(earlier.resource_id)
             return _StoredAdapter(stored, [adapter.blob_key])
         if existing is None:
-            if await queries.count(project) >= self.per_project:
+            if await queries.count() >= self.per_project:
                 raise TooManyAdapters(limit=self.per_project)
-            await queries.add(project, adapter)
+            await queries.add(adapter)
             return _StoredAdapter(adapter, [])
         if not new.replace:
             raise AdapterExists(adapter=adapter.name)
-        await queries.update(project, adapter)
+        await queries.update(adapter)
         return _StoredAdapter(adapter, [existing.blob_key])
 
     @write_transaction
     async def _change(
-        self,
-        tx: Transaction,
-        project: str,
-        adapter: str,
-        etag: str,
-        apply: Callable[[Adapter], Adapter],
+        self, tx: Transaction, adapter: str, etag: str, apply: Callable[[Adapter], Adapter]
     ) -> AdapterWithReports:
-        revision = await AdapterSyncQueries(tx).next_revision()
-        current = await AdapterQueries(tx).lock(project, adapter)
+        revision = await AdapterFrontendQueries(tx).next_revision()
+        current = await AdapterQueries(tx).lock(adapter)
         current.check_etag(etag)
         changed = replace(apply(current), revision=revision, updated_at=self.clock())
-        await AdapterQueries(tx).update(project, changed)
-        return await self._with_reports(tx, project, changed.id)
+        await AdapterQueries(tx).update(changed)
+        return await self._with_reports(tx, changed.id)
 
     @read_transaction
-    async def _read(self, tx: Transaction, project: str, adapter: str) -> AdapterWithReports:
-        return await self._with_reports(tx, project, adapter)
+    async def _read(self, tx: Transaction, adapter: str) -> AdapterWithReports:
+        return await self._with_reports(tx, adapter)
 
-    async def _with_reports(
-        self, tx: Transaction, project: str, adapter: str
-    ) -> AdapterWithReports:
-        current = await AdapterQueries(tx).get(project, adapter)
+    async def _with_reports(self, tx: Transaction, adapter: str) -> AdapterWithReports:
+        current = await AdapterQueries(tx).get(adapter)
         since = self.clock() - REPORT_TTL
-        reports = await AdapterQueries(tx).reports(project, current.id, since)
-        frontends = await AdapterSyncQueries(tx).frontends(since)
+        reports = await AdapterQueries(tx).reports(current.id, since)
+        frontends = await AdapterFrontendQueries(tx).frontends(since)
         return AdapterWithReports(current, reports, len(frontends))
 
     def _new_adapter(self, new: NewAdapter, facts: AdapterFacts, blob: Blob) -> Adapter:

@@ -15,12 +15,16 @@ from control_svc.adapters.model import (
     DesiredState,
     Frontend,
 )
-from control_svc.adapters.queries import AdapterSyncQueries
+from control_svc.adapters.queries import AdapterFrontendQueries, AdapterSyncQueries
 from control_svc.base.ids import MAX_KEY_CHARACTERS
 from control_svc.base.validation import SHA256_DIGITS, check_digest, check_text
 from control_svc.blobs.store import BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
-from control_svc.db.transaction import Transaction, Transactions, read_transaction
+from control_svc.db.transaction import (
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
+)
 from svc_kit.errors import AdapterNotFound, BlobMissing
 
 _POLL_S: Final = 2.0
@@ -33,7 +37,7 @@ HEARTBEAT_S: Final = 4.0
 class AdapterSync:
     """The desired state of all adapters of all projects. For inference frontends only."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     blobs: BlobStore
     notifications: Notifications
     heartbeat_s: float = HEARTBEAT_S
@@ -79,17 +83,17 @@ class AdapterSync:
                 raise AdapterNotFound(adapter=sha256) from None
             raise
 
-    @read_transaction
-    async def _find_blob(self, tx: Transaction, digest: str) -> tuple[str, int]:
+    @cross_project_read
+    async def _find_blob(self, tx: CrossProjectTransaction, digest: str) -> tuple[str, int]:
         blob = await AdapterSyncQueries(tx).find_blob(digest)
         if blob is None:
             raise AdapterNotFound(adapter=digest)
         return blob
 
-    @read_transaction
-    async def _state(self, tx: Transaction) -> DesiredState:
+    @cross_project_read
+    async def _state(self, tx: CrossProjectTransaction) -> DesiredState:
         return await AdapterSyncQueries(tx).state()
 
-    @read_transaction
-    async def _revision(self, tx: Transaction) -> int:
-        return await AdapterSyncQueries(tx).revision()
+    @cross_project_read
+    async def _revision(self, tx: CrossProjectTransaction) -> int:
+        return await AdapterFrontendQueries(tx).revision()

@@ -12,7 +12,7 @@ from google.protobuf.message import Message as Proto
 from control_svc.agent.drafts import Draft, DraftEvent, ItemAdded
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import Change, FinalEvents, StreamKey, encode_events
+from control_svc.event_log.model import Change, FinalEvents, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.model import CustomToolCall, FunctionCall, Item, Message, Reasoning
@@ -36,9 +36,9 @@ class EventSink(Protocol):
 class TransactionSink:
     """Stores in a transaction that has locked the job or the row of the object."""
 
-    def __init__(self, tx: Transaction, key: StreamKey) -> None:
+    def __init__(self, tx: Transaction, stream_id: str) -> None:
         self._tx = tx
-        self._key = key
+        self._stream_id = stream_id
         self._events: list[bytes] = []
 
     async def add(
@@ -54,7 +54,7 @@ class TransactionSink:
     async def conclude(self, change: Change[FinalEvents]) -> None:
         """Change rows and end the stream."""
         last_events, _ = await change(self._tx)
-        await StreamQueries(self._tx).end(*self._key, [*self._events, *last_events])
+        await StreamQueries(self._tx).end(self._stream_id, [*self._events, *last_events])
 
 
 class NullSink:
@@ -89,14 +89,14 @@ NO_TURN: Final = OpenTurn((), ())
 
 async def read_open_turn(
     tx: Transaction,
-    key: StreamKey,
+    stream_id: str,
     number: int,
     restore_drafts: Callable[[Iterable[bytes]], Sequence[Draft]],
 ) -> OpenTurn:
     """Read the open turn with this number. `restore_drafts` restores its drafts from its events."""
     streams = StreamQueries(tx)
-    events = await streams.events_of_turn(*key, number)
-    token_ids = await streams.tokens(*key, number)
+    events = await streams.events_of_turn(stream_id, number)
+    token_ids = await streams.tokens(stream_id, number)
     return OpenTurn(restore_drafts(event.data for event in events), token_ids)
 
 

@@ -13,7 +13,6 @@ from control_svc.agent.model import LoopResult, LoopWork
 from control_svc.agent.recorder import EventSink, TransactionSink, TurnRecorder
 from control_svc.db.transaction import Transaction, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
-from control_svc.event_log.model import StreamKey
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, Job, JobError
@@ -37,11 +36,12 @@ class LoopWorker(ABC, Generic[RecorderT]):
 
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Run or resume the object, unless it has ended or was deleted."""
-        key = StreamKey(claim.project, claim.subject)
-        if not await self.start(key, context):
+        if not await self.start(claim, context):
             return
         async with self.writers.writer(context, claim.subject) as writer:
-            recorder = await self.transactions.read(lambda tx: self.restore(tx, key, writer))
+            recorder = await self.transactions.of(claim.project).read(
+                lambda tx: self.restore(tx, claim.subject, writer)
+            )
             if recorder is not None:
                 await self.execute(recorder, self.prepare(recorder), context.cancelled)
 
@@ -63,19 +63,19 @@ class LoopWorker(ABC, Generic[RecorderT]):
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the object of a dead job; it keeps the output that was published."""
-        key = StreamKey(job.project, job.subject)
-        recorder = await self.restore(tx, key, TransactionSink(tx, key), locked=True)
+        sink = TransactionSink(tx, job.subject)
+        recorder = await self.restore(tx, job.subject, sink, locked=True)
         if recorder is not None:
             reason, message = job.error or _NO_ERROR
             await self.fail(recorder, Internal.with_reason(reason=reason, message=message))
 
     @abstractmethod
-    async def start(self, key: StreamKey, context: JobContext) -> bool:
+    async def start(self, claim: Claim, context: JobContext) -> bool:
         """Whether there is something to run. May store that it starts."""
 
     @abstractmethod
     async def restore(
-        self, tx: Transaction, key: StreamKey, sink: EventSink, *, locked: bool = False
+        self, tx: Transaction, object_id: str, sink: EventSink, *, locked: bool = False
     ) -> RecorderT | None:
         """Read what was recorded; None if the object has ended or was deleted. `locked` locks it
         until the end of the transaction.

@@ -43,38 +43,33 @@ class Assistants:
         request = IdempotencyRecord.of(CREATE, new.request_id, new_id, now, new)
 
         async def add(tx: Transaction) -> Assistant:
-            created = await record_request(tx, project, request)
+            created = await record_request(tx, request)
             if created != new_id:
-                return await AssistantQueries(tx).get(project, created)
-            resources = await self.stores.create(
-                tx, project, new.settings.resources, new.new_stores
-            )
+                return await AssistantQueries(tx).get(created)
+            resources = await self.stores.create(tx, new.settings.resources, new.new_stores)
             settings = replace(new.settings, resources=resources)
             assistant = Assistant(id=new_id, settings=settings, created_at=now)
-            await AssistantQueries(tx).add(project, assistant)
+            await AssistantQueries(tx).add(assistant)
             return assistant
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, assistant_id: str) -> Assistant:
+    async def get(self, tx: Transaction, assistant_id: str) -> Assistant:
         """Raises AssistantNotFound."""
-        return await AssistantQueries(tx).get(project, assistant_id)
+        return await AssistantQueries(tx).get(assistant_id)
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, project: str, page_request: PageRequest
-    ) -> Page[Assistant]:
+    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Assistant]:
         """A page of the project's assistants. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(ASSISTANT, "an assistant")
-        window = self.tokens.window(page_request, (project, "assistants"), MAX_PAGE)
-        return window.page(await AssistantQueries(tx).page(project, window), PAGE_BYTES)
+        window = self.tokens.window(page_request, (tx.project, "assistants"), MAX_PAGE)
+        return window.page(await AssistantQueries(tx).page(window), PAGE_BYTES)
 
     @write_transaction
     async def update(
         self,
         tx: Transaction,
-        project: str,
         assistant_id: str,
         edit: Callable[[AssistantSettings], AssistantSettings],
         etag: str,
@@ -83,13 +78,13 @@ class Assistants:
 
         Raises AssistantNotFound, and the errors of `apply_update`.
         """
-        current = await AssistantQueries(tx).lock(project, assistant_id)
-        changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
-        await AssistantQueries(tx).update(project, changed)
+        current = await AssistantQueries(tx).lock(assistant_id)
+        changed = current.with_settings(await apply_update(tx, current, edit, etag))
+        await AssistantQueries(tx).update(changed)
         return changed
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, assistant_id: str) -> None:
+    async def delete(self, tx: Transaction, assistant_id: str) -> None:
         """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
-        await AssistantQueries(tx).lock(project, assistant_id)
-        await AssistantQueries(tx).delete(project, assistant_id)
+        await AssistantQueries(tx).lock(assistant_id)
+        await AssistantQueries(tx).delete(assistant_id)

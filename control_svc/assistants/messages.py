@@ -51,72 +51,60 @@ class Messages:
         request = IdempotencyRecord.of(CREATE, new.request_id, message_id, now, new)
 
         async def add(tx: Transaction) -> ThreadMessage:
-            thread = await ThreadQueries(tx).lock(project, new.thread_id)
-            earlier = await find_or_record(tx, project, request)
+            thread = await ThreadQueries(tx).lock(new.thread_id)
+            earlier = await find_or_record(tx, request)
             if earlier is not None:
-                return await MessageQueries(tx).get(project, thread.id, earlier.resource_id)
+                return await MessageQueries(tx).get(thread.id, earlier.resource_id)
             thread.check_idle("add messages to")
-            return await self.adder.add_one(tx, project, thread, new.message, message_id)
+            return await self.adder.add_one(tx, thread, new.message, message_id)
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     @read_transaction
-    async def get(
-        self, tx: Transaction, project: str, thread_id: str, message_id: str
-    ) -> ThreadMessage:
+    async def get(self, tx: Transaction, thread_id: str, message_id: str) -> ThreadMessage:
         """Raises ThreadNotFound or MessageNotFound."""
-        await ThreadQueries(tx).get(project, thread_id)
-        return await MessageQueries(tx).get(project, thread_id, message_id)
+        await ThreadQueries(tx).get(thread_id)
+        return await MessageQueries(tx).get(thread_id, message_id)
 
     @read_transaction
     async def page(
-        self,
-        tx: Transaction,
-        project: str,
-        thread_id: str,
-        page_request: PageRequest,
-        run_id: str = "",
+        self, tx: Transaction, thread_id: str, page_request: PageRequest, run_id: str = ""
     ) -> Page[ThreadMessage]:
         """A page of a thread's messages, or of those that the run `run_id` created.
 
         Raises ThreadNotFound, OutOfRange or InvalidField.
         """
         page_request.check_cursors(MESSAGE, "a message")
-        binding = (project, "messages", thread_id, run_id)
+        binding = (tx.project, "messages", thread_id, run_id)
         window = self.tokens.window(page_request, binding, MAX_PAGE)
-        await ThreadQueries(tx).get(project, thread_id)
-        messages = await MessageQueries(tx).page(project, thread_id, window, run_id)
+        await ThreadQueries(tx).get(thread_id)
+        messages = await MessageQueries(tx).page(thread_id, window, run_id)
         return window.page(messages, PAGE_BYTES)
 
     @write_transaction
     async def update(
-        self,
-        tx: Transaction,
-        project: str,
-        thread_id: str,
-        message_id: str,
-        metadata: Mapping[str, str] | None,
+        self, tx: Transaction, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
     ) -> ThreadMessage:
         """Replace a message's metadata, unless None.
 
         Raises ThreadNotFound, MessageNotFound, ThreadBusy, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
-        thread = await ThreadQueries(tx).lock(project, thread_id)
-        message = await MessageQueries(tx).get(project, thread_id, message_id)
+        thread = await ThreadQueries(tx).lock(thread_id)
+        message = await MessageQueries(tx).get(thread_id, message_id)
         thread.check_idle("change messages of")
         if metadata is None:
             return message
         changed = replace(message, metadata=metadata)
-        await MessageQueries(tx).update(project, changed)
+        await MessageQueries(tx).update(changed)
         return changed
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, thread_id: str, message_id: str) -> None:
+    async def delete(self, tx: Transaction, thread_id: str, message_id: str) -> None:
         """Delete a message. Raises ThreadNotFound, MessageNotFound or ThreadBusy."""
-        thread = await ThreadQueries(tx).lock(project, thread_id)
+        thread = await ThreadQueries(tx).lock(thread_id)
         thread.check_idle("delete messages of")
-        await MessageQueries(tx).delete(project, thread_id, message_id)
+        await MessageQueries(tx).delete(thread_id, message_id)
 
 
 MESSAGE: Final = ITEM_PREFIXES[Message]
@@ -132,12 +120,7 @@ class MessageAdder:
         self._stores = ToolStores(ids, clock, embedding_model)
 
     async def create_thread(
-        self,
-        tx: Transaction,
-        project: str,
-        thread: Thread,
-        request: NewThread,
-        path: str = "",
+        self, tx: Transaction, thread: Thread, request: NewThread, path: str = ""
     ) -> Thread:
         """Insert a new thread with its vector stores and messages.
 
@@ -145,19 +128,14 @@ class MessageAdder:
         `add`.
         """
         resources = await self._stores.create(
-            tx, project, request.settings.resources, request.new_stores, path
+            tx, request.settings.resources, request.new_stores, path
         )
         thread = replace(thread, settings=replace(request.settings, resources=resources))
-        await ThreadQueries(tx).add(project, thread)
-        return await self.add(tx, project, thread, request.messages, f"{path}messages")
+        await ThreadQueries(tx).add(thread)
+        return await self.add(tx, thread, request.messages, f"{path}messages")
 
     async def add(
-        self,
-        tx: Transaction,
-        project: str,
-        thread: Thread,
-        messages: Sequence[NewMessage],
-        path: str,
+        self, tx: Transaction, thread: Thread, messages: Sequence[NewMessage], path: str
     ) -> Thread:
         """Append valid messages to the thread; return the changed thread.
 
@@ -170,32 +148,23 @@ class MessageAdder:
             for index, message in enumerate(messages)
             for use in message.files(f"{path}[{index}].")
         ]
-        await self._check_files(tx, project, uses)
+        await self._check_files(tx, uses)
         created = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
-        await MessageQueries(tx).add(project, created)
-        return await self._attach_files(tx, project, thread, created)
+        await MessageQueries(tx).add(created)
+        return await self._attach_files(tx, thread, created)
 
     async def add_one(
-        self,
-        tx: Transaction,
-        project: str,
-        thread: Thread,
-        message: NewMessage,
-        message_id: str,
+        self, tx: Transaction, thread: Thread, message: NewMessage, message_id: str
     ) -> ThreadMessage:
         """Append one message whose id is already assigned; otherwise like `add`."""
-        await self._check_files(tx, project, message.files())
+        await self._check_files(tx, message.files())
         created = message.make(message_id, thread.id, self._clock())
-        await MessageQueries(tx).add(project, [created])
-        await self._attach_files(tx, project, thread, [created])
+        await MessageQueries(tx).add([created])
+        await self._attach_files(tx, thread, [created])
         return created
 
     async def _attach_files(
-        self,
-        tx: Transaction,
-        project: str,
-        thread: Thread,
-        messages: Sequence[ThreadMessage],
+        self, tx: Transaction, thread: Thread, messages: Sequence[ThreadMessage]
     ) -> Thread:
         """Add attached files to the store of the thread; return the thread with its store."""
         file_ids = [
@@ -206,18 +175,18 @@ class MessageAdder:
         ]
         settings = thread.settings
         unique_ids = list(dict.fromkeys(file_ids))
-        resources = await self._stores.attach(tx, project, settings.resources, unique_ids)
+        resources = await self._stores.attach(tx, settings.resources, unique_ids)
         if resources == settings.resources:
             return thread
         changed = thread.with_settings(replace(settings, resources=resources))
-        await ThreadQueries(tx).update(project, changed)
+        await ThreadQueries(tx).update(changed)
         return changed
 
-    async def _check_files(self, tx: Transaction, project: str, uses: Iterable[FileUse]) -> None:
+    async def _check_files(self, tx: Transaction, uses: Iterable[FileUse]) -> None:
         """Validate that files exist. Each is looked up once: the thread is locked, and there may be
         100,000 uses."""
         first_uses: dict[str, str] = {}
         for field, file_id in uses:
             first_uses.setdefault(file_id, field)
         for file_id, field in first_uses.items():
-            await FileQueries(tx).get(project, file_id, self._clock(), field)
+            await FileQueries(tx).get(file_id, self._clock(), field)

@@ -14,7 +14,6 @@ from sqlalchemy import (
     LargeBinary,
     String,
     delete,
-    insert,
     select,
     update,
 )
@@ -27,7 +26,7 @@ from control_svc.base.ids import ASSISTANT, THREAD
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table, read_row
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, read_row
 from control_svc.db.transaction import Queries, Transaction
 from control_svc.inference.generation_options import GenerationOptions
 from control_svc.items.model import Item, ItemFilter, TimelineItem
@@ -59,7 +58,7 @@ class ThreadRow(ObjectRow):
     cut: Mapped[int] = mapped_column(BigInteger)
 
 
-class MessageRow(Table):
+class MessageRow(OwnedRow):
     """Fields of a message that its item does not have.
 
     There is no foreign key to the item, which remains if a conversation contains it.
@@ -72,7 +71,6 @@ class MessageRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     thread_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)  # id of the item
     # no foreign keys, because the message outlives its assistant
@@ -120,13 +118,13 @@ class ThreadQueries(ObjectQueries[ThreadRow, Thread]):
     table = ThreadRow
     prefix = THREAD
 
-    async def delete(self, project: str, object_id: str) -> None:
+    async def delete(self, object_id: str) -> None:
         """Delete a locked thread, its items, and the rows with foreign keys to it.
 
         A hook of `Threads` deletes the event streams of its runs.
         """
-        await super().delete(project, object_id)
-        await TimelineQueries(self._tx).delete(project, object_id)
+        await super().delete(object_id)
+        await TimelineQueries(self._tx).delete(object_id)
 
     def _not_found(self, object_id: str) -> DomainError:
         return ThreadNotFound(thread=object_id)
@@ -155,7 +153,7 @@ class MessageQueries(Queries):
         super().__init__(tx)
         self._timelines = TimelineQueries(tx)
 
-    async def add(self, project: str, messages: Sequence[ThreadMessage]) -> None:
+    async def add(self, messages: Sequence[ThreadMessage]) -> None:
         """Append new messages of one thread to its timeline.
 
         All have the same `run_id`, which becomes the origin of their items.
@@ -164,58 +162,49 @@ class MessageQueries(Queries):
             return
         thread, run = messages[0].thread_id, messages[0].run_id
         items = [message.item for message in messages]
-        await self._timelines.append(project, thread, items, origin=run)
-        await self._session.execute(
-            insert(MessageRow),
-            [
-                {"project": project, "thread_id": thread, "id": each.id, **_message_values(each)}
-                for each in messages
-            ],
-        )
+        await self._timelines.append(thread, items, origin=run)
+        rows = [{"thread_id": thread, "id": each.id, **_message_values(each)} for each in messages]
+        await self._insert(MessageRow, *rows)
 
-    async def get(self, project: str, thread_id: str, message_id: str) -> ThreadMessage:
+    async def get(self, thread_id: str, message_id: str) -> ThreadMessage:
         """Raises MessageNotFound."""
-        entry = await self._timelines.get(project, thread_id, message_id)
-        messages = await self._messages(project, thread_id, [] if entry is None else [entry])
+        entry = await self._timelines.get(thread_id, message_id)
+        messages = await self._messages(thread_id, [] if entry is None else [entry])
         if not messages:
             raise MessageNotFound(message_id=message_id)
         return messages[0]
 
-    async def page(
-        self, project: str, thread_id: str, window: Window, run_id: str = ""
-    ) -> list[ThreadMessage]:
+    async def page(self, thread_id: str, window: Window, run_id: str = "") -> list[ThreadMessage]:
         """The messages of a window, or those of them that the run `run_id` created."""
         item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
-        entries = await self._timelines.page(project, thread_id, window, item_filter)
-        return await self._messages(project, thread_id, entries)
+        entries = await self._timelines.page(thread_id, window, item_filter)
+        return await self._messages(thread_id, entries)
 
-    async def created_by_run(
-        self, project: str, thread_id: str, run_id: str
-    ) -> list[ThreadMessage]:
+    async def created_by_run(self, thread_id: str, run_id: str) -> list[ThreadMessage]:
         """The messages that a run created, in order."""
         item_filter = ItemFilter(kinds=(_KIND,), origin=run_id)
-        entries = await self._timelines.read(project, thread_id, item_filter=item_filter)
-        return await self._messages(project, thread_id, entries)
+        entries = await self._timelines.read(thread_id, item_filter=item_filter)
+        return await self._messages(thread_id, entries)
 
-    async def update(self, project: str, message: ThreadMessage) -> None:
+    async def update(self, message: ThreadMessage) -> None:
         """Store the changed fields of a message and its item."""
-        await self._timelines.update(project, message.item)
+        await self._timelines.update(message.item)
         await self._session.execute(
             update(MessageRow)
-            .where(*_in_thread(project, message.thread_id), MessageRow.id == message.id)
+            .where(*self._in_thread(message.thread_id), MessageRow.id == message.id)
             .values(_message_values(message))
         )
 
-    async def delete(self, project: str, thread_id: str, message_id: str) -> None:
+    async def delete(self, thread_id: str, message_id: str) -> None:
         """Delete a message. Raises MessageNotFound."""
-        await self.get(project, thread_id, message_id)
+        await self.get(thread_id, message_id)
         await self._session.execute(
-            delete(MessageRow).where(*_in_thread(project, thread_id), MessageRow.id == message_id)
+            delete(MessageRow).where(*self._in_thread(thread_id), MessageRow.id == message_id)
         )
-        await self._timelines.remove(project, thread_id, message_id)
+        await self._timelines.remove(thread_id, message_id)
 
     async def _messages(
-        self, project: str, thread_id: str, entries: Sequence[TimelineItem]
+        self, thread_id: str, entries: Sequence[TimelineItem]
     ) -> list[ThreadMessage]:
         """The messages among the items, in order."""
         items = [entry.item for entry in entries if entry.item.kind == _KIND]
@@ -223,14 +212,13 @@ class MessageQueries(Queries):
             return []
         ids = [item.id for item in items]
         rows = await self._session.scalars(
-            select(MessageRow).where(*_in_thread(project, thread_id), MessageRow.id.in_(ids))
+            select(MessageRow).where(*self._in_thread(thread_id), MessageRow.id.in_(ids))
         )
         by_id = {row.id: row for row in rows}
         return [_message(by_id[item.id], item) for item in items]
 
-
-def _in_thread(project: str, thread_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (MessageRow.project == project, MessageRow.thread_id == thread_id)
+    def _in_thread(self, thread_id: str) -> tuple[ColumnElement[bool], ...]:
+        return (self._mine(MessageRow), MessageRow.thread_id == thread_id)
 
 
 def _message_values(message: ThreadMessage) -> dict[str, Any]:

@@ -55,30 +55,29 @@ class Threads:
         request = IdempotencyRecord.of(CREATE, new.request_id, thread.id, thread.created_at, new)
 
         async def add(tx: Transaction) -> Thread:
-            created = await record_request(tx, project, request)
+            created = await record_request(tx, request)
             if created != thread.id:
-                return await ThreadQueries(tx).get(project, created)
-            return await self.adder.create_thread(tx, project, thread, new)
+                return await ThreadQueries(tx).get(created)
+            return await self.adder.create_thread(tx, thread, new)
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, thread_id: str) -> Thread:
+    async def get(self, tx: Transaction, thread_id: str) -> Thread:
         """Raises ThreadNotFound."""
-        return await ThreadQueries(tx).get(project, thread_id)
+        return await ThreadQueries(tx).get(thread_id)
 
     @read_transaction
-    async def page(self, tx: Transaction, project: str, page_request: PageRequest) -> Page[Thread]:
+    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Thread]:
         """A page of the project's threads. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(THREAD, "a thread")
-        window = self.tokens.window(page_request, (project, "threads"), MAX_PAGE)
-        return window.page(await ThreadQueries(tx).page(project, window))
+        window = self.tokens.window(page_request, (tx.project, "threads"), MAX_PAGE)
+        return window.page(await ThreadQueries(tx).page(window))
 
     @write_transaction
     async def update(
         self,
         tx: Transaction,
-        project: str,
         thread_id: str,
         edit: Callable[[ThreadSettings], ThreadSettings],
         etag: str,
@@ -87,28 +86,26 @@ class Threads:
 
         Raises ThreadNotFound, and the errors of `apply_update`.
         """
-        current = await ThreadQueries(tx).lock(project, thread_id)
-        changed = current.with_settings(await apply_update(tx, project, current, edit, etag))
-        await ThreadQueries(tx).update(project, changed)
+        current = await ThreadQueries(tx).lock(thread_id)
+        changed = current.with_settings(await apply_update(tx, current, edit, etag))
+        await ThreadQueries(tx).update(changed)
         return changed
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, thread_id: str) -> None:
+    async def delete(self, tx: Transaction, thread_id: str) -> None:
         """Delete a thread with its messages and runs.
 
         Raises ThreadNotFound, or ThreadBusy while a run is active; it must be cancelled first.
         """
-        thread = await ThreadQueries(tx).lock(project, thread_id)
+        thread = await ThreadQueries(tx).lock(thread_id)
         thread.check_idle("delete")
         for hook in self.on_delete:
-            await hook(tx, project, thread_id)
-        await ThreadQueries(tx).delete(project, thread_id)
-        await self.prefix_cleanup.enqueue(tx, project, thread_id)
+            await hook(tx, thread_id)
+        await ThreadQueries(tx).delete(thread_id)
+        await self.prefix_cleanup.enqueue(tx, thread_id)
 
     @write_transaction
-    async def migrate(
-        self, tx: Transaction, project: str, thread_id: str, request_id: str = ""
-    ) -> Conversation:
+    async def migrate(self, tx: Transaction, thread_id: str, request_id: str = "") -> Conversation:
         """Create a conversation that contains the thread's items; the thread keeps them.
 
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
@@ -117,13 +114,13 @@ class Threads:
         request = IdempotencyRecord.of(
             MIGRATE, check_request_id(request_id), new_id, now, thread_id
         )
-        thread = await ThreadQueries(tx).lock(project, thread_id)
-        created_id = await record_request(tx, project, request)
+        thread = await ThreadQueries(tx).lock(thread_id)
+        created_id = await record_request(tx, request)
         if created_id != new_id:
-            return await ConversationQueries(tx).get(project, created_id)
+            return await ConversationQueries(tx).get(created_id)
         thread.check_idle("migrate")
         created = Conversation(id=new_id, created_at=now, metadata=thread.settings.metadata)
-        await ConversationQueries(tx).add(project, created)
-        entries = await TimelineQueries(tx).read(project, thread_id)
-        await TimelineQueries(tx).link(project, new_id, [entry.item for entry in entries])
+        await ConversationQueries(tx).add(created)
+        entries = await TimelineQueries(tx).read(thread_id)
+        await TimelineQueries(tx).link(new_id, [entry.item for entry in entries])
         return created

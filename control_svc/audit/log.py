@@ -19,7 +19,12 @@ from control_svc.base.ids import AUDIT_EVENT, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
 from control_svc.base.validation import check_length, check_text
 from control_svc.db.tables import Instant, Key, Table, read_row
-from control_svc.db.transaction import Queries, Transaction, Transactions, read_transaction
+from control_svc.db.transaction import (
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
+)
 from svc_kit.auth.principal import current_principal, peer_host
 from svc_kit.errors import MissingField
 from svc_kit.logs import current_request_id
@@ -109,7 +114,7 @@ class AuditEventRow(Table):
     refusal: Mapped[str] = mapped_column(Text, server_default=text("''"))
 
 
-class AuditQueries(Queries):
+class AuditQueries(CrossProjectQueries):
     """The audit log."""
 
     async def add(self, event: AuditEvent) -> None:
@@ -139,7 +144,7 @@ class AuditQueries(Queries):
         return [read_row(AuditEvent, row) for row in rows]
 
 
-async def record_act(tx: Transaction, target: str) -> None:
+async def record_act(tx: CrossProjectTransaction, target: str) -> None:
     """Append the running call, which changes the object `target`, to the audit log."""
     event = AuditEvent.of(current_admin_call(), target, await tx.now())
     await AuditQueries(tx).add(event)
@@ -149,7 +154,7 @@ async def record_act(tx: Transaction, target: str) -> None:
 class AuditLog:
     """Operations on the audit log."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     tokens: PageTokens
 
     async def add(self, events: Sequence[AuditEvent]) -> None:
@@ -162,7 +167,7 @@ class AuditLog:
         check_length("events", events, MAX_REPORTED)
         reported = [event.reported(f"events[{number}]") for number, event in enumerate(events)]
 
-        async def store(tx: Transaction) -> None:
+        async def store(tx: CrossProjectTransaction) -> None:
             for event in reported:
                 await AuditQueries(tx).add_if_missing(event)
 
@@ -171,15 +176,15 @@ class AuditLog:
     async def record_refusal(self, call: AdminCall) -> None:
         """Append the running call if it was refused; operations record those that succeed."""
 
-        async def store(tx: Transaction) -> None:
+        async def store(tx: CrossProjectTransaction) -> None:
             await AuditQueries(tx).add(AuditEvent.of(call, "", await tx.now()))
 
         if call.refusal:
             await self.transactions.write(store)
 
-    @read_transaction
+    @cross_project_read
     async def page(
-        self, tx: Transaction, page_request: PageRequest, chosen: AuditFilter
+        self, tx: CrossProjectTransaction, page_request: PageRequest, chosen: AuditFilter
     ) -> Page[AuditEvent]:
         """List events, newest first. Raises OutOfRange or InvalidField."""
         binding = ("audit", *map(str, asdict(chosen).values()))

@@ -39,8 +39,8 @@ from control_svc.backup.references import ROWS_AT_ONCE, for_each, read_secret, r
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
+from control_svc.db.database_errors import translate_database_errors
 from control_svc.db.engine import FILE_NAME, ReadOnlyDatabase, open_read_only
-from control_svc.db.transaction import translate_database_errors
 from control_svc.deps import (
     INSTALLATION,
     blob_location,

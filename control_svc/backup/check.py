@@ -16,7 +16,7 @@ from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
 from control_svc.db.engine import ReadOnlyDatabase, open_read_only
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction
 from control_svc.deps import (
     INSTALLATION,
     SEAL_KEY,
@@ -87,7 +87,7 @@ async def _check_pages(database: ReadOnlyDatabase, report: Report) -> None:
     if database.file is None:
         return
 
-    async def read(tx: Transaction) -> list[str]:
+    async def read(tx: CrossProjectTransaction) -> list[str]:
         return list(await tx.session.scalars(text("PRAGMA quick_check")))
 
     for line in await database.transactions.read(read):
@@ -95,7 +95,7 @@ async def _check_pages(database: ReadOnlyDatabase, report: Report) -> None:
             report.add("database", str(database.file), line)
 
 
-async def _check_foreign_keys(tx: Transaction, report: Report) -> None:
+async def _check_foreign_keys(tx: CrossProjectTransaction, report: Report) -> None:
     for table in METADATA.sorted_tables:
         for constraint in table.foreign_key_constraints:
             parent = constraint.referred_table.alias()
@@ -140,7 +140,7 @@ async def _sealed_items(database: ReadOnlyDatabase) -> AsyncIterator[ItemRow]:
     key = (ItemRow.project, ItemRow.id)
     last = ("", "")
 
-    async def read(tx: Transaction) -> list[ItemRow]:
+    async def read(tx: CrossProjectTransaction) -> list[ItemRow]:
         query = select(ItemRow).where(tuple_(*key) > last, has_origin).order_by(*key)
         return list(await tx.session.scalars(query.limit(ROWS_AT_ONCE)))
 

@@ -27,6 +27,7 @@ from control_svc.backup.references import for_each, read_secret
 from control_svc.blobs.store import BlobStore, run_shielded
 from control_svc.config import ControlSettings
 from control_svc.db import migrations
+from control_svc.db.database_errors import translate_database_errors
 from control_svc.db.engine import (
     FILE_NAME,
     LOCK_NAME,
@@ -34,7 +35,6 @@ from control_svc.db.engine import (
     open_database,
     sqlite_file,
 )
-from control_svc.db.transaction import translate_database_errors
 from control_svc.deps import (
     INSTALLATION,
     blob_location,

@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Self, SupportsBytes
 
-from sqlalchemy import String, Text, delete, insert
+from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.cleanup import Deleted, delete_some
-from control_svc.db.tables import Instant, Key, Project, Table, read_row
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.tables import Instant, Key, OwnedRow, read_row
+from control_svc.db.transaction import CrossProjectTransaction, Queries, Transaction
 from svc_kit.errors import RequestIdReused
 
 RETENTION: Final = timedelta(days=1)
@@ -118,12 +118,11 @@ def _default_of(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-class RequestRow(Table):
+class RequestRow(OwnedRow):
     """An executed request with a request id."""
 
     __tablename__ = "requests"
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     method: Mapped[str] = mapped_column(String(64), primary_key=True)
     request_id: Mapped[str] = mapped_column(Text, primary_key=True)
     fingerprint: Mapped[str] = mapped_column(String(64))
@@ -134,39 +133,35 @@ class RequestRow(Table):
 class IdempotencyQueries(Queries):
     """Executed requests with a request id."""
 
-    async def find(
-        self, project: str, method: str, request_id: str, since: datetime
-    ) -> IdempotencyRecord | None:
+    async def find(self, method: str, request_id: str, since: datetime) -> IdempotencyRecord | None:
         """Return the request with this id if it was executed after `since`; delete an older one."""
         await self._session.execute(
-            delete(RequestRow).where(
-                RequestRow.project == project,
+            self._delete(
+                RequestRow,
                 RequestRow.method == method,
                 RequestRow.request_id == request_id,
                 RequestRow.created_at <= since,
             )
         )
-        row = await self._session.get(RequestRow, (project, method, request_id))
+        row = await self._session.get(RequestRow, (self._project, method, request_id))
         if row is None:
             return None
         return read_row(IdempotencyRecord, row)
 
-    async def add(self, project: str, request: IdempotencyRecord) -> None:
+    async def add(self, request: IdempotencyRecord) -> None:
         """Store a request."""
-        await self._session.execute(insert(RequestRow).values(project=project, **asdict(request)))
+        await self._insert(RequestRow, asdict(request))
 
 
-async def record_request(tx: Transaction, project: str, request: IdempotencyRecord) -> str:
+async def record_request(tx: Transaction, request: IdempotencyRecord) -> str:
     """Record a request, and return the id of the resource that the first request with its id
     created: `request.resource_id` if this is the first. Raises RequestIdReused.
     """
-    first = await find_or_record(tx, project, request)
+    first = await find_or_record(tx, request)
     return (first or request).resource_id
 
 
-async def find_or_record(
-    tx: Transaction, project: str, request: IdempotencyRecord
-) -> IdempotencyRecord | None:
+async def find_or_record(tx: Transaction, request: IdempotencyRecord) -> IdempotencyRecord | None:
     """Return an earlier request with the same id; None if this is the first, which is stored.
 
     Of two concurrent requests one violates the primary key; its transaction is retried and finds
@@ -175,15 +170,15 @@ async def find_or_record(
     if not request.request_id:
         return None
     since = request.created_at - RETENTION
-    first = await IdempotencyQueries(tx).find(project, request.method, request.request_id, since)
+    first = await IdempotencyQueries(tx).find(request.method, request.request_id, since)
     if first is None:
-        await IdempotencyQueries(tx).add(project, request)
+        await IdempotencyQueries(tx).add(request)
         return None
     first.check_same(request.fingerprint)
     return first
 
 
-async def delete_old_requests(tx: Transaction, now: datetime) -> Deleted:
+async def delete_old_requests(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Delete requests older than `RETENTION`. A step of the sweeper."""
     deleted = await delete_some(tx, RequestRow, RequestRow.created_at < now - RETENTION)
     return Deleted(len(deleted))

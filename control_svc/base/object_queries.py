@@ -4,7 +4,6 @@ from abc import abstractmethod
 from datetime import datetime
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from sqlalchemy import delete, insert, select, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import is_id
@@ -52,46 +51,43 @@ class ObjectQueries(Queries, Generic[RowT, ObjectT]):
         """The columns that only `add` writes, except for the project."""
         return {"id": value.id, "created_at": value.created_at}
 
-    async def add(self, project: str, value: ObjectT) -> None:
+    async def add(self, value: ObjectT) -> None:
         """Insert an object."""
         values = self._constants(value) | self._values(value)
-        await self._session.execute(insert(self.table).values(project=project, **values))
+        await self._insert(self.table, values)
 
-    async def get(self, project: str, object_id: str) -> ObjectT:
+    async def get(self, object_id: str) -> ObjectT:
         """Return an object. Raises the NotFound error of its type."""
-        return await self._get(project, object_id, locked=False)
+        return await self._get(object_id, locked=False)
 
-    async def lock(self, project: str, object_id: str) -> ObjectT:
+    async def lock(self, object_id: str) -> ObjectT:
         """Like `get`, and lock the row until the end of the transaction."""
-        return await self._get(project, object_id, locked=True)
+        return await self._get(object_id, locked=True)
 
-    async def page(
-        self, project: str, window: Window, *conditions: ColumnElement[bool]
-    ) -> list[ObjectT]:
+    async def page(self, window: Window, *conditions: ColumnElement[bool]) -> list[ObjectT]:
         """Return the objects of a window that meet all conditions."""
-        query = select(self.table).where(self.table.project == project, *conditions)
+        query = self._select(self.table, *conditions)
         rows = await self._session.scalars(apply_window(query, self.table.id, window))
         return restore_order([self._object(row) for row in rows], window)
 
-    async def update(self, project: str, value: ObjectT) -> None:
+    async def update(self, value: ObjectT) -> None:
         """Store the changed fields of a locked object."""
-        await self._session.execute(
-            update(self.table).where(*self._has_id(project, value.id)).values(self._values(value))
-        )
+        update = self._update(self.table, self.table.id == value.id)
+        await self._session.execute(update.values(self._values(value)))
 
-    async def delete(self, project: str, object_id: str) -> None:
+    async def delete(self, object_id: str) -> None:
         """Delete the row of a locked object."""
-        await self._session.execute(delete(self.table).where(*self._has_id(project, object_id)))
+        await self._session.execute(self._delete(self.table, self.table.id == object_id))
 
-    async def _get(self, project: str, object_id: str, *, locked: bool) -> ObjectT:
+    async def _get(self, object_id: str, *, locked: bool) -> ObjectT:
         row = None
         if is_id(object_id, self.prefix):  # databases reject some characters of malformed ids
             row = await self._session.get(
-                self.table, (project, object_id), with_for_update=locked, populate_existing=True
+                self.table,
+                (self._project, object_id),
+                with_for_update=locked,
+                populate_existing=True,
             )
         if row is None:
             raise self._not_found(object_id)
         return self._object(row)
-
-    def _has_id(self, project: str, object_id: str) -> tuple[ColumnElement[bool], ...]:
-        return (self.table.project == project, self.table.id == object_id)

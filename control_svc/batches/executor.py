@@ -6,7 +6,7 @@ results were not committed run again.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -16,7 +16,7 @@ from control_svc.batches.lines import LineResult, LineRunner, PendingLine
 from control_svc.batches.model import NO_TOKENS, Batch, LineState
 from control_svc.batches.queries import READ_LIMIT, BatchLineQueries, BatchQueries
 from control_svc.batches.result_lines import unanswered_line
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import Transaction, Transactions, Work
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import ENGINE_DEATHS_BEFORE_ALONE, MAX_ENGINE_DEATHS
 from svc_kit.errors import (
@@ -59,13 +59,13 @@ class BatchRunner:
         Results are committed before this returns or raises, unless the task is cancelled. Raises
         LeaseLost and errors that prevent results from being committed.
         """
-        if await self._remaining_s(batch) <= 0:
+        if await self._remaining_s(batch, context) <= 0:
             return
         committer = _ResultCommitter(batch, context)
         running = asyncio.create_task(self._run_lines(batch, context, committer))
         committing = asyncio.create_task(committer.run())
         cancelled = asyncio.create_task(context.cancelled.wait())
-        expired = asyncio.create_task(self._wait_for_expiry(batch))
+        expired = asyncio.create_task(self._wait_for_expiry(batch, context))
         tasks = (running, committing, cancelled, expired)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -78,26 +78,26 @@ class BatchRunner:
         finally:
             await end_tasks(*tasks)
 
-    async def _wait_for_expiry(self, batch: Batch) -> None:
+    async def _wait_for_expiry(self, batch: Batch, context: JobContext) -> None:
         while True:
-            remaining_s = await self._remaining_s(batch)
+            remaining_s = await self._remaining_s(batch, context)
             if remaining_s <= 0:
                 return
             await asyncio.sleep(min(remaining_s, _WINDOW_CHECK_S))
 
-    async def _remaining_s(self, batch: Batch) -> float:
+    async def _remaining_s(self, batch: Batch, context: JobContext) -> float:
         """The rest of the window, by the clock of the database."""
-        now = await self._read(lambda tx: tx.now())
+        now = await self._read(context, lambda tx: tx.now())
         return (batch.expires_at - now).total_seconds()
 
-    async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def _read(self, context: JobContext, work: Work[ResultT]) -> ResultT:
         """Read, and retry while the database is unavailable, to keep the results of running lines.
 
         Their number is bounded: a line starts only after an earlier one is committed.
         """
         while True:
             try:
-                return await self._transactions.read(work)
+                return await self._transactions.of(context.claim.project).read(work)
             except Unavailable as error:
                 _log.warning("database unavailable while a batch runs, retrying: %s", error)
                 await asyncio.sleep(error.retry_after or _DEFAULT_RETRY_S)
@@ -123,13 +123,12 @@ class BatchRunner:
                 group.create_task(run(line))
 
     async def _pending_lines(self, batch: Batch, context: JobContext) -> AsyncIterator[PendingLine]:
-        project = context.claim.project
         after: PendingLine | None = None
 
         async def read(tx: Transaction) -> list[PendingLine]:
-            return await BatchLineQueries(tx).list_pending(project, batch.id, after, READ_LIMIT)
+            return await BatchLineQueries(tx).list_pending(batch.id, after, READ_LIMIT)
 
-        while lines := await self._read(read):
+        while lines := await self._read(context, read):
             for line in lines:
                 yield line
             after = lines[-1]
@@ -239,20 +238,20 @@ class _ResultCommitter:
 
     async def _save(self, tx: Transaction, group: "_Group") -> None:
         """Save a group. Idempotent, since the answer of a successful commit may get lost."""
-        project, batch_id = self._context.claim.project, self._batch.id
+        batch_id = self._batch.id
         lines, batches = BatchLineQueries(tx), BatchQueries(tx)
         if group.deaths:
-            await lines.set_engine_deaths(project, batch_id, group.deaths)
+            await lines.set_engine_deaths(batch_id, group.deaths)
         numbers = [result.number for result in group.results]
-        pending = await lines.filter_pending(project, batch_id, numbers)
+        pending = await lines.filter_pending(batch_id, numbers)
         results = [result for result in group.results if result.number in pending]
         if results:
-            await lines.save_results(project, batch_id, results)
-            batch = await batches.lock(project, batch_id)
+            await lines.save_results(batch_id, results)
+            batch = await batches.lock(batch_id)
             completed = sum(result.state is LineState.COMPLETED for result in results)
             usage = sum((result.usage for result in results), NO_TOKENS)
             batch = batch.add_results(completed, len(results) - completed, usage)
-            await batches.update(project, batch)
+            await batches.update(batch)
             tx.announce(batch_id)
 
 

@@ -37,16 +37,16 @@ class BatchReader:
         except FileNotFound:
             message = f"The file {batch.input_file_id} no longer exists."
             checker.problems = [LineProblem("file_not_found", message, "input_file_id")]
-        problems, project = tuple(checker.problems), context.claim.project
+        problems = tuple(checker.problems)
 
         async def save(tx: Transaction) -> Batch:
             now = await tx.now()
-            locked = await BatchQueries(tx).lock(project, batch.id)
+            locked = await BatchQueries(tx).lock(batch.id)
             if problems:
                 saved = locked.fail_validation(problems, now)
             else:
                 saved = locked.start(checker.model, checker.num_lines, now)
-            await BatchQueries(tx).update(project, saved)
+            await BatchQueries(tx).update(saved)
             tx.announce(batch.id)
             return saved
 
@@ -57,15 +57,14 @@ class BatchReader:
         try:
             await self._store_lines(batch, context, checker)
         except BlobMissing:
-            project = context.claim.project
-            await self._transactions.read(lambda tx: _get_file(tx, project, batch))
+            await self._get_file(batch, context)
             raise
 
     async def _store_lines(self, batch: Batch, context: JobContext, checker: LineChecker) -> None:
         splitter = LineSplitter(self._limits.line_bytes)
         group: list[RawLine] = []
         group_bytes = 0
-        file = await self._transactions.read(lambda tx: _get_file(tx, context.claim.project, batch))
+        file = await self._get_file(batch, context)
         # Close the file at once, also if this task is cancelled.
         async with aclosing(self._blobs.read(file.blob_key, 0, file.size_bytes)) as chunks:
             async for chunk in chunks:
@@ -86,18 +85,16 @@ class BatchReader:
     ) -> None:
         lines: list[PendingLine] = await asyncio.to_thread(checker.check, group)
         if lines and not checker.problems:
-            await context.write(
-                lambda tx: BatchLineQueries(tx).add(context.claim.project, batch.id, lines)
-            )
+            await context.write(lambda tx: BatchLineQueries(tx).add(batch.id, lines))
 
+    async def _get_file(self, batch: Batch, context: JobContext) -> File:
+        async def get(tx: Transaction) -> File:
+            return await FileQueries(tx).get(batch.input_file_id, await tx.now())
 
-async def _get_file(tx: Transaction, project: str, batch: Batch) -> File:
-    return await FileQueries(tx).get(project, batch.input_file_id, await tx.now())
+        return await self._transactions.of(context.claim.project).read(get)
 
 
 async def delete_lines(batch: Batch, context: JobContext) -> None:
     """Delete all lines of a batch, in several transactions."""
-    while await context.write(
-        lambda tx: BatchLineQueries(tx).delete(context.claim.project, batch.id, _GROUP_LINES)
-    ):
+    while await context.write(lambda tx: BatchLineQueries(tx).delete(batch.id, _GROUP_LINES)):
         pass

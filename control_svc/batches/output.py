@@ -37,15 +37,15 @@ class BatchWriter:
 
         async def finish(tx: Transaction) -> None:
             now = await tx.now()
-            locked = await BatchQueries(tx).lock(project, batch.id)
+            locked = await BatchQueries(tx).lock(batch.id)
             ids: dict[str, str] = {}
             for name, blob in blobs.items():
                 ids[name] = self._ids.new(FILE)
                 filename, purpose = f"{batch.id}_{name}.jsonl", FilePurpose.BATCH_OUTPUT
                 file = new_file(ids[name], filename, purpose, blob, batch.output_ttl, now)
-                await FileQueries(tx).add(project, file)
+                await FileQueries(tx).add(file)
             finished = locked.finish(ids.get("output"), ids.get("error"), now)
-            await BatchQueries(tx).update(project, finished)
+            await BatchQueries(tx).update(finished)
             tx.announce(batch.id)
 
         await context.finish(finish)
@@ -66,10 +66,10 @@ class BatchWriter:
 
         async def read(tx: Transaction) -> list[EndedLine]:
             return await BatchLineQueries(tx).list_ended(
-                project, batch.id, completed=completed, after=after, limit=READ_LIMIT
+                batch.id, completed=completed, after=after, limit=READ_LIMIT
             )
 
-        while lines := await self._transactions.read(read):
+        while lines := await self._transactions.of(project).read(read):
             for line in lines:
                 yield ended_line(batch, line) + b"\n"
             after = lines[-1].number

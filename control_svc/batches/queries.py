@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
-from sqlalchemy import Row, Select, bindparam, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import BATCH
@@ -26,7 +26,7 @@ from control_svc.batches.model import (
 from control_svc.batches.tables import BatchLineRow, BatchRow
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.tables import read_row, row_values
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.transaction import CrossProjectTransaction, Queries
 from control_svc.jobs.model import DEAD_KEPT_FOR, JobState
 from control_svc.jobs.queries import JobRow
 from svc_kit.errors import BatchNotFound, DomainError
@@ -96,43 +96,40 @@ _ENDED = (BatchLineRow.number, BatchLineRow.state, BatchLineRow.request, BatchLi
 class BatchLineQueries(Queries):
     """Queries on batch lines in one transaction, which has locked the batch's job."""
 
-    async def add(self, project: str, batch_id: str, lines: Sequence[PendingLine]) -> None:
+    async def add(self, batch_id: str, lines: Sequence[PendingLine]) -> None:
         """Insert validated lines."""
-        await self._session.execute(
-            insert(BatchLineRow),
-            [
-                {
-                    "project": project,
-                    "batch_id": batch_id,
-                    "number": line.number,
-                    "place": line.sort_key,
-                    "request": line.request,
-                    "state": LineState.PENDING.value,
-                    "engine_deaths": 0,
-                    **asdict(NO_TOKENS),
-                }
-                for line in lines
-            ],
-        )
+        rows = [
+            {
+                "batch_id": batch_id,
+                "number": line.number,
+                "place": line.sort_key,
+                "request": line.request,
+                "state": LineState.PENDING.value,
+                "engine_deaths": 0,
+                **asdict(NO_TOKENS),
+            }
+            for line in lines
+        ]
+        await self._insert(BatchLineRow, *rows)
 
-    async def delete(self, project: str, batch_id: str, limit: int) -> int:
+    async def delete(self, batch_id: str, limit: int) -> int:
         """Delete at most `limit` lines of a batch. Returns how many were deleted."""
-        numbers = select(BatchLineRow.number).where(*_in_batch(project, batch_id)).limit(limit)
+        numbers = select(BatchLineRow.number).where(*self._in_batch(batch_id)).limit(limit)
         deleted = await self._session.scalars(
             delete(BatchLineRow)
-            .where(*_in_batch(project, batch_id), BatchLineRow.number.in_(numbers))
+            .where(*self._in_batch(batch_id), BatchLineRow.number.in_(numbers))
             .returning(BatchLineRow.number)
         )
         return len(deleted.all())
 
     async def list_pending(
-        self, project: str, batch_id: str, after: PendingLine | None, limit: ReadLimit
+        self, batch_id: str, after: PendingLine | None, limit: ReadLimit
     ) -> list[PendingLine]:
         """List the next lines to run, in the order in which they run."""
         position = tuple_(BatchLineRow.place, BatchLineRow.number)
         query = (
             select(*_PENDING)
-            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.PENDING.value)
             .order_by(BatchLineRow.place, BatchLineRow.number)
         )
         if after is not None:
@@ -140,14 +137,12 @@ class BatchLineQueries(Queries):
         rows = await self._fetch(query, func.length(BatchLineRow.request), limit)
         return [PendingLine(*row) for row in rows]
 
-    async def save_results(
-        self, project: str, batch_id: str, results: Sequence[LineResult]
-    ) -> None:
+    async def save_results(self, batch_id: str, results: Sequence[LineResult]) -> None:
         """Store the results of pending lines."""
         connection = await self._session.connection()
         await connection.execute(
             update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*_in_batch(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .where(*self._in_batch(batch_id), BatchLineRow.number == bindparam("line"))
             .values({name: bindparam(f"new_{name}") for name in ("state", "result", *_TOKENS)}),
             [
                 {
@@ -160,57 +155,53 @@ class BatchLineQueries(Queries):
             ],
         )
 
-    async def filter_pending(
-        self, project: str, batch_id: str, numbers: Collection[int]
-    ) -> set[int]:
+    async def filter_pending(self, batch_id: str, numbers: Collection[int]) -> set[int]:
         """Return the numbers of the lines that are pending."""
         pending = await self._session.scalars(
             select(BatchLineRow.number).where(
-                *_in_batch(project, batch_id),
+                *self._in_batch(batch_id),
                 BatchLineRow.number.in_(numbers),
                 BatchLineRow.state == LineState.PENDING.value,
             )
         )
         return set(pending)
 
-    async def set_engine_deaths(
-        self, project: str, batch_id: str, deaths: Mapping[int, int]
-    ) -> None:
+    async def set_engine_deaths(self, batch_id: str, deaths: Mapping[int, int]) -> None:
         """Set how many engines died while they ran a line, by line number."""
         connection = await self._session.connection()
         await connection.execute(
             update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*_in_batch(project, batch_id), BatchLineRow.number == bindparam("line"))
+            .where(*self._in_batch(batch_id), BatchLineRow.number == bindparam("line"))
             .values(engine_deaths=bindparam("deaths")),
             [{"line": line, "deaths": count} for line, count in deaths.items()],
         )
 
-    async def close(self, project: str, batch_id: str, state: LineState) -> None:
+    async def close(self, batch_id: str, state: LineState) -> None:
         """Set the final state of the pending lines."""
         await self._session.execute(
             update(BatchLineRow)
-            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.PENDING.value)
+            .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.PENDING.value)
             .values(state=state.value)
         )
 
-    async def reopen(self, project: str, batch_id: str) -> int:
+    async def reopen(self, batch_id: str) -> int:
         """Make abandoned lines pending again. Returns how many there were."""
         reopened = await self._session.scalars(
             update(BatchLineRow)
-            .where(*_in_batch(project, batch_id), BatchLineRow.state == LineState.ABANDONED.value)
+            .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.ABANDONED.value)
             .values(state=LineState.PENDING.value)
             .returning(BatchLineRow.number)
         )
         return len(reopened.all())
 
     async def list_ended(
-        self, project: str, batch_id: str, *, completed: bool, after: int, limit: ReadLimit
+        self, batch_id: str, *, completed: bool, after: int, limit: ReadLimit
     ) -> list[EndedLine]:
         """List the next lines that completed, or that did not, in the order of the file."""
         is_completed = BatchLineRow.state == LineState.COMPLETED.value
         query = (
             select(*_ENDED)
-            .where(*_in_batch(project, batch_id), BatchLineRow.number > after)
+            .where(*self._in_batch(batch_id), BatchLineRow.number > after)
             .where(is_completed if completed else ~is_completed)
             .order_by(BatchLineRow.number)
         )
@@ -231,13 +222,12 @@ class BatchLineQueries(Queries):
         )
         return (await self._session.execute(query.limit(limit.count(sizes.all())))).all()
 
-
-def _in_batch(project: str, batch_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (BatchLineRow.project == project, BatchLineRow.batch_id == batch_id)
+    def _in_batch(self, batch_id: str) -> tuple[ColumnElement[bool], ...]:
+        return (self._mine(BatchLineRow), BatchLineRow.batch_id == batch_id)
 
 
 async def requeue_late_jobs(
-    tx: Transaction, now: datetime, kind: str, closing_kind: str
+    tx: CrossProjectTransaction, now: datetime, kind: str, closing_kind: str
 ) -> Sequence[str]:
     """Change the kind of queued jobs whose batch is past its deadline, and return their ids."""
     late = select(BatchRow.project, BatchRow.id).where(
@@ -262,7 +252,9 @@ async def requeue_late_jobs(
     return requeued.all()
 
 
-async def delete_ended_lines(tx: Transaction, now: datetime, limit: int = ROWS_AT_ONCE) -> Deleted:
+async def delete_ended_lines(
+    tx: CrossProjectTransaction, now: datetime, limit: int = ROWS_AT_ONCE
+) -> Deleted:
     """Delete lines of batches that have ended. A step of the sweeper.
 
     Lines of a batch that failed without output files are kept as long as its dead job, because

@@ -14,6 +14,7 @@ from control_svc.batches.tables import BatchRow
 from control_svc.db.cleanup import Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import (
+    CrossProjectTransaction,
     Transaction,
     Transactions,
     delete_transaction,
@@ -22,7 +23,7 @@ from control_svc.db.transaction import (
 )
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.model import JOBS_TOPIC, JobPriority, JobState, NewJob
-from control_svc.jobs.queries import JobQueries, JobQueueQueries
+from control_svc.jobs.queries import JobQueries
 
 CREATE: Final = "CreateBatch"
 KIND: Final = "batch"
@@ -49,7 +50,7 @@ class Batches:
     """Poll interval of `watch`, in case a notification is lost."""
 
     @write_transaction
-    async def create(self, tx: Transaction, project: str, request: NewBatch) -> Batch:
+    async def create(self, tx: Transaction, request: NewBatch) -> Batch:
         """Create a batch and its job, which validates the file.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
@@ -59,53 +60,53 @@ class Batches:
         record = IdempotencyRecord.of(
             CREATE, request.request_id, batch.id, batch.created_at, request
         )
-        recorded_id = await record_request(tx, project, record)
+        recorded_id = await record_request(tx, record)
         if recorded_id != batch.id:
-            return await BatchQueries(tx).get(project, recorded_id)
+            return await BatchQueries(tx).get(recorded_id)
         file_id, now = batch.input_file_id, batch.created_at
-        check_input(await FileQueries(tx).get(project, file_id, now, "input_file_id"))
-        await BatchQueries(tx).add(project, batch)
-        await JobQueries(tx).add(project, new_job(batch.id, self.ids))
+        check_input(await FileQueries(tx).get(file_id, now, "input_file_id"))
+        await BatchQueries(tx).add(batch)
+        await JobQueries(tx).add(new_job(batch.id, self.ids))
         return batch
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, batch_id: str) -> Batch:
+    async def get(self, tx: Transaction, batch_id: str) -> Batch:
         """Get a batch. Raises BatchNotFound."""
-        return await BatchQueries(tx).get(project, batch_id)
+        return await BatchQueries(tx).get(batch_id)
 
     @read_transaction
     async def page(
-        self, tx: Transaction, project: str, page_request: PageRequest, endpoint: str = ""
+        self, tx: Transaction, page_request: PageRequest, endpoint: str = ""
     ) -> Page[Batch]:
         """List the project's batches, newest first, those of all endpoints if `endpoint` is empty.
 
         Raises OutOfRange or InvalidField.
         """
         page_request.check_cursors(BATCH, "a batch")
-        window = self.tokens.window(page_request, (project, "batches", endpoint), MAX_PAGE)
+        window = self.tokens.window(page_request, (tx.project, "batches", endpoint), MAX_PAGE)
         conditions = [BatchRow.endpoint == endpoint] if endpoint else []
-        return window.page(await BatchQueries(tx).page(project, window, *conditions))
+        return window.page(await BatchQueries(tx).page(window, *conditions))
 
     @write_transaction
-    async def cancel(self, tx: Transaction, project: str, batch_id: str) -> Batch:
+    async def cancel(self, tx: Transaction, batch_id: str) -> Batch:
         """Start to cancel a batch. Raises BatchNotFound or BatchNotCancellable."""
-        await BatchQueries(tx).get(project, batch_id)
+        await BatchQueries(tx).get(batch_id)
         # The same lock order as in the worker: the job, then the batch.
-        job = await JobQueries(tx).request_cancel(project, KIND, batch_id)
+        job = await JobQueries(tx).request_cancel(KIND, batch_id)
         now = await tx.now()
         if job is not None and job.state is JobState.QUEUED:
-            await JobQueueQueries(tx).save(job.expedite(CLOSING_KIND, now))
-        batch = (await BatchQueries(tx).lock(project, batch_id)).cancel(now)
-        await BatchQueries(tx).update(project, batch)
+            await JobQueries(tx).save(job.expedite(CLOSING_KIND, now))
+        batch = (await BatchQueries(tx).lock(batch_id)).cancel(now)
+        await BatchQueries(tx).update(batch)
         tx.announce(batch_id)
         return batch
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, batch_id: str) -> None:
+    async def delete(self, tx: Transaction, batch_id: str) -> None:
         """Delete a batch that has ended, without its files. Raises BatchNotFound or
         BatchNotEnded."""
-        (await BatchQueries(tx).lock(project, batch_id)).check_ended()
-        await BatchQueries(tx).delete(project, batch_id)
+        (await BatchQueries(tx).lock(batch_id)).check_ended()
+        await BatchQueries(tx).delete(batch_id)
 
     def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
         """Yield the batch now and after each change until its end. Raises BatchNotFound."""
@@ -118,7 +119,7 @@ class Batches:
         )
 
 
-async def expedite_late_batches(tx: Transaction, now: datetime) -> Deleted:
+async def expedite_late_batches(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Close queued batches past their deadline without waiting for others. A step of the sweeper,
     which deletes nothing.
     """

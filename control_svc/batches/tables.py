@@ -15,7 +15,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow
 
 
 class BatchRow(ObjectRow):
@@ -58,7 +58,7 @@ class BatchRow(ObjectRow):
     cancelled_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class BatchLineRow(Table):
+class BatchLineRow(OwnedRow):
     """A request of a batch, from validation until its result is in an output file."""
 
     __tablename__ = "batch_lines"
@@ -69,7 +69,6 @@ class BatchLineRow(Table):
         Index(None, "project", "batch_id", "state", "place", "number"),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     batch_id: Mapped[str] = mapped_column(Key, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     place: Mapped[bytes] = mapped_column(LargeBinary)  # sort key: lines run in this order

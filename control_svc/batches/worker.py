@@ -30,7 +30,7 @@ class BatchHandler:
 
     async def run(self, claim: Claim, context: JobContext) -> None:
         """Run a batch, or resume it."""
-        batch = await context.write(lambda tx: BatchQueries(tx).lock(claim.project, claim.subject))
+        batch = await context.write(lambda tx: BatchQueries(tx).lock(claim.subject))
         if batch.state is BatchState.VALIDATING:
             batch = await self.reader.read(batch, context)
         if batch.state is BatchState.IN_PROGRESS:
@@ -43,28 +43,28 @@ class BatchHandler:
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """End the batch of a dead job: at once, or with a closing job if lines have run."""
-        batch = await BatchQueries(tx).lock(job.project, job.subject)
+        batch = await BatchQueries(tx).lock(job.subject)
         reason, message = job.error or ("internal", "")
         problem = LineProblem(reason.lower(), message)
         is_last = self.kind == CLOSING_KIND
         abandoned = batch.abandon(problem, await tx.now(), is_last=is_last)
-        await BatchQueries(tx).update(job.project, abandoned)
+        await BatchQueries(tx).update(abandoned)
         tx.announce(batch.id)
         if not abandoned.state.is_final:
-            await BatchLineQueries(tx).close(job.project, batch.id, batch.abandoned_line_state)
-            await JobQueries(tx).add(job.project, new_job(batch.id, self.ids, CLOSING_KIND))
+            await BatchLineQueries(tx).close(batch.id, batch.abandoned_line_state)
+            await JobQueries(tx).add(new_job(batch.id, self.ids, CLOSING_KIND))
 
     async def _close(self, context: JobContext) -> Batch:
         """End the pending lines: no line runs after this."""
         claim = context.claim
 
         async def close(tx: Transaction) -> Batch:
-            batch = await BatchQueries(tx).lock(claim.project, claim.subject)
+            batch = await BatchQueries(tx).lock(claim.subject)
             if batch.state.is_final:
                 return batch
-            await BatchLineQueries(tx).close(claim.project, batch.id, batch.unrun_line_state)
+            await BatchLineQueries(tx).close(batch.id, batch.unrun_line_state)
             batch = batch.close(await tx.now())
-            await BatchQueries(tx).update(claim.project, batch)
+            await BatchQueries(tx).update(batch)
             tx.announce(batch.id)
             return batch
 
@@ -76,12 +76,12 @@ async def retry_batch(tx: Transaction, job: Job) -> str:
 
     Raises JobNotRetriable.
     """
-    project, batch_id = job.project, job.subject
-    batch = await BatchQueries(tx).lock(project, batch_id)
+    batch_id = job.subject
+    batch = await BatchQueries(tx).lock(batch_id)
     if not batch.can_reopen:
         problem = f"batch '{batch_id}' is {batch.state.value} and has its files."
         raise JobNotRetriable(job=job.id, problem=problem)
-    batch = batch.reopen(await BatchLineQueries(tx).reopen(project, batch_id))
-    await BatchQueries(tx).update(project, batch)
+    batch = batch.reopen(await BatchLineQueries(tx).reopen(batch_id))
+    await BatchQueries(tx).update(batch)
     tx.announce(batch_id)
     return CLOSING_KIND if batch.state is BatchState.CANCELLING else KIND

@@ -9,7 +9,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.db.tables import Table
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction
 
 ROWS_AT_ONCE: Final = 500
 """Maximum number of rows that one transaction of a step deletes."""
@@ -24,13 +24,13 @@ class Deleted(NamedTuple):
     """Keys of the rows' blobs, which the sweeper deletes after the commit."""
 
 
-CleanupStep = Callable[[Transaction, datetime], Awaitable[Deleted]]
+CleanupStep = Callable[[CrossProjectTransaction, datetime], Awaitable[Deleted]]
 """Deletes some of the rows, of all projects, that have expired at a time. The sweeper
 repeats a step, each time in its own transaction, until `num_rows` is 0."""
 
 
 async def delete_some(
-    tx: Transaction,
+    tx: CrossProjectTransaction,
     table: type[Table],
     *conditions: ColumnElement[bool],
     returning: InstrumentedAttribute[Any] | None = None,

@@ -40,7 +40,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
 
 from control_svc.db.limits import LIMITS
 from control_svc.db.tables import Table
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from svc_kit.logs import log_errors
 
 _log = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class _RowsToConvert:
             self.values = {each: _current(each) for each in new} | dict.fromkeys(old, null())
 
 
-async def convert_documents(transactions: Transactions, interval_s: float) -> None:
+async def convert_documents(transactions: CrossProjectTransactions, interval_s: float) -> None:
     """Convert all rows, until cancelled. What failed, or was left by another process that ended, is
     converted after `interval_s` seconds.
     """
@@ -193,7 +193,7 @@ async def convert_documents(transactions: Transactions, interval_s: float) -> No
         await asyncio.sleep(interval_s)
 
 
-async def convert_rows(tx: Transaction) -> bool:
+async def convert_rows(tx: CrossProjectTransaction) -> bool:
     """Convert the next rows of a table that no other process is converting; False if there is none.
 
     The progress is stored with the converted rows, so that an interrupted conversion continues.

@@ -36,7 +36,12 @@ from control_svc.db.limits import (
 )
 from control_svc.db.notifications import LocalNotifications, Notifications, PostgresNotifications
 from control_svc.db.tables import check_owner
-from control_svc.db.transaction import Clock, Transactions, TransactionTurns
+from control_svc.db.transaction import (
+    Clock,
+    CrossProjectTransactions,
+    Transactions,
+    TransactionTurns,
+)
 from control_svc.urls import parse_database_url
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.lifecycle import StartupError
@@ -53,7 +58,7 @@ class Database(NamedTuple):
     migrator: AsyncEngine
     """For migrations: with their own limits, and without foreign keys on SQLite, where altering a
     table means to drop and recreate it, which would delete the referencing rows."""
-    transactions: Transactions
+    across_projects: CrossProjectTransactions
     is_shared: bool
     """Whether other control processes may use the database at the same time."""
     notifications: Notifications
@@ -61,6 +66,11 @@ class Database(NamedTuple):
     """Opens an engine with one connection outside the pool; None unless `is_shared`."""
     clock: Clock | None
     """Replaces the clock of the database."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions of projects."""
+        return Transactions(self.across_projects)
 
 
 @asynccontextmanager
@@ -97,7 +107,7 @@ async def _open_postgres(
     # One connection receives notifications, and as many as the pool has are opened under load.
     semaphore = FairSemaphore(2 * limits.pool_size - 1)
     turns = TransactionTurns(semaphore, semaphore, limits.pool_s)
-    transactions = Transactions(engine, reader, notifications, clock, turns=turns)
+    transactions = CrossProjectTransactions(engine, reader, notifications, clock, turns=turns)
     try:
         async with notifications.running():
             yield Database(
@@ -131,7 +141,7 @@ async def _open_sqlite(
         reserve = DiskReserve(Path(str(target.database)).parent)
         await asyncio.to_thread(reserve.check)
         await asyncio.to_thread(reserve.fill)
-        transactions = Transactions(
+        transactions = CrossProjectTransactions(
             writer,
             reader,
             notifications,
@@ -157,7 +167,7 @@ class ReadOnlyDatabase(NamedTuple):
     """A database that other processes may be using."""
 
     engine: AsyncEngine
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     """Only for reads."""
     file: Path | None
     """The file of SQLite."""
@@ -183,7 +193,7 @@ async def open_read_only(url: str | None, data_dir: Path) -> AsyncIterator[ReadO
         uri = uri.update_query_dict({"mode": "ro", "uri": "true"})
         engine = _sqlite(uri, LIMITS, 2, SQLITE_READ, (_busy_timeout(LIMITS.lock_s), *_READER))
     try:
-        transactions = Transactions(engine, engine, LocalNotifications())
+        transactions = CrossProjectTransactions(engine, engine, LocalNotifications())
         yield ReadOnlyDatabase(engine, transactions, file)
     finally:
         await engine.dispose()

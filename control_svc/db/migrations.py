@@ -21,9 +21,9 @@ from sqlalchemy import Connection, create_engine, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from control_svc.db.database_errors import is_outage, is_timeout
 from control_svc.db.documents import OLD_SUFFIX
 from control_svc.db.tables import Table, check_owner
-from control_svc.db.transaction import is_outage, is_timeout
 from svc_kit.lifecycle import StartupError, StartupOutage
 
 _log = logging.getLogger(__name__)

@@ -57,12 +57,19 @@ class Table(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING)
 
 
-class ObjectRow(Table):
-    """Base class of tables whose rows are the objects of projects."""
+class OwnedRow(Table):
+    """Base class of tables whose rows belong to projects."""
 
     __abstract__ = True
 
     project: Mapped[str] = mapped_column(Project, primary_key=True, sort_order=-2)
+
+
+class ObjectRow(OwnedRow):
+    """Base class of tables whose rows are the objects of projects."""
+
+    __abstract__ = True
+
     id: Mapped[str] = mapped_column(Key, primary_key=True, sort_order=-1)
 
 

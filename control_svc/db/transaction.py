@@ -6,27 +6,24 @@ STORAGE_FAILED.
 """
 
 import asyncio
-import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from asyncpg import InternalClientError  # type: ignore[import-untyped]
-from sqlalchemy import func, insert, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy import ColumnElement, Delete, Select, Update, delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
+from control_svc.db.database_errors import is_conflict, storage_failed, translate_database_errors
 from control_svc.db.disk_reserve import DiskReserve
 from control_svc.db.notifications import Notifications
-from control_svc.db.tables import Instant, SecretRow
-from svc_kit.errors import StorageFailed, UpstreamUnavailable
+from control_svc.db.tables import Instant, OwnedRow, SecretRow
+from svc_kit.errors import StorageFailed
 from svc_kit.fair_semaphore import FairSemaphore
-from svc_kit.local_files import is_shortage
 from svc_kit.logs import project_var
 
 Clock = Callable[[], datetime]
@@ -34,28 +31,16 @@ Clock = Callable[[], datetime]
 
 
 ResultT = TypeVar("ResultT")
+RowT = TypeVar("RowT", bound=OwnedRow)
 ATTEMPTS: Final = 5
 _MAX_RETRY_DELAY_S: Final = 0.05
-# SQLSTATEs of PostgreSQL: https://www.postgresql.org/docs/current/errcodes-appendix.html
-# Error names of SQLite, which has one writer and therefore no conflicts.
-_CONFLICTS: Final = frozenset({"40001", "40P01"})
-_DISK_FULL: Final = ("53100", "SQLITE_FULL")
-_DISK_FULL_PROBLEM: Final = "the database's disk is full"
-_DISK_FAILED: Final = ("58030", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")
-"""Prefixes: a file cannot be read, written or opened. On SQLite also its log, on a full disk."""
-_DISK_FAILED_PROBLEM: Final = "the database cannot use its files"
-_TIMEOUTS: Final = ("55P03", "57014", "SQLITE_BUSY")
-"""Prefixes: lock timeout and statement timeout, and a lock of another program on SQLite."""
-_UNAVAILABLE: Final = ("08", "57P", "53200", "53300", *_TIMEOUTS)
-"""Prefixes: connection errors, server shutdown and startup, no memory, too many connections,
-timeouts."""
-_log = logging.getLogger(__name__)
 
 
-class Transaction:
+class CrossProjectTransaction:
     """An open transaction: session, time, and topics to notify after the commit.
 
-    The slices build their queries on it: `RunQueries(tx)`.
+    For operators, workers and the sweeper, whose queries (`CrossProjectQueries`) read and write the
+    rows of all projects.
     """
 
     def __init__(self, session: AsyncSession, clock: Clock | None = None) -> None:
@@ -64,6 +49,10 @@ class Transaction:
         self.announced: set[str] = set()
         self._clock = clock
         self._now: datetime | None = None
+
+    def of(self, project: str) -> "Transaction":
+        """This transaction, for the rows of one project."""
+        return Transaction(self, project)
 
     async def now(self) -> datetime:
         """The time of the database, since clocks of processes differ; constant in a transaction."""
@@ -80,6 +69,23 @@ class Transaction:
             return self._clock()
         result = await self.session.execute(select(func.clock_timestamp(type_=Instant)))
         return result.scalar_one()
+
+
+class Transaction:
+    """An open transaction of one project.
+
+    The slices build their queries on it, `RunQueries(tx)`, which reach no rows of other projects.
+    """
+
+    def __init__(self, opened: CrossProjectTransaction, project: str) -> None:
+        self.project = project
+        self.session = opened.session
+        self.now = opened.now
+        self.announce = opened.announce
+
+
+Work = Callable[[Transaction], Awaitable[ResultT]]
+CrossWork = Callable[[CrossProjectTransaction], Awaitable[ResultT]]
 
 
 @dataclass(frozen=True)
@@ -105,19 +111,58 @@ class TransactionTurns:
 
 
 class Queries:
-    """SQL of a slice in one transaction."""
+    """SQL of a slice, on the rows of the project of a transaction.
+
+    Each statement is made by one of the methods below, or has the condition `_mine`.
+    """
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
         self._session = tx.session
+        self._project = tx.project
+
+    def _mine(self, table: type[OwnedRow]) -> ColumnElement[bool]:
+        """The condition that a row belongs to the project."""
+        return table.project == self._project
+
+    def _select(self, table: type[RowT], *conditions: ColumnElement[bool]) -> Select[RowT]:
+        return select(table).where(self._mine(table), *conditions)
+
+    def _update(self, table: type[OwnedRow], *conditions: ColumnElement[bool]) -> Update:
+        return update(table).where(self._mine(table), *conditions)
+
+    def _delete(self, table: type[OwnedRow], *conditions: ColumnElement[bool]) -> Delete:
+        return delete(table).where(self._mine(table), *conditions)
+
+    async def _insert(self, table: type[OwnedRow], *rows: Mapping[str, Any]) -> None:
+        """Insert rows, given by their columns except for the project."""
+        if rows:
+            values = [{**row, "project": self._project} for row in rows]
+            await self._session.execute(insert(table), values)
 
 
-DeleteHook = Callable[[Transaction, str, str], Awaitable[None]]
-"""Called with the project and the id of an object, in the transaction that deletes it."""
+class CrossProjectQueries:
+    """SQL of a slice, on the rows of all projects."""
+
+    def __init__(self, tx: CrossProjectTransaction) -> None:
+        self._tx = tx
+        self._session = tx.session
 
 
-class Transactions:
-    """Runs work in transactions.
+class InstallationQueries:
+    """SQL of a slice, on rows that belong to no project."""
+
+    def __init__(self, tx: Transaction | CrossProjectTransaction) -> None:
+        self._tx = tx
+        self._session = tx.session
+
+
+DeleteHook = Callable[[Transaction, str], Awaitable[None]]
+"""Called with the id of an object, in the transaction that deletes it."""
+
+
+class CrossProjectTransactions:
+    """Runs work in transactions that may read and write the rows of all projects.
 
     Work is retried from its start after a conflict, so its only side effects may be SQL and
     `announce`: no blobs, no RPCs. The transaction of a cancelled caller runs to its end, since
@@ -149,14 +194,14 @@ class Transactions:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def write(self, work: CrossWork[ResultT]) -> ResultT:
         """Run the work and commit. Raises UpstreamUnavailable or StorageFailed."""
         reserve = self._reserve
         if reserve and reserve.is_released and not await asyncio.to_thread(reserve.fill):
-            raise _storage_failed(_DISK_FULL_PROBLEM)
+            raise storage_failed()
         return await self._run_shielded(self._write(work))
 
-    async def delete(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def delete(self, work: CrossWork[ResultT]) -> ResultT:
         """Like `write`, for work that makes space: on a full disk it uses the reserve."""
         try:
             return await self._run_shielded(self._write(work))
@@ -166,7 +211,7 @@ class Transactions:
         await asyncio.to_thread(self._reserve.release)
         return await self._run_shielded(self._write(work))
 
-    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def read(self, work: CrossWork[ResultT]) -> ResultT:
         """Run work that only reads. Raises UpstreamUnavailable."""
         return await self._run_shielded(self._read(work))
 
@@ -176,21 +221,21 @@ class Transactions:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    async def _read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def _read(self, work: CrossWork[ResultT]) -> ResultT:
         async with translate_database_errors(), self._turn(), self._transaction(self._reader) as tx:
             return await work(tx)
 
-    async def _write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def _write(self, work: CrossWork[ResultT]) -> ResultT:
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._write_once(work)
             except DBAPIError as error:
-                if not _is_conflict(error):
+                if not is_conflict(error):
                     raise
             await asyncio.sleep(random.uniform(0, _MAX_RETRY_DELAY_S))  # noqa: S311  (no secret)
         return await self._write_once(work)
 
-    async def _write_once(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def _write_once(self, work: CrossWork[ResultT]) -> ResultT:
         async with (
             translate_database_errors(),
             self._turn(writes=True),
@@ -207,29 +252,70 @@ class Transactions:
         return turns.reserve(turns.writes if writes else turns.reads)
 
     @asynccontextmanager
-    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[Transaction]:
+    async def _transaction(self, engine: AsyncEngine) -> AsyncIterator[CrossProjectTransaction]:
         async with AsyncSession(engine, expire_on_commit=False) as session, session.begin():
-            yield Transaction(session, self._clock)
+            yield CrossProjectTransaction(session, self._clock)
 
 
-class _HasTransactions(Protocol):
+class Transactions:
+    """The transactions of projects."""
+
+    def __init__(self, across_projects: CrossProjectTransactions) -> None:
+        self._across_projects = across_projects
+
+    def of(self, project: str) -> "ProjectTransactions":
+        """The transactions of one project."""
+        return ProjectTransactions(self._across_projects, project)
+
+
+class ProjectTransactions:
+    """Runs work in transactions of one project, as `CrossProjectTransactions` does."""
+
+    def __init__(self, across_projects: CrossProjectTransactions, project: str) -> None:
+        self._across_projects = across_projects
+        self._project = project
+
+    async def write(self, work: Work[ResultT]) -> ResultT:
+        """Run the work and commit."""
+        return await self._across_projects.write(lambda tx: work(tx.of(self._project)))
+
+    async def delete(self, work: Work[ResultT]) -> ResultT:
+        """Like `write`, for work that makes space."""
+        return await self._across_projects.delete(lambda tx: work(tx.of(self._project)))
+
+    async def read(self, work: Work[ResultT]) -> ResultT:
+        """Run work that only reads."""
+        return await self._across_projects.read(lambda tx: work(tx.of(self._project)))
+
+
+class _OfProjects(Protocol):
     @property
     def transactions(self) -> Transactions: ...
 
 
-ServiceT = TypeVar("ServiceT", bound=_HasTransactions)
+class _AcrossProjects(Protocol):
+    @property
+    def transactions(self) -> CrossProjectTransactions: ...
+
+
+ServiceT = TypeVar("ServiceT", bound=_OfProjects)
+CrossServiceT = TypeVar("CrossServiceT", bound=_AcrossProjects)
 ParametersT = ParamSpec("ParametersT")
 _Method = Callable[Concatenate[ServiceT, Transaction, ParametersT], Awaitable[ResultT]]
-_Call = Callable[Concatenate[ServiceT, ParametersT], Coroutine[Any, Any, ResultT]]
+_Call = Callable[Concatenate[ServiceT, str, ParametersT], Coroutine[Any, Any, ResultT]]
+_CrossMethod = Callable[
+    Concatenate[CrossServiceT, CrossProjectTransaction, ParametersT], Awaitable[ResultT]
+]
+_CrossCall = Callable[Concatenate[CrossServiceT, ParametersT], Coroutine[Any, Any, ResultT]]
 
 
 def write_transaction(
     method: _Method[ServiceT, ParametersT, ResultT],
 ) -> _Call[ServiceT, ParametersT, ResultT]:
-    """Run a method in a transaction, its argument `tx`, which callers leave out.
+    """Run a method in a transaction of a project: callers pass the project instead of `tx`.
 
-    The rules of `Transactions` apply: it is run again after a conflict. A request that may be large
-    is checked before, since SQLite has only one transaction that writes.
+    The rules of `CrossProjectTransactions` apply: it is run again after a conflict. A request that
+    may be large is checked before, since SQLite has only one transaction that writes.
     """
 
     return _call_in(lambda transactions, work: transactions.write(work), method)
@@ -252,68 +338,51 @@ def read_transaction(
 
 
 def _call_in(
-    run: Callable[[Transactions, Callable[[Transaction], Awaitable[ResultT]]], Awaitable[ResultT]],
+    run: Callable[[ProjectTransactions, Work[ResultT]], Awaitable[ResultT]],
     method: _Method[ServiceT, ParametersT, ResultT],
 ) -> _Call[ServiceT, ParametersT, ResultT]:
     @wraps(method)
     async def call(
-        service: ServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+        service: ServiceT, project: str, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
     ) -> ResultT:
-        return await run(service.transactions, lambda tx: method(service, tx, *args, **kwargs))
+        transactions = service.transactions.of(project)
+        return await run(transactions, lambda tx: method(service, tx, *args, **kwargs))
 
     return call
 
 
-async def shared_secret(tx: Transaction, name: str, candidate: bytes) -> bytes:
+def cross_project_write(
+    method: _CrossMethod[CrossServiceT, ParametersT, ResultT],
+) -> _CrossCall[CrossServiceT, ParametersT, ResultT]:
+    """Like `write_transaction`, across projects: callers leave out `tx`."""
+
+    @wraps(method)
+    async def call(
+        service: CrossServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        return await service.transactions.write(lambda tx: method(service, tx, *args, **kwargs))
+
+    return call
+
+
+def cross_project_read(
+    method: _CrossMethod[CrossServiceT, ParametersT, ResultT],
+) -> _CrossCall[CrossServiceT, ParametersT, ResultT]:
+    """Like `cross_project_write`, for a method that only reads."""
+
+    @wraps(method)
+    async def call(
+        service: CrossServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> ResultT:
+        return await service.transactions.read(lambda tx: method(service, tx, *args, **kwargs))
+
+    return call
+
+
+async def shared_secret(tx: CrossProjectTransaction, name: str, candidate: bytes) -> bytes:
     """Return the shared secret with a name; the candidate becomes it if there is none yet."""
     row = await tx.session.get(SecretRow, name)
     if row is not None:
         return row.value
     await tx.session.execute(insert(SecretRow).values(name=name, value=candidate))
     return candidate
-
-
-@asynccontextmanager
-async def translate_database_errors() -> AsyncIterator[None]:
-    """Raise UpstreamUnavailable or StorageFailed; other errors pass unchanged."""
-    try:
-        yield
-    except DBAPIError as error:
-        if _error_code(error).startswith(_DISK_FULL):
-            raise _storage_failed(_DISK_FULL_PROBLEM) from error
-        if _error_code(error).startswith(_DISK_FAILED):
-            raise _storage_failed(_DISK_FAILED_PROBLEM, error.orig) from error
-        if error.connection_invalidated or _error_code(error).startswith(_UNAVAILABLE):
-            raise UpstreamUnavailable(service="database") from error
-        raise
-    except (OSError, PoolTimeout, InternalClientError) as error:
-        # The server is down, no connection became free, or the connection was closed during a
-        # response, for which asyncpg raises InternalClientError.
-        if isinstance(error, OSError) and is_shortage(error):
-            raise _storage_failed(error.strerror or _DISK_FAILED_PROBLEM) from error
-        raise UpstreamUnavailable(service="database") from error
-
-
-def _storage_failed(problem: str, cause: object = None) -> StorageFailed:
-    _log.warning("the database failed: %s%s", problem, f" ({cause})" if cause else "")
-    return StorageFailed(problem=problem)
-
-
-def _is_conflict(error: DBAPIError) -> bool:
-    return isinstance(error, IntegrityError) or _error_code(error) in _CONFLICTS
-
-
-def is_outage(error: Exception) -> bool:
-    """Whether the database is away, busy or full, by an error of SQLAlchemy or asyncpg."""
-    return _error_code(error).startswith((*_UNAVAILABLE, *_DISK_FULL))
-
-
-def is_timeout(error: DBAPIError) -> bool:
-    """Whether a statement waited too long for a lock, or took too long."""
-    return _error_code(error).startswith(_TIMEOUTS)
-
-
-def _error_code(error: Exception) -> str:
-    """The SQLSTATE of PostgreSQL, or the error name of SQLite."""
-    orig = error.orig if isinstance(error, DBAPIError) else error
-    return getattr(orig, "sqlstate", None) or getattr(orig, "sqlite_errorname", None) or ""

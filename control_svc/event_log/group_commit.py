@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.event_log.model import Addition, StreamKey, StreamState
 from control_svc.event_log.queries import EventLogQueries, StreamQueries
 from control_svc.event_log.tail_cache import Tails
@@ -32,7 +32,7 @@ class GroupCommitter:
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: CrossProjectTransactions,
         tails: Tails,
         metrics: StreamMetrics,
         *,
@@ -69,7 +69,7 @@ class GroupCommitter:
         Raises LeaseLost.
         """
         key = StreamKey(context.claim.project, stream_id)
-        stream = await context.write(lambda tx: StreamQueries(tx).get(*key))
+        stream = await context.write(lambda tx: StreamQueries(tx).get(stream_id))
         if stream is None or stream.state is not StreamState.OPEN:
             raise LeaseLost(f"the stream {stream_id} is closed")
         with self._tails.open_for_writer(key, stream.next_number) as tail:
@@ -118,7 +118,7 @@ class GroupCommitter:
             self._notify(additions, appended)
 
     async def _append(
-        self, tx: Transaction, additions: Mapping[StreamWriter, Addition]
+        self, tx: CrossProjectTransaction, additions: Mapping[StreamWriter, Addition]
     ) -> set[StreamWriter]:
         """Append events; return the writers whose events were appended.
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -30,14 +31,19 @@ from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
 from control_svc.db.tables import (
     Instant,
     Key,
+    OwnedRow,
     Project,
-    Table,
     pack_ints,
     pack_texts,
     unpack_ints,
     unpack_texts,
 )
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.transaction import (
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    Queries,
+    Transaction,
+)
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
     Addition,
@@ -53,13 +59,12 @@ from control_svc.event_log.model import (
 )
 
 
-class StreamRow(Table):
+class StreamRow(OwnedRow):
     """A stream. Its id is that of its object."""
 
     __tablename__ = "streams"
     __table_args__ = (Index(None, "state", "ended_at"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     next_number: Mapped[int] = mapped_column(BigInteger)
     num_chunks: Mapped[int] = mapped_column(BigInteger)
@@ -68,7 +73,7 @@ class StreamRow(Table):
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class StreamChunkRow(Table):
+class StreamChunkRow(OwnedRow):
     """Events and tokens that one commit added to a stream.
 
     `past` is the number after the last event of the chunk. It precedes `position` in the key, so
@@ -83,7 +88,6 @@ class StreamChunkRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     stream_id: Mapped[str] = mapped_column(Key, primary_key=True)
     past: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True)
@@ -100,33 +104,29 @@ _POSITIONS_PER_QUERY: Final = 100
 class StreamQueries(Queries):
     """The streams of a project."""
 
-    async def create(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
+    async def create(self, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Create a stream with its first events."""
-        await self._session.execute(
-            insert(StreamRow).values(
-                project=project, id=stream_id, next_number=0, num_chunks=0, state=StreamState.OPEN
-            )
-        )
+        row = {"id": stream_id, "next_number": 0, "num_chunks": 0, "state": StreamState.OPEN}
+        await self._insert(StreamRow, row)
         if events:
-            await self.append(project, stream_id, events)
+            await self.append(stream_id, events)
 
-    async def get(self, project: str, stream_id: str) -> Stream | None:
+    async def get(self, stream_id: str) -> Stream | None:
         """Return a stream; None if it does not exist."""
-        key = StreamKey(project, stream_id)
+        key = StreamKey(self._project, stream_id)
         return (await _streams(self._session, [key])).get(key)
 
-    async def oldest_open(self, project: str) -> str:
+    async def oldest_open(self) -> str:
         """The creation key of the stream that has been open longest; empty if none is open."""
         oldest = (
             select(func.min(StreamRow.id))
-            .where(StreamRow.project == project, StreamRow.state == StreamState.OPEN)
+            .where(self._mine(StreamRow), StreamRow.state == StreamState.OPEN)
             .group_by(func.length(StreamRow.id))  # ids with the same prefix have the same length
         )
         return min(map(creation_key, await self._session.scalars(oldest)), default="")
 
     async def append(
         self,
-        project: str,
         stream_id: str,
         events: Sequence[bytes],
         *,
@@ -134,74 +134,85 @@ class StreamQueries(Queries):
         token_ids: Sequence[int] = (),
     ) -> None:
         """Lock the stream and append events. Raises StreamClosed."""
-        key = StreamKey(project, stream_id)
-        stream = await self._lock(key)
+        key, stream = await self._lock(stream_id)
         if stream.state is not StreamState.OPEN:
             raise StreamClosed(stream_id)
         await _append(self._session, [(key, stream, in_chunks(events, turn, token_ids))])
         self._tx.announce(key.topic)
 
-    async def end(self, project: str, stream_id: str, events: Sequence[bytes] = ()) -> None:
+    async def append_chunks(
+        self, stream_id: str, position: int, chunks: Sequence[Chunk]
+    ) -> int | None:
+        """Lock the stream and append the chunks that are not stored already; `position` as in
+        `Addition`. Returns how many are; None if the stream has ended or another writer has
+        appended to it."""
+        addition = Addition(StreamKey(self._project, stream_id), position, chunks)
+        num_stored = await _append_missing(self._tx, [addition])
+        return num_stored.get(addition.key)
+
+    async def end(self, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """End a stream with its last events. Does nothing if it has ended already, since the
         transaction may be a retry. Raises StreamClosed if the stream does not exist.
         """
-        key = StreamKey(project, stream_id)
-        if (await self._lock(key)).state is not StreamState.OPEN:
+        key, stream = await self._lock(stream_id)
+        if stream.state is not StreamState.OPEN:
             return
         if events:
-            await self.append(project, stream_id, events)
+            await self.append(stream_id, events)
+        ended = {"state": StreamState.ENDED, "ended_at": await self._tx.now()}
         await self._session.execute(
-            update(StreamRow)
-            .where(StreamRow.project == project, StreamRow.id == stream_id)
-            .values(state=StreamState.ENDED, ended_at=await self._tx.now())
+            self._update(StreamRow, StreamRow.id == stream_id).values(ended)
         )
         self._tx.announce(key.topic)
 
-    async def reopen(self, project: str, stream_id: str, events: Sequence[bytes]) -> None:
+    async def reopen(self, stream_id: str, events: Sequence[bytes]) -> None:
         """Continue a stream that has ended, with new events. Readers get them after the last one;
         those before may have expired. Raises StreamClosed if the stream does not exist.
         """
-        await self._lock(StreamKey(project, stream_id))
+        await self._lock(stream_id)
+        opened = {"state": StreamState.OPEN, "ended_at": None}
         await self._session.execute(
-            update(StreamRow)
-            .where(StreamRow.project == project, StreamRow.id == stream_id)
-            .values(state=StreamState.OPEN, ended_at=None)
+            self._update(StreamRow, StreamRow.id == stream_id).values(opened)
         )
-        await self.append(project, stream_id, events)
+        await self.append(stream_id, events)
 
-    async def tokens(self, project: str, stream_id: str, turn: int) -> list[int]:
+    async def tokens(self, stream_id: str, turn: int) -> list[int]:
         """Read the token ids of a turn, in order."""
         packed = await self._session.scalars(
             select(StreamChunkRow.token_ids)
-            .where(
-                StreamChunkRow.project == project,
-                StreamChunkRow.stream_id == stream_id,
-                StreamChunkRow.turn == turn,
-            )
+            .where(*self._in_turn(stream_id, turn))
             .order_by(StreamChunkRow.past, StreamChunkRow.position)
         )
         return unpack_ints(b"".join(packed))
 
-    async def events_of_turn(self, project: str, stream_id: str, turn: int) -> list[Event]:
+    async def events_of_turn(self, stream_id: str, turn: int) -> list[Event]:
         """Read the events of a turn, from which a worker restores the turn."""
-        query = _select_events(project, stream_id).where(StreamChunkRow.turn == turn)
+        chunk = StreamChunkRow
+        query = (
+            select(chunk.past, chunk.num_events, chunk.events)
+            .where(*self._in_turn(stream_id, turn))
+            .order_by(chunk.past, chunk.position)
+        )
         return _unpack_rows(await self._session.execute(query))
 
-    async def drop(self, project: str, stream_id: str) -> None:
+    async def drop(self, stream_id: str) -> None:
         """Delete a stream if it exists."""
-        await self._session.execute(
-            delete(StreamRow).where(StreamRow.project == project, StreamRow.id == stream_id)
-        )
-        self._tx.announce(StreamKey(project, stream_id).topic)
+        await self._session.execute(self._delete(StreamRow, StreamRow.id == stream_id))
+        self._tx.announce(StreamKey(self._project, stream_id).topic)
 
-    async def _lock(self, key: StreamKey) -> Stream:
+    async def _lock(self, stream_id: str) -> tuple[StreamKey, Stream]:
+        key = StreamKey(self._project, stream_id)
         streams = await _streams(self._session, [key], locked=True)
         if key not in streams:
-            raise StreamClosed(key.stream_id)
-        return streams[key]
+            raise StreamClosed(stream_id)
+        return key, streams[key]
+
+    def _in_turn(self, stream_id: str, turn: int) -> tuple[ColumnElement[bool], ...]:
+        chunk = StreamChunkRow
+        return (self._mine(chunk), chunk.stream_id == stream_id, chunk.turn == turn)
 
 
-class EventLogQueries(Queries):
+class EventLogQueries(CrossProjectQueries):
     """The streams of all projects, for batched writes and reads."""
 
     async def append(self, additions: Collection[Addition]) -> dict[StreamKey, int]:
@@ -210,21 +221,7 @@ class EventLogQueries(Queries):
         Returns for each stream how many of the chunks were stored already. Streams that have ended
         or that another writer has appended to are left out.
         """
-        streams = await _streams(self._session, [each.key for each in additions], locked=True)
-        num_stored: dict[StreamKey, int] = {}
-        missing = []
-        for addition in additions:
-            key, stream = addition.key, streams.get(addition.key)
-            if stream is None or stream.state is not StreamState.OPEN:
-                continue
-            num_chunks = stream.num_chunks - addition.position
-            if not 0 <= num_chunks <= len(addition.chunks):
-                continue
-            num_stored[key] = num_chunks
-            missing.append((key, stream, addition.chunks[num_chunks:]))
-            self._tx.announce(key.topic)
-        await _append(self._session, missing)
-        return num_stored
+        return await _append_missing(self._tx, additions)
 
     async def read(self, positions: Collection[StreamPosition]) -> dict[StreamPosition, ReadResult]:
         """Read the next events at positions; those of streams that do not exist are left out.
@@ -270,6 +267,27 @@ async def _streams(
     }
 
 
+async def _append_missing(
+    tx: Transaction | CrossProjectTransaction, additions: Collection[Addition]
+) -> dict[StreamKey, int]:
+    """Append the chunks that are not stored already; see `EventLogQueries.append`."""
+    streams = await _streams(tx.session, [each.key for each in additions], locked=True)
+    num_stored: dict[StreamKey, int] = {}
+    missing = []
+    for addition in additions:
+        key, stream = addition.key, streams.get(addition.key)
+        if stream is None or stream.state is not StreamState.OPEN:
+            continue
+        num_chunks = stream.num_chunks - addition.position
+        if not 0 <= num_chunks <= len(addition.chunks):
+            continue
+        num_stored[key] = num_chunks
+        missing.append((key, stream, addition.chunks[num_chunks:]))
+        tx.announce(key.topic)
+    await _append(tx.session, missing)
+    return num_stored
+
+
 async def _append(
     session: AsyncSession, additions: Sequence[tuple[StreamKey, Stream, Sequence[Chunk]]]
 ) -> None:
@@ -311,15 +329,6 @@ def _chunk_row(key: StreamKey, past: int, position: int, chunk: Chunk) -> dict[s
         "turn": chunk.turn,
         "token_ids": pack_ints(chunk.token_ids),
     }
-
-
-def _select_events(project: str, stream_id: str) -> Select[int, int, bytes]:
-    chunk = StreamChunkRow
-    return (
-        select(chunk.past, chunk.num_events, chunk.events)
-        .where(chunk.project == project, chunk.stream_id == stream_id)
-        .order_by(chunk.past, chunk.position)
-    )
 
 
 def _unpack_rows(rows: Any) -> list[Event]:
@@ -371,7 +380,7 @@ def delete_streams_ended_before(age: timedelta, limit: int = ROWS_AT_ONCE) -> Cl
     ago, in transactions of about `limit` chunks.
     """
 
-    async def delete_events(tx: Transaction, now: datetime) -> Deleted:
+    async def delete_events(tx: CrossProjectTransaction, now: datetime) -> Deleted:
         ended = await tx.session.execute(
             select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
             .where(StreamRow.state == StreamState.ENDED, StreamRow.ended_at < now - age)

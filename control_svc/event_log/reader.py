@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from control_svc.db.notifications import Notifications, wait_for_notification
-from control_svc.db.transaction import Transactions
+from control_svc.db.transaction import CrossProjectTransactions
 from control_svc.event_log.model import (
     BEFORE_FIRST,
     Event,
@@ -34,7 +34,7 @@ class GroupReader:
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: CrossProjectTransactions,
         metrics: StreamMetrics,
         *,
         interval_s: float = READ_INTERVAL_S,

@@ -24,7 +24,7 @@ from control_svc.event_log.model import (
     StreamKey,
     in_chunks,
 )
-from control_svc.event_log.queries import EventLogQueries, StreamQueries
+from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.tail_cache import Tail
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import LeaseLost
@@ -117,9 +117,9 @@ class StreamWriter:
             final[:] = [await change(tx)]
             events, is_end = final[0]
             if is_end:
-                await StreamQueries(tx).end(*self.key, events)
+                await StreamQueries(tx).end(self.key.stream_id, events)
             elif events:
-                await StreamQueries(tx).append(*self.key, events)
+                await StreamQueries(tx).append(self.key.stream_id, events)
 
         await self._commit(self._context.finish, change_and_append, final=final)
 
@@ -180,10 +180,13 @@ class StreamWriter:
             addition = self.seal()
 
             async def append_and_change(tx: Transaction) -> None:
-                num_stored = await EventLogQueries(tx).append([addition])
-                if self.key not in num_stored:
-                    raise LeaseLost(f"the stream {self.key.stream_id} is closed")
-                if num_stored[self.key] < len(addition.chunks):
+                stream_id = self.key.stream_id
+                num_stored = await StreamQueries(tx).append_chunks(
+                    stream_id, addition.position, addition.chunks
+                )
+                if num_stored is None:
+                    raise LeaseLost(f"the stream {stream_id} is closed")
+                if num_stored < len(addition.chunks):
                     results[:] = [await change(tx)]
 
             await _retry(partial(write, append_and_change), self.key)

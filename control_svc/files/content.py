@@ -51,11 +51,11 @@ class FileContents:
             for field, file_id in references:
                 if file_id not in files:
                     now = self._clock()
-                    files[file_id] = await FileQueries(tx).get(project, file_id, now, field)
+                    files[file_id] = await FileQueries(tx).get(file_id, now, field)
                 budget.add(field, files[file_id].size_bytes)
             return files
 
-        return await self._transactions.read(find)
+        return await self._transactions.of(project).read(find)
 
     async def _read(self, project: str, file: File, field: str) -> bytes:
         try:
@@ -63,7 +63,7 @@ class FileContents:
             return b"".join([chunk async for chunk in chunks])
         except BlobMissing:
             # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
-            await self._transactions.read(
-                lambda tx: FileQueries(tx).get(project, file.id, self._clock(), field)
+            await self._transactions.of(project).read(
+                lambda tx: FileQueries(tx).get(file.id, self._clock(), field)
             )
             raise

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import delete, func, or_, select, tuple_, update
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import FILE, UPLOAD, is_id
@@ -12,7 +12,7 @@ from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
 from control_svc.db.tables import read_row, row_values
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.transaction import CrossProjectTransaction, Queries
 from control_svc.files.model import File, FilePurpose, PartTotals, Upload, UploadPart, UploadState
 from control_svc.files.tables import FileRow, UploadPartRow, UploadRow
 from svc_kit.errors import DomainError, FileNotFound, UploadNotFound
@@ -21,33 +21,31 @@ from svc_kit.errors import DomainError, FileNotFound, UploadNotFound
 class FileQueries(Queries):
     """Files in one transaction."""
 
-    async def add(self, project: str, file: File) -> None:
+    async def add(self, file: File) -> None:
         """Insert a file."""
-        await self._session.execute(insert(FileRow).values(project=project, **asdict(file)))
+        await self._insert(FileRow, asdict(file))
 
-    async def get(self, project: str, file_id: str, now: datetime, field: str = "id") -> File:
+    async def get(self, file_id: str, now: datetime, field: str = "id") -> File:
         """Return a file. Raises FileNotFound if it does not exist or has expired.
 
         `field` is the field of the request that has the id.
         """
         row = None
         if is_id(file_id, FILE):  # databases reject some characters of malformed ids
-            row = await self._session.get(FileRow, (project, file_id))
+            row = await self._session.get(FileRow, (self._project, file_id))
         if row is None or _file(row).is_expired(now):
             raise FileNotFound(file=file_id, field=field)
         return _file(row)
 
-    async def page(
-        self, project: str, window: Window, purpose: FilePurpose | None, now: datetime
-    ) -> list[File]:
+    async def page(self, window: Window, purpose: FilePurpose | None, now: datetime) -> list[File]:
         """Return the unexpired files of a window; `purpose` None matches any."""
-        query = select(FileRow).where(FileRow.project == project, _is_unexpired(now))
+        query = self._select(FileRow, _is_unexpired(now))
         if purpose is not None:
             query = query.where(FileRow.purpose == purpose.value)
         rows = await self._session.scalars(apply_window(query, FileRow.id, window))
         return restore_order([_file(row) for row in rows], window)
 
-    async def delete(self, project: str, file_id: str, now: datetime) -> File:
+    async def delete(self, file_id: str, now: datetime) -> File:
         """Delete the row of a file and return the file. Raises FileNotFound.
 
         The caller deletes the blob.
@@ -55,9 +53,7 @@ class FileQueries(Queries):
         row = None
         if is_id(file_id, FILE):
             row = await self._session.scalar(
-                delete(FileRow)
-                .where(FileRow.project == project, FileRow.id == file_id, _is_unexpired(now))
-                .returning(FileRow)
+                self._delete(FileRow, FileRow.id == file_id, _is_unexpired(now)).returning(FileRow)
             )
         if row is None:
             raise FileNotFound(file=file_id)
@@ -78,35 +74,35 @@ class UploadQueries(ObjectQueries[UploadRow, Upload]):
     table = UploadRow
     prefix = UPLOAD
 
-    async def add_part(self, project: str, part: UploadPart) -> None:
+    async def add_part(self, part: UploadPart) -> None:
         """Insert a part."""
-        await self._session.execute(insert(UploadPartRow).values(project=project, **asdict(part)))
+        await self._insert(UploadPartRow, asdict(part))
 
-    async def part_totals(self, project: str, upload_id: str) -> PartTotals:
+    async def part_totals(self, upload_id: str) -> PartTotals:
         """Return the number and the total size of the stored parts."""
         row = await self._session.execute(
             select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
-                UploadPartRow.project == project, UploadPartRow.upload_id == upload_id
+                self._mine(UploadPartRow), UploadPartRow.upload_id == upload_id
             )
         )
         num_parts, size_bytes = row.one()
         return PartTotals(num_parts, int(size_bytes))  # PostgreSQL sums to a Decimal
 
-    async def parts(self, project: str, upload_id: str) -> list[UploadPart]:
+    async def parts(self, upload_id: str) -> list[UploadPart]:
         """Return the parts, oldest first."""
         rows = await self._session.scalars(
-            select(UploadPartRow)
-            .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
-            .order_by(UploadPartRow.id)
+            self._select(UploadPartRow, UploadPartRow.upload_id == upload_id).order_by(
+                UploadPartRow.id
+            )
         )
         return [read_row(UploadPart, row) for row in rows]
 
-    async def delete_parts(self, project: str, upload_id: str) -> list[str]:
+    async def delete_parts(self, upload_id: str) -> list[str]:
         """Delete the rows of all parts. Return their blob keys; the caller deletes the blobs."""
         keys = await self._session.scalars(
-            delete(UploadPartRow)
-            .where(UploadPartRow.project == project, UploadPartRow.upload_id == upload_id)
-            .returning(UploadPartRow.blob_key)
+            self._delete(UploadPartRow, UploadPartRow.upload_id == upload_id).returning(
+                UploadPartRow.blob_key
+            )
         )
         return list(keys)
 
@@ -124,13 +120,13 @@ class UploadQueries(ObjectQueries[UploadRow, Upload]):
         return read_row(Upload, row, purpose=purpose, state=state)
 
 
-async def delete_expired_files(tx: Transaction, now: datetime) -> Deleted:
+async def delete_expired_files(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Delete files that have expired. A step of the sweeper."""
     keys = await delete_some(tx, FileRow, FileRow.expires_at <= now, returning=FileRow.blob_key)
     return Deleted(len(keys), keys)
 
 
-async def expire_uploads(tx: Transaction, now: datetime) -> Deleted:
+async def expire_uploads(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Mark pending uploads past their deadline as expired and delete their parts. A step of the
     sweeper.
     """

@@ -84,35 +84,31 @@ class Files:
         )
 
         async def add(tx: Transaction) -> File:
-            file_id = await record_request(tx, project, request)
+            file_id = await record_request(tx, request)
             if file_id != file.id:
-                return await FileQueries(tx).get(project, file_id, file.created_at)
-            await FileQueries(tx).add(project, file)
+                return await FileQueries(tx).get(file_id, file.created_at)
+            await FileQueries(tx).add(file)
             return file
 
         async with delete_if_rejected(self.blobs, blob):
-            stored = await self.transactions.write(add)
+            stored = await self.transactions.of(project).write(add)
         if stored.id != file.id:
             await self.blobs.delete([blob.key])
         return stored
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, file_id: str) -> File:
+    async def get(self, tx: Transaction, file_id: str) -> File:
         """Return a file. Raises FileNotFound."""
-        return await FileQueries(tx).get(project, file_id, self.clock())
+        return await FileQueries(tx).get(file_id, self.clock())
 
     @read_transaction
     async def page(
-        self,
-        tx: Transaction,
-        project: str,
-        page_request: PageRequest,
-        purpose: FilePurpose | None,
+        self, tx: Transaction, page_request: PageRequest, purpose: FilePurpose | None
     ) -> Page[File]:
         """List the project's files. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(FILE, "a file")
-        window = self.tokens.window(page_request, (project, "files", purpose or ""), MAX_PAGE)
-        return window.page(await FileQueries(tx).page(project, window, purpose, self.clock()))
+        window = self.tokens.window(page_request, (tx.project, "files", purpose or ""), MAX_PAGE)
+        return window.page(await FileQueries(tx).page(window, purpose, self.clock()))
 
     async def delete(self, project: str, file_id: str) -> None:
         """Delete a file and its bytes, and remove it from all vector stores.
@@ -123,10 +119,10 @@ class Files:
         await self.blobs.delete([file.blob_key])
 
     @delete_transaction
-    async def _delete_rows(self, tx: Transaction, project: str, file_id: str) -> File:
-        file = await FileQueries(tx).delete(project, file_id, self.clock())
+    async def _delete_rows(self, tx: Transaction, file_id: str) -> File:
+        file = await FileQueries(tx).delete(file_id, self.clock())
         for hook in self.on_delete:
-            await hook(tx, project, file_id)
+            await hook(tx, file_id)
         return file
 
     async def download(

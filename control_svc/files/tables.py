@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Interval, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow
 
 
 class FileRow(ObjectRow):
@@ -42,7 +42,7 @@ class UploadRow(ObjectRow):
     completion: Mapped[str] = mapped_column(String(64))
 
 
-class UploadPartRow(Table):
+class UploadPartRow(OwnedRow):
     """A part of a pending upload."""
 
     __tablename__ = "upload_parts"
@@ -52,7 +52,6 @@ class UploadPartRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     upload_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)

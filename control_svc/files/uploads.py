@@ -70,7 +70,7 @@ class Uploads:
     """Locks of completions, by project and upload id."""
 
     @write_transaction
-    async def create(self, tx: Transaction, project: str, new: NewUpload) -> UploadWithFile:
+    async def create(self, tx: Transaction, new: NewUpload) -> UploadWithFile:
         """Create an upload.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge or RequestIdReused.
@@ -78,16 +78,16 @@ class Uploads:
         new.check(self.limits.limit_for(new.purpose))
         upload = self._new_upload(new)
         request = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
-        upload_id = await record_request(tx, project, request)
+        upload_id = await record_request(tx, request)
         if upload_id != upload.id:
-            return await self._with_file(tx, project, upload_id)
-        await UploadQueries(tx).add(project, upload)
+            return await self._with_file(tx, upload_id)
+        await UploadQueries(tx).add(upload)
         return UploadWithFile(upload)
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
+    async def get(self, tx: Transaction, upload_id: str) -> UploadWithFile:
         """Return an upload with its file. Raises UploadNotFound."""
-        return await self._with_file(tx, project, upload_id)
+        return await self._with_file(tx, upload_id)
 
     async def add_part(
         self, project: str, upload_id: str, chunks: AsyncIterator[bytes]
@@ -99,10 +99,10 @@ class Uploads:
         """
 
         async def read(tx: Transaction) -> tuple[Upload, PartTotals]:
-            upload = await UploadQueries(tx).get(project, upload_id)
-            return upload, await UploadQueries(tx).part_totals(project, upload_id)
+            upload = await UploadQueries(tx).get(upload_id)
+            return upload, await UploadQueries(tx).part_totals(upload_id)
 
-        upload, stored = await self.transactions.read(read)
+        upload, stored = await self.transactions.of(project).read(read)
         upload.check_pending(self.clock())
         limit = max_part_bytes(upload, stored, self.part_bytes)
         async with self.blobs.create() as sink:
@@ -122,15 +122,15 @@ class Uploads:
 
         async def add(tx: Transaction) -> None:
             queries = UploadQueries(tx)
-            upload = await queries.lock(project, upload_id)
+            upload = await queries.lock(upload_id)
             upload.check_pending(part.created_at)
             # Other parts may have been added while this one was received.
-            stored = await queries.part_totals(project, upload_id)
+            stored = await queries.part_totals(upload_id)
             check_file_size(part.size_bytes, max_part_bytes(upload, stored, self.part_bytes))
-            await queries.add_part(project, part)
+            await queries.add_part(part)
 
         async with delete_if_rejected(self.blobs, blob):
-            await self.transactions.write(add)
+            await self.transactions.of(project).write(add)
         return part
 
     async def complete(
@@ -161,11 +161,11 @@ class Uploads:
 
         async def cancel(tx: Transaction) -> tuple[Upload, list[str]]:
             queries = UploadQueries(tx)
-            cancelled = (await queries.lock(project, upload_id)).cancel(now)
-            await queries.update(project, cancelled)
-            return cancelled, await queries.delete_parts(project, upload_id)
+            cancelled = (await queries.lock(upload_id)).cancel(now)
+            await queries.update(cancelled)
+            return cancelled, await queries.delete_parts(upload_id)
 
-        upload, blob_keys = await self.transactions.delete(cancel)
+        upload, blob_keys = await self.transactions.of(project).delete(cancel)
         await self.blobs.delete(blob_keys)
         return UploadWithFile(upload)
 
@@ -174,9 +174,9 @@ class Uploads:
     ) -> UploadWithFile:
         async def read(tx: Transaction) -> tuple[Upload, list[UploadPart]]:
             queries = UploadQueries(tx)
-            return await queries.get(project, upload_id), await queries.parts(project, upload_id)
+            return await queries.get(upload_id), await queries.parts(upload_id)
 
-        upload, stored = await self.transactions.read(read)
+        upload, stored = await self.transactions.of(project).read(read)
         upload.check_pending(self.clock())
         blob = await self._concatenate(completion.select(upload, stored), completion.md5.lower())
         file_id, now = self.ids.new(FILE), self.clock()
@@ -184,15 +184,15 @@ class Uploads:
 
         async def finish(tx: Transaction) -> tuple[UploadWithFile, list[str]]:
             queries = UploadQueries(tx)
-            locked = await queries.lock(project, upload_id)
+            locked = await queries.lock(upload_id)
             completed = locked.complete(file.id, completion.fingerprint(), file.created_at)
-            await FileQueries(tx).add(project, file)
-            await queries.update(project, completed)
-            blob_keys = await queries.delete_parts(project, upload_id)
+            await FileQueries(tx).add(file)
+            await queries.update(completed)
+            blob_keys = await queries.delete_parts(upload_id)
             return UploadWithFile(completed, file), blob_keys
 
         async with delete_if_rejected(self.blobs, blob):
-            result, blob_keys = await self.transactions.write(finish)
+            result, blob_keys = await self.transactions.of(project).write(finish)
         await self.blobs.delete(blob_keys)
         return result
 
@@ -209,13 +209,13 @@ class Uploads:
                 raise ChecksumMismatch(field="md5")
             return await sink.commit()
 
-    async def _with_file(self, tx: Transaction, project: str, upload_id: str) -> UploadWithFile:
+    async def _with_file(self, tx: Transaction, upload_id: str) -> UploadWithFile:
         now = self.clock()
-        upload = (await UploadQueries(tx).get(project, upload_id)).with_expiry(now)
+        upload = (await UploadQueries(tx).get(upload_id)).with_expiry(now)
         if upload.file_id is None:
             return UploadWithFile(upload)
         try:
-            file = await FileQueries(tx).get(project, upload.file_id, now)
+            file = await FileQueries(tx).get(upload.file_id, now)
         except FileNotFound:
             return UploadWithFile(upload)
         return UploadWithFile(upload, file)

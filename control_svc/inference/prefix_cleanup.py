@@ -51,9 +51,7 @@ class PrefixCleanup:
         self._ids = ids
         self._is_used = is_used
 
-    async def enqueue(
-        self, tx: Transaction, project: str, object_id: str, *, is_running: bool = False
-    ) -> None:
+    async def enqueue(self, tx: Transaction, object_id: str, *, is_running: bool = False) -> None:
         """Queue a deletion in the transaction that deletes the object.
 
         `is_running` delays it, since a worker may still run a turn of the object.
@@ -69,7 +67,7 @@ class PrefixCleanup:
             priority=JobPriority.BATCH,
             delay=_STOP_DELAY if is_running else timedelta(),
         )
-        await JobQueries(tx).add(project, job)
+        await JobQueries(tx).add(job)
 
 
 class PrefixCleanupWorker:

@@ -18,10 +18,8 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     select,
     type_coerce,
-    update,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
@@ -29,7 +27,7 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.base.ids import creation_key
 from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.documents import Document, document_size, document_value
-from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table, read_row
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, read_row
 from control_svc.db.transaction import Queries
 from control_svc.items.model import (
     ALL_ITEMS,
@@ -53,7 +51,7 @@ class ItemRow(ObjectRow):
     document: Mapped[Document]
 
 
-class TimelineItemRow(Table):
+class TimelineItemRow(OwnedRow):
     """The position of an item in a thread, a conversation or a response."""
 
     __tablename__ = "timeline_items"
@@ -65,7 +63,6 @@ class TimelineItemRow(Table):
         Index(None, "project", "timeline", "age"),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     timeline: Mapped[str] = mapped_column(Key, primary_key=True)
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     item_id: Mapped[str] = mapped_column(Key)
@@ -98,90 +95,86 @@ class TimelineQueries(Queries):
     """SQL of timelines."""
 
     async def append(
-        self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
+        self, timeline: str, items: Sequence[Item], origin: str = ""
     ) -> list[TimelineItem]:
         """Insert new items at the end. `origin` is the run or response that created them."""
         if items:
-            rows = [{"project": project, "id": item.id, **_values(item)} for item in items]
-            await self._session.execute(insert(ItemRow), rows)
-        return await self.link(project, timeline, items, origin)
+            await self._insert(ItemRow, *({"id": item.id, **_values(item)} for item in items))
+        return await self.link(timeline, items, origin)
 
     async def link(
-        self, project: str, timeline: str, items: Sequence[Item], origin: str = ""
+        self, timeline: str, items: Sequence[Item], origin: str = ""
     ) -> list[TimelineItem]:
         """Append existing items to this timeline. They stay in their other timelines."""
         if not items:
             return []
-        query = select(func.max(TimelineItemRow.position)).where(*_in_timeline(project, timeline))
+        query = select(func.max(TimelineItemRow.position)).where(*self._in_timeline(timeline))
         last = (await self._session.execute(query)).scalar_one()
         first = 0 if last is None else last + 1
         entries = [TimelineItem(position, item) for position, item in enumerate(items, first)]
-        await self._session.execute(
-            insert(TimelineItemRow),
-            [
-                {
-                    "project": project,
-                    "timeline": timeline,
-                    "position": position,
-                    "item_id": item.id,
-                    "kind": item.kind,
-                    "age": creation_key(item.id),
-                    "origin": origin,
-                }
-                for position, item in enumerate(items, first)
-            ],
-        )
+        rows = [
+            {
+                "timeline": timeline,
+                "position": position,
+                "item_id": item.id,
+                "kind": item.kind,
+                "age": creation_key(item.id),
+                "origin": origin,
+            }
+            for position, item in enumerate(items, first)
+        ]
+        await self._insert(TimelineItemRow, *rows)
         return entries
 
-    async def get(self, project: str, timeline: str, item_id: str) -> TimelineItem | None:
+    async def get(self, timeline: str, item_id: str) -> TimelineItem | None:
         """An item; None if the timeline does not contain it."""
         if not creation_key(item_id):
             return None  # databases reject some characters of malformed ids
-        query = _select_items(project, timeline).where(TimelineItemRow.item_id == item_id)
+        query = self._select_items(timeline).where(TimelineItemRow.item_id == item_id)
         row = (await self._session.execute(query)).one_or_none()
         return None if row is None else _timeline_item(row)
 
-    async def get_many(self, project: str, item_ids: Collection[str]) -> dict[str, Item]:
+    async def get_many(self, item_ids: Collection[str]) -> dict[str, Item]:
         """The existing items with these ids, by id, in any timeline of the project."""
         items: dict[str, Item] = {}
         for ids in _id_batches(item_ids):
-            query = select(ItemRow).where(ItemRow.project == project, ItemRow.id.in_(ids))
+            query = self._select(ItemRow, ItemRow.id.in_(ids))
             items |= {row.id: item_from_row(row) for row in await self._session.scalars(query)}
         return items
 
-    async def existing_ids(self, project: str, item_ids: Collection[str]) -> set[str]:
+    async def existing_ids(self, item_ids: Collection[str]) -> set[str]:
         """The ids that items of the project have."""
         existing: set[str] = set()
         for ids in _id_batches(item_ids):
-            query = select(ItemRow.id).where(ItemRow.project == project, ItemRow.id.in_(ids))
+            query = select(ItemRow.id).where(self._mine(ItemRow), ItemRow.id.in_(ids))
             existing |= set(await self._session.scalars(query))
         return existing
 
     async def page(
-        self, project: str, timeline: str, window: Window, item_filter: ItemFilter = ALL_ITEMS
+        self, timeline: str, window: Window, item_filter: ItemFilter = ALL_ITEMS
     ) -> list[TimelineItem]:
         """The items of a window. The cursor item may have been removed."""
         cursors = window.after, window.before
-        below, above = [await self._cursor_gap(project, timeline, item) for item in cursors]
+        below, above = [await self._cursor_gap(timeline, item) for item in cursors]
         after = below.end if window.newest_first else below.start
         before = above.start if window.newest_first else above.end
-        query = _select_items(project, timeline, item_filter)
+        query = self._select_items(timeline, item_filter)
         query = apply_cursors(query, TimelineItemRow.position, window, after, before)
         rows = (await self._session.execute(query)).all()
         return restore_order([_timeline_item(row) for row in rows], window)
 
     async def read(
-        self, project: str, timeline: str, start: int = 0, item_filter: ItemFilter = ALL_ITEMS
+        self, timeline: str, start: int = 0, item_filter: ItemFilter = ALL_ITEMS
     ) -> list[TimelineItem]:
         """The items from position `start` on, in order."""
-        query = _select_items(project, timeline, item_filter)
+        query = self._select_items(timeline, item_filter)
         query = query.where(TimelineItemRow.position >= start).order_by(TimelineItemRow.position)
         return [_timeline_item(row) for row in (await self._session.execute(query)).all()]
 
-    async def call_parts(self, project: str, timeline: str) -> list[CallPart]:
+    async def call_parts(self, timeline: str) -> list[CallPart]:
         """The calls and outputs in order, read without arguments and texts."""
         document = type_coerce(document_value(ItemRow.document, self._session), JSON)
-        query = _select_items(project, timeline, ItemFilter(kinds=CALL_KINDS))
+        query = self._select_items(timeline, ItemFilter(kinds=CALL_KINDS))
         query = query.order_by(TimelineItemRow.position)
         call_id = document["call_id"].as_string()
         rows = query.with_only_columns(TimelineItemRow.kind, ItemRow.status, call_id)
@@ -190,66 +183,63 @@ class TimelineQueries(Queries):
             for kind, status, call_id in await self._session.execute(rows)
         ]
 
-    async def num_bytes(self, project: str, timeline: str) -> int:
+    async def num_bytes(self, timeline: str) -> int:
         """Total size of the documents of a timeline, computed by the database."""
-        query = _select_items(project, timeline).with_only_columns(
+        query = self._select_items(timeline).with_only_columns(
             func.sum(document_size(ItemRow.document, self._session))
         )
         return (await self._session.execute(query)).scalar_one() or 0
 
     async def position_from_end(
-        self, project: str, timeline: str, count: int, item_filter: ItemFilter = ALL_ITEMS
+        self, timeline: str, count: int, item_filter: ItemFilter = ALL_ITEMS
     ) -> int:
         """The position of the `count`-th item from the end; 0 if there are fewer."""
         query = (
             select(TimelineItemRow.position)
-            .where(*_in_timeline(project, timeline), *_filter_clauses(item_filter))
+            .where(*self._in_timeline(timeline), *_filter_clauses(item_filter))
             .order_by(TimelineItemRow.position.desc())
             .offset(count - 1)
             .limit(1)
         )
         return (await self._session.execute(query)).scalar_one_or_none() or 0
 
-    async def update(self, project: str, item: Item) -> None:
+    async def update(self, item: Item) -> None:
         """Store the changed fields of an item."""
-        await self._session.execute(
-            update(ItemRow)
-            .where(ItemRow.project == project, ItemRow.id == item.id)
-            .values(_values(item))
-        )
+        update = self._update(ItemRow, ItemRow.id == item.id)
+        await self._session.execute(update.values(_values(item)))
 
-    async def remove(self, project: str, timeline: str, item_id: str) -> bool:
+    async def remove(self, timeline: str, item_id: str) -> bool:
         """Remove an item; it is deleted if no other timeline contains it. False if it is not in the
         timeline."""
-        if await self.get(project, timeline, item_id) is None:
+        if await self.get(timeline, item_id) is None:
             return False
         await self._session.execute(
             delete(TimelineItemRow).where(
-                *_in_timeline(project, timeline), TimelineItemRow.item_id == item_id
+                *self._in_timeline(timeline), TimelineItemRow.item_id == item_id
             )
         )
-        await self._delete_unlinked(project, [item_id])
+        await self._delete_unlinked([item_id])
         return True
 
-    async def delete(self, project: str, timeline: str) -> int:
+    async def delete(self, timeline: str) -> int:
         """Delete a timeline, and its items that no other one contains; return how many it had."""
         query = (
             delete(TimelineItemRow)
-            .where(*_in_timeline(project, timeline))
+            .where(*self._in_timeline(timeline))
             .returning(TimelineItemRow.item_id)
         )
         item_ids = list(await self._session.scalars(query))
         for batch in _id_batches(item_ids):
-            await self._delete_unlinked(project, batch)
+            await self._delete_unlinked(batch)
         return len(item_ids)
 
-    async def _delete_unlinked(self, project: str, item_ids: Sequence[str]) -> None:
+    async def _delete_unlinked(self, item_ids: Sequence[str]) -> None:
         """Delete the items that no timeline contains.
 
         Items are locked first: two timelines of an item may be deleted at the same time, while a
         third one links it.
         """
-        is_candidate = (ItemRow.project == project, ItemRow.id.in_(item_ids))
+        is_candidate = (self._mine(ItemRow), ItemRow.id.in_(item_ids))
         await self._session.execute(
             select(ItemRow.id).where(*is_candidate).order_by(ItemRow.id).with_for_update()
         )
@@ -258,21 +248,34 @@ class TimelineQueries(Queries):
         )
         await self._session.execute(delete(ItemRow).where(*is_candidate, ~is_linked))
 
-    async def _cursor_gap(self, project: str, timeline: str, item_id: str) -> "_Gap":
+    async def _cursor_gap(self, timeline: str, item_id: str) -> "_Gap":
         """The position of a cursor, or the positions around it if its item was removed."""
         if not item_id:
             return _Gap(None, None)
         exact = select(TimelineItemRow.position).where(
-            *_in_timeline(project, timeline), TimelineItemRow.item_id == item_id
+            *self._in_timeline(timeline), TimelineItemRow.item_id == item_id
         )
         position = (await self._session.execute(exact)).scalar_one_or_none()
         if position is not None:
             return _Gap(position, position)
         older = select(func.max(TimelineItemRow.position)).where(
-            *_in_timeline(project, timeline), TimelineItemRow.age < creation_key(item_id)
+            *self._in_timeline(timeline), TimelineItemRow.age < creation_key(item_id)
         )
         last = (await self._session.execute(older)).scalar_one_or_none()
         return _Gap(-1, 0) if last is None else _Gap(last, last + 1)
+
+    def _in_timeline(self, timeline: str) -> tuple[ColumnElement[bool], ...]:
+        return (self._mine(TimelineItemRow), TimelineItemRow.timeline == timeline)
+
+    def _select_items(self, timeline: str, item_filter: ItemFilter = ALL_ITEMS) -> _TimelineSelect:
+        is_item = and_(
+            ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id
+        )
+        return (
+            select(TimelineItemRow.position, ItemRow)
+            .join(ItemRow, is_item)
+            .where(*self._in_timeline(timeline), *_filter_clauses(item_filter))
+        )
 
 
 class _Gap(NamedTuple):
@@ -291,10 +294,6 @@ def _id_batches(item_ids: Collection[str]) -> Iterator[list[str]]:
         yield valid[first : first + _MAX_IDS_PER_QUERY]
 
 
-def _in_timeline(project: str, timeline: str) -> tuple[ColumnElement[bool], ...]:
-    return (TimelineItemRow.project == project, TimelineItemRow.timeline == timeline)
-
-
 def _filter_clauses(item_filter: ItemFilter) -> list[ColumnElement[bool]]:
     clauses: list[ColumnElement[bool]] = []
     if item_filter.kinds:
@@ -304,19 +303,6 @@ def _filter_clauses(item_filter: ItemFilter) -> list[ColumnElement[bool]]:
     if item_filter.is_input:
         clauses.append(TimelineItemRow.origin == "")
     return clauses
-
-
-def _select_items(
-    project: str, timeline: str, item_filter: ItemFilter = ALL_ITEMS
-) -> _TimelineSelect:
-    return (
-        select(TimelineItemRow.position, ItemRow)
-        .join(
-            ItemRow,
-            and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id),
-        )
-        .where(*_in_timeline(project, timeline), *_filter_clauses(item_filter))
-    )
 
 
 def _values(item: Item) -> dict[str, object]:

@@ -61,7 +61,6 @@ def open_calls(history: Sequence[CallPart], new: Sequence[CallPart], field: str)
 
 async def resolve_items(
     tx: Transaction,
-    project: str,
     inputs: Sequence[InputItem],
     ids: IdSource,
     now: datetime,
@@ -74,9 +73,9 @@ async def resolve_items(
     `inputs` may refer to. Raises ItemNotFound or FileNotFound.
     """
     references = [item.reference for item in inputs if item.content is None]
-    stored = await TimelineQueries(tx).get_many(project, references)
-    await _check_files(tx, project, inputs, now, field)
-    new_ids = await _assign_ids(tx, project, inputs, ids)
+    stored = await TimelineQueries(tx).get_many(references)
+    await _check_files(tx, inputs, now, field)
+    new_ids = await _assign_ids(tx, inputs, ids)
     items: list[Item] = []
     for index, (item, new_id) in enumerate(zip(inputs, new_ids, strict=True)):
         if item.content is not None:
@@ -95,37 +94,28 @@ async def resolve_items(
 
 
 async def append_items(
-    tx: Transaction,
-    project: str,
-    timeline: str,
-    inputs: Sequence[InputItem],
-    items: Sequence[Item],
-    field: str,
+    tx: Transaction, timeline: str, inputs: Sequence[InputItem], items: Sequence[Item], field: str
 ) -> None:
     """Append the result of `resolve_items` to a timeline whose owner is locked.
 
     Raises InvalidField for an item that the timeline already contains.
     """
-    await check_duplicates(tx, project, timeline, inputs, field)
+    await check_duplicates(tx, timeline, inputs, field)
     pairs = zip(inputs, items, strict=True)
     for is_new, group in groupby(pairs, key=lambda pair: pair[0].content is not None):
         add = TimelineQueries(tx).append if is_new else TimelineQueries(tx).link
-        await add(project, timeline, [item for _, item in group])
+        await add(timeline, [item for _, item in group])
 
 
 async def check_duplicates(
-    tx: Transaction,
-    project: str,
-    timeline: str,
-    inputs: Sequence[InputItem],
-    field: str,
+    tx: Transaction, timeline: str, inputs: Sequence[InputItem], field: str
 ) -> None:
     """Raises InvalidField for a reference that is repeated or whose item is in the timeline."""
     references = set()
     for index, item in enumerate(inputs):
         if item.content is not None:
             continue
-        existing = await TimelineQueries(tx).get(project, timeline, item.reference)
+        existing = await TimelineQueries(tx).get(timeline, item.reference)
         if existing is not None or item.reference in references:
             problem = "the item is repeated, or already in the conversation"
             raise InvalidField(field=f"{field}[{index}].id", problem=problem)
@@ -133,26 +123,20 @@ async def check_duplicates(
 
 
 async def _check_files(
-    tx: Transaction,
-    project: str,
-    inputs: Sequence[InputItem],
-    now: datetime,
-    field: str,
+    tx: Transaction, inputs: Sequence[InputItem], now: datetime, field: str
 ) -> None:
     for path, file_id in referenced_files(inputs, field):
-        await FileQueries(tx).get(project, file_id, now, path)
+        await FileQueries(tx).get(file_id, now, path)
 
 
-async def _assign_ids(
-    tx: Transaction, project: str, inputs: Sequence[InputItem], ids: IdSource
-) -> list[str]:
+async def _assign_ids(tx: Transaction, inputs: Sequence[InputItem], ids: IdSource) -> list[str]:
     """The ids of the items, in order.
 
     A new item gets the caller's id if that has the right form and no other item has it, or will
     have it.
     """
     proposed = [item.id for item in inputs if item.prefix and is_id(item.id, item.prefix)]
-    free = await _free_ids(tx, project, proposed)
+    free = await _free_ids(tx, proposed)
     assigned = []
     for item in inputs:
         is_free = bool(item.prefix) and item.id in free
@@ -162,10 +146,10 @@ async def _assign_ids(
     return assigned
 
 
-async def _free_ids(tx: Transaction, project: str, proposed: Sequence[str]) -> set[str]:
+async def _free_ids(tx: Transaction, proposed: Sequence[str]) -> set[str]:
     """The ids that no item has. Ids as young as an open turn are excluded: it may use them."""
     if not proposed:
         return set()
-    oldest = await StreamQueries(tx).oldest_open(project)
-    existing = await TimelineQueries(tx).existing_ids(project, proposed)
+    oldest = await StreamQueries(tx).oldest_open()
+    existing = await TimelineQueries(tx).existing_ids(proposed)
     return {each for each in proposed if not oldest or creation_key(each) < oldest} - existing

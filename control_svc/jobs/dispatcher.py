@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from control_svc.db.notifications import Notifications
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.jobs.handler import JobContext, JobHandler
 from control_svc.jobs.leases import Leases
 from control_svc.jobs.model import (
@@ -325,7 +325,7 @@ async def _result(attempt: _Attempt) -> AttemptResult:
 class JobGauges:
     """Gauges of the jobs in the database, by kind and state."""
 
-    def __init__(self, transactions: Transactions, metrics: JobMetrics) -> None:
+    def __init__(self, transactions: CrossProjectTransactions, metrics: JobMetrics) -> None:
         self._transactions = transactions
         self._metrics = metrics
 
@@ -339,7 +339,7 @@ class JobGauges:
     async def count(self) -> None:
         """Update the gauges once."""
 
-        async def query(tx: Transaction) -> tuple[list[JobCount], datetime]:
+        async def query(tx: CrossProjectTransaction) -> tuple[list[JobCount], datetime]:
             return await JobQueueQueries(tx).count_by_state(), await tx.now()
 
         counts, now = await self._transactions.read(query)

@@ -6,10 +6,9 @@ its other side effects must be idempotent.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Transaction, Work
 from control_svc.jobs.leases import DeadLetterHandler, Leases
 from control_svc.jobs.model import Claim, Job
 
@@ -33,10 +32,8 @@ class JobContext:
         """Whether the final transaction is committed."""
         self._leases = leases
 
-    async def write(
-        self, work: Callable[[Transaction], Awaitable[ResultT]], *, progress: bool = False
-    ) -> ResultT:
-        """Run `work` in a transaction that first locks the job, and commit.
+    async def write(self, work: Work[ResultT], *, progress: bool = False) -> ResultT:
+        """Run `work` in a transaction of the project that first locks the job, and commit.
 
         `progress` resets the count of failed attempts, since part of the job is now durable. Raises
         LeaseLost if the job belongs to another worker; nothing was written, and the handler must
@@ -46,7 +43,7 @@ class JobContext:
         self.has_progress = self.has_progress or progress
         return result
 
-    async def finish(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def finish(self, work: Work[ResultT]) -> ResultT:
         """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
         self.is_finishing = True
         try:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from control_svc.db.engine import Database
 from control_svc.db.notifications import LocalNotifications
-from control_svc.db.transaction import Clock, Transactions
+from control_svc.db.transaction import Clock, CrossProjectTransactions
 from control_svc.jobs.queries import JobQueueQueries
 from svc_kit.logs import log_errors
 
@@ -64,7 +64,7 @@ class _Heartbeat:
 
     async def _beat(self, owner: str, lease: timedelta, stopping: threading.Event) -> None:
         engine = self._connect()
-        transactions = Transactions(engine, engine, LocalNotifications(), self._clock)
+        transactions = CrossProjectTransactions(engine, engine, LocalNotifications(), self._clock)
         interval_s = lease.total_seconds() / BEATS_PER_LEASE
         try:
             # Nothing else runs on this loop, so the wait may block it.
@@ -73,7 +73,9 @@ class _Heartbeat:
         finally:
             await engine.dispose()
 
-    async def _renew(self, transactions: Transactions, owner: str, lease: timedelta) -> None:
+    async def _renew(
+        self, transactions: CrossProjectTransactions, owner: str, lease: timedelta
+    ) -> None:
         with log_errors(_log, "leases could not be renewed"):
             async with asyncio.timeout(lease.total_seconds()):
                 await transactions.write(lambda each: JobQueueQueries(each).renew(owner, lease))

@@ -1,22 +1,23 @@
 """A worker's transactions on jobs: claim, write, finish, end, take over."""
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol, TypeVar
 
 from control_svc.db.transaction import (
+    CrossProjectTransaction,
+    CrossProjectTransactions,
     Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
+    Work,
+    cross_project_read,
+    cross_project_write,
 )
 from control_svc.jobs.model import AttemptResult, Claim, Job, JobState, LeaseLost, Outcome
-from control_svc.jobs.queries import JobQueueQueries
+from control_svc.jobs.queries import JobQueries, JobQueueQueries
 
 ResultT = TypeVar("ResultT")
-Work = Callable[[Transaction], Awaitable[ResultT]]
 ORPHANS_AT_ONCE: Final = 100
 
 
@@ -38,7 +39,9 @@ class LeaseTerms:
     """Whether no other process can use the database, so that leases of other owners are stale."""
 
 
-async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timedelta) -> set[Claim]:
+async def lock_claimed(
+    tx: CrossProjectTransaction, claims: Collection[Claim], lease: timedelta
+) -> set[Claim]:
     """Lock the jobs of the claims that are still valid, renew their leases, and return the claims.
 
     For a transaction that writes for several jobs.
@@ -48,7 +51,7 @@ async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timede
     for job in jobs:
         renewed = job.extend_lease(now, lease)
         if renewed != job:
-            await JobQueueQueries(tx).save(renewed)
+            await JobQueries(tx.of(job.project)).save(renewed)
     return {job.claim for job in jobs}
 
 
@@ -56,60 +59,65 @@ async def lock_claimed(tx: Transaction, claims: Collection[Claim], lease: timede
 class Leases:
     """The leases of one process."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     dead_letter_handlers: Mapping[str, DeadLetterHandler]
     """By kind. Jobs of other kinds are left to other processes."""
     terms: LeaseTerms
     jitter: Callable[[], float] = random.random
     """Returns a random number in [0, 1) for backoffs."""
 
-    @write_transaction
-    async def claim(self, tx: Transaction, kinds: Collection[str]) -> Job | None:
+    @cross_project_write
+    async def claim(self, tx: CrossProjectTransaction, kinds: Collection[str]) -> Job | None:
         """Lease the next job of these kinds that is due; None if no job is."""
         due = await JobQueueQueries(tx).lock_next(kinds)
         if due is None:
             return None
         job = due.start_attempt(self.terms.owner, await tx.now(), self.terms.lease)
-        await JobQueueQueries(tx).save(job)
+        await JobQueries(tx.of(job.project)).save(job)
         return job
 
-    @read_transaction
-    async def waiting_projects(self, tx: Transaction, kind: str) -> set[str]:
+    @cross_project_read
+    async def waiting_projects(self, tx: CrossProjectTransaction, kind: str) -> set[str]:
         """The projects that have jobs of this kind that are due."""
         return await JobQueueQueries(tx).waiting_projects(kind)
 
-    @write_transaction
+    @cross_project_write
     async def write(
-        self, tx: Transaction, claim: Claim, work: Work[ResultT], *, progress: bool
+        self, tx: CrossProjectTransaction, claim: Claim, work: Work[ResultT], *, progress: bool
     ) -> ResultT:
         """Run `work` in a transaction that locks the job. Raises LeaseLost; then nothing is
         written."""
-        job = await JobQueueQueries(tx).lock(claim)
+        own = tx.of(claim.project)
+        job = await JobQueries(own).lock(claim)
         now = await tx.now()
         updated = (job.reset_attempts() if progress else job).extend_lease(now, self.terms.lease)
         if updated != job:
-            await JobQueueQueries(tx).save(updated)
-        return await work(tx)
+            await JobQueries(own).save(updated)
+        return await work(own)
 
-    @write_transaction
-    async def finish(self, tx: Transaction, claim: Claim, work: Work[ResultT]) -> ResultT:
+    @cross_project_write
+    async def finish(
+        self, tx: CrossProjectTransaction, claim: Claim, work: Work[ResultT]
+    ) -> ResultT:
         """Run `work` and mark the job as done, in one transaction. Raises LeaseLost."""
-        job = await JobQueueQueries(tx).lock(claim)
-        await self._end(tx, job, AttemptResult(Outcome.DONE))
-        return await work(tx)
+        own = tx.of(claim.project)
+        job = await JobQueries(own).lock(claim)
+        await self._end(own, job, AttemptResult(Outcome.DONE))
+        return await work(own)
 
-    @write_transaction
-    async def end(self, tx: Transaction, claim: Claim, result: AttemptResult) -> Job:
+    @cross_project_write
+    async def end(self, tx: CrossProjectTransaction, claim: Claim, result: AttemptResult) -> Job:
         """Store the result of an attempt that did not finish the job. Raises LeaseLost."""
-        return await self._end(tx, await JobQueueQueries(tx).lock(claim), result)
+        own = tx.of(claim.project)
+        return await self._end(own, await JobQueries(own).lock(claim), result)
 
-    @read_transaction
-    async def owned(self, tx: Transaction) -> list[Job]:
+    @cross_project_read
+    async def owned(self, tx: CrossProjectTransaction) -> list[Job]:
         """List the running jobs of this process."""
         return await JobQueueQueries(tx).owned(self.terms.owner)
 
-    @read_transaction
-    async def orphans(self, tx: Transaction) -> list[Job]:
+    @cross_project_read
+    async def orphans(self, tx: CrossProjectTransaction) -> list[Job]:
         """List running jobs whose workers are gone."""
         return await JobQueueQueries(tx).orphans(
             self.dead_letter_handlers.keys(),
@@ -118,22 +126,22 @@ class Leases:
             is_exclusive=self.terms.is_exclusive,
         )
 
-    @write_transaction
-    async def reclaim(self, tx: Transaction, orphan: Job) -> Job:
+    @cross_project_write
+    async def reclaim(self, tx: CrossProjectTransaction, orphan: Job) -> Job:
         """End the attempt of a worker that is gone. Raises LeaseLost if the worker is alive after
         all, or another process has taken the job over first.
 
         Each orphan has its own transaction, so one whose `on_dead` fails does not block the others.
         """
-        terms = self.terms
-        job = await JobQueueQueries(tx).lock(orphan.claim)
+        terms, own = self.terms, tx.of(orphan.project)
+        job = await JobQueries(own).lock(orphan.claim)
         if not job.is_orphan(terms.owner, await tx.now(), is_exclusive=terms.is_exclusive):
             raise LeaseLost(f"job {job.id} has a live worker")
-        return await self._end(tx, job, AttemptResult(Outcome.LOST))
+        return await self._end(own, job, AttemptResult(Outcome.LOST))
 
     async def _end(self, tx: Transaction, job: Job, result: AttemptResult) -> Job:
         ended = job.end_attempt(result, await tx.now(), self.jitter())
-        await JobQueueQueries(tx).save(ended)
+        await JobQueries(tx).save(ended)
         if ended.state is JobState.DEAD:
             await self.dead_letter_handlers[job.kind].on_dead(tx, ended)
         return ended

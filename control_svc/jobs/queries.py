@@ -18,7 +18,6 @@ from sqlalchemy import (
     Text,
     and_,
     func,
-    insert,
     literal,
     literal_column,
     or_,
@@ -35,7 +34,7 @@ from control_svc.base.ids import JOB, is_id
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, ObjectRow, read_row, row_values
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.transaction import CrossProjectQueries, CrossProjectTransaction, Queries
 from control_svc.jobs.model import (
     DEAD_KEPT_FOR,
     DONE_KEPT_FOR,
@@ -124,18 +123,18 @@ class JobQueries(Queries):
     A transaction that locks a job and its subject locks the job first.
     """
 
-    async def add(self, project: str, new: NewJob) -> Job:
+    async def add(self, new: NewJob) -> Job:
         """Queue a job."""
-        return (await self.add_all(project, [new]))[0]
+        return (await self.add_all([new]))[0]
 
-    async def add_all(self, project: str, jobs: Sequence[NewJob]) -> list[Job]:
+    async def add_all(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Queue jobs."""
         if not jobs:
             return []
         now = await self._tx.now()
         added = [
             Job(
-                project=project,
+                project=self._project,
                 id=new.id,
                 kind=new.kind,
                 subject=new.subject,
@@ -147,44 +146,49 @@ class JobQueries(Queries):
             )
             for new in jobs
         ]
-        await self._session.execute(insert(JobRow), [_values(job) for job in added])
+        await self._insert(JobRow, *map(_values, added))
         self._tx.announce(JOBS_TOPIC)
         return added
 
-    async def get(self, project: str, job_id: str) -> Job | None:
+    async def get(self, job_id: str) -> Job | None:
         """Return a job; None if it does not exist."""
-        return await _one(
-            self._session, select(JobRow).where(JobRow.project == project, JobRow.id == job_id)
-        )
+        return await _one(self._session, self._select(JobRow, JobRow.id == job_id))
 
-    async def request_cancel(self, project: str, kind: str, subject: str) -> Job | None:
+    async def request_cancel(self, kind: str, subject: str) -> Job | None:
         """Lock the unfinished job of a subject and request its cancellation; None if it has none.
 
         A queued job becomes due, so that its handler ends the subject.
         """
-        job = await _one(
-            self._session,
-            select(JobRow)
-            .where(
-                JobRow.project == project,
-                JobRow.kind == kind,
-                JobRow.subject == subject,
-                JobRow.state.in_(UNFINISHED),
-            )
-            .with_for_update(),
-        )
+        is_open = (JobRow.kind == kind, JobRow.subject == subject, JobRow.state.in_(UNFINISHED))
+        job = await _one(self._session, self._select(JobRow, *is_open).with_for_update())
         if job is None:
             return None
         job = job.request_cancel(await self._tx.now())
-        await _save(self._session, job)
+        await self.save(job)
         self._tx.announce(JOBS_TOPIC)
         return job
 
+    async def lock(self, claim: Claim) -> Job:
+        """Lock the job of a claim. Raises LeaseLost."""
+        query = self._select(JobRow, JobRow.id == claim.job_id)
+        job = await _one(self._session, query.with_for_update())
+        if job is None:
+            raise LeaseLost(f"job {claim.job_id} does not exist")
+        job.check_held(claim)
+        return job
 
-class JobQueueQueries(Queries):
+    async def save(self, job: Job) -> None:
+        """Update the row of a locked job."""
+        update = self._update(JobRow, JobRow.id == job.id)
+        await self._session.execute(update.values(_values(job)))
+        if job.state is JobState.QUEUED:
+            self._tx.announce(JOBS_TOPIC)
+
+
+class JobQueueQueries(CrossProjectQueries):
     """The jobs of all projects, for workers.
 
-    Rows that another transaction has locked are skipped, except by `lock` and `lock_all`.
+    Rows that another transaction has locked are skipped, except by `lock_all`.
     """
 
     async def lock_next(self, kinds: Collection[str]) -> Job | None:
@@ -209,19 +213,6 @@ class JobQueueQueries(Queries):
         """The projects that have jobs of this kind that are due."""
         flows = await self._session.execute(next_flows([kind], await self._tx.now()))
         return {flow.project for flow in flows}
-
-    async def lock(self, claim: Claim) -> Job:
-        """Lock the job of a claim. Raises LeaseLost."""
-        job = await _one(
-            self._session,
-            select(JobRow)
-            .where(JobRow.project == claim.project, JobRow.id == claim.job_id)
-            .with_for_update(),
-        )
-        if job is None:
-            raise LeaseLost(f"job {claim.job_id} does not exist")
-        job.check_held(claim)
-        return job
 
     async def lock_all(self, claims: Collection[Claim]) -> list[Job]:
         """Lock the jobs of those claims that are valid, ordered by key to avoid deadlocks."""
@@ -259,12 +250,6 @@ class JobQueueQueries(Queries):
         query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
         return await _all(self._session, query)
 
-    async def save(self, job: Job) -> None:
-        """Update the row of a locked job."""
-        await _save(self._session, job)
-        if job.state is JobState.QUEUED:
-            self._tx.announce(JOBS_TOPIC)
-
     async def renew(self, owner: str, lease: timedelta) -> None:
         """Renew the owner's leases. Locked jobs are skipped."""
         now = await self._tx.now()
@@ -291,7 +276,7 @@ class JobQueueQueries(Queries):
         ]
 
 
-class JobRecordQueries(Queries):
+class JobRecordQueries(CrossProjectQueries):
     """The jobs of all projects, for operators."""
 
     async def get(self, job_id: str) -> Job:
@@ -399,21 +384,13 @@ def _queued_in(flow: Any) -> tuple[ColumnElement[bool], ...]:
     return _IS_QUEUED, JobRow.kind == flow.kind, JobRow.priority == flow.priority
 
 
-async def _save(session: AsyncSession, job: Job) -> None:
-    await session.execute(
-        update(JobRow)
-        .where(JobRow.project == job.project, JobRow.id == job.id)
-        .values(_values(job))
-    )
-
-
 async def _one(session: AsyncSession, query: Select[JobRow]) -> Job | None:
     jobs = await _all(session, query)
     return jobs[0] if jobs else None
 
 
 async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
-    # Refresh rows that this transaction has loaded before: `_save` bypasses the session.
+    # Refresh rows that this transaction has loaded before: `save` bypasses the session.
     rows = await session.scalars(query.execution_options(populate_existing=True))
     return [_job(row) for row in rows]
 
@@ -435,7 +412,7 @@ def _job(row: JobRow) -> Job:
     )
 
 
-async def delete_ended_jobs(tx: Transaction, now: datetime) -> Deleted:
+async def delete_ended_jobs(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Delete jobs that were done or dead for long enough. A step of the sweeper."""
     deleted = await delete_some(
         tx,

@@ -8,13 +8,14 @@ from control_svc.audit.log import record_act
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_project_id
 from control_svc.db.transaction import (
+    CrossProjectTransaction,
+    CrossProjectTransactions,
     Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
+    cross_project_read,
+    cross_project_write,
 )
 from control_svc.jobs.model import Job, JobState
-from control_svc.jobs.queries import JobQueueQueries, JobRecordQueries
+from control_svc.jobs.queries import JobQueries, JobRecordQueries
 from svc_kit.errors import JobNotRetriable
 
 MAX_PAGE: Final = 1000
@@ -27,19 +28,23 @@ kind of job that the subject needs now. Raises JobNotRetriable if the subject ha
 class Jobs:
     """Operations on jobs, for operators."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     tokens: PageTokens
     retries: Mapping[str, Retry]
     """By kind; dead jobs of other kinds cannot be retried."""
 
-    @read_transaction
-    async def get(self, tx: Transaction, job_id: str) -> Job:
+    @cross_project_read
+    async def get(self, tx: CrossProjectTransaction, job_id: str) -> Job:
         """Return a job. Raises JobNotFound."""
         return await JobRecordQueries(tx).get(job_id)
 
-    @read_transaction
+    @cross_project_read
     async def page(
-        self, tx: Transaction, page_request: PageRequest, project: str, state: JobState | None
+        self,
+        tx: CrossProjectTransaction,
+        page_request: PageRequest,
+        project: str,
+        state: JobState | None,
     ) -> Page[Job]:
         """List jobs, of all projects if `project` is empty, in any state if `state` is None.
 
@@ -50,8 +55,8 @@ class Jobs:
         window = self.tokens.window(page_request, ("jobs", project, state or ""), MAX_PAGE)
         return window.page(await JobRecordQueries(tx).page(window, project, state))
 
-    @write_transaction
-    async def retry(self, tx: Transaction, job_id: str) -> Job:
+    @cross_project_write
+    async def retry(self, tx: CrossProjectTransaction, job_id: str) -> Job:
         """Queue a dead job again. Raises JobNotFound or JobNotRetriable."""
         dead = await JobRecordQueries(tx).lock(job_id)
         dead.check_dead()
@@ -59,7 +64,8 @@ class Jobs:
         if reopen_subject is None:
             problem = f"jobs of kind '{dead.kind}' cannot be retried."
             raise JobNotRetriable(job=job_id, problem=problem)
-        job = dead.retry(await reopen_subject(tx, dead), await tx.now())
-        await JobQueueQueries(tx).save(job)
+        own = tx.of(dead.project)
+        job = dead.retry(await reopen_subject(own, dead), await tx.now())
+        await JobQueries(own).save(job)
         await record_act(tx, job_id)
         return job

@@ -11,7 +11,7 @@ from typing import Final
 from corral.control.v1 import limit_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.limits.model import BucketKey, Limit, Mode, Period, Unit
 from control_svc.limits.queries import LimitQueries, ShareQueries
 from control_svc.projects.usage import UsageQueries
@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 _WINDOWS_S: Final = {Period.MINUTE: 60, Period.DAY: 86_400, Period.MONTH: 30 * 86_400}
 
 
-async def read_used(tx: Transaction, limit: Limit, key: BucketKey) -> tuple[int, datetime | None]:
+async def read_used(
+    tx: CrossProjectTransaction, limit: Limit, key: BucketKey
+) -> tuple[int, datetime | None]:
     """The usage of a budget in its period, and when it begins again; 0 and None for others."""
     if limit.is_rate or limit.period is None:
         return 0, None
@@ -34,7 +36,7 @@ async def read_used(tx: Transaction, limit: Limit, key: BucketKey) -> tuple[int,
     return limit.used(await UsageQueries(tx).total(start, **subjects)), reset_at
 
 
-async def read_state(tx: Transaction, limit: Limit, key: BucketKey) -> pb.LimitBucket:
+async def read_state(tx: CrossProjectTransaction, limit: Limit, key: BucketKey) -> pb.LimitBucket:
     """Read one amount of a limit, without locking it."""
     shares = ShareQueries(tx)
     now = await tx.now()
@@ -55,7 +57,7 @@ async def read_state(tx: Transaction, limit: Limit, key: BucketKey) -> pb.LimitB
 class RateLimits:
     """The enforced limits of callers, which answers tell them."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
 
     async def of_caller(self, model: str) -> list[RateLimitStatus]:
         """The limits of the running call, if it uses this model; none while the database is away,
@@ -68,7 +70,7 @@ class RateLimits:
             return []
 
 
-async def _read_statuses(tx: Transaction, caller: BucketKey) -> list[RateLimitStatus]:
+async def _read_statuses(tx: CrossProjectTransaction, caller: BucketKey) -> list[RateLimitStatus]:
     limits = [
         limit
         for limit in await LimitQueries(tx).all()

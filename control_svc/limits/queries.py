@@ -23,7 +23,7 @@ from control_svc.base.pagination import Window, apply_window
 from control_svc.base.validation import PROJECT_ID_PATTERN
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
 from control_svc.db.tables import Instant, Key, Project, Table, read_row
-from control_svc.db.transaction import Queries, Transaction
+from control_svc.db.transaction import CrossProjectQueries, CrossProjectTransaction
 from control_svc.limits.model import (
     BucketKey,
     Holding,
@@ -84,7 +84,7 @@ class LimitShareRow(Table):
     number: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
 
 
-class LimitQueries(Queries):
+class LimitQueries(CrossProjectQueries):
     """Limits."""
 
     async def add(self, limit: Limit) -> None:
@@ -137,7 +137,7 @@ class LimitQueries(Queries):
         await self._session.execute(delete(LimitRow).where(LimitRow.id == limit_id))
 
 
-class ShareQueries(Queries):
+class ShareQueries(CrossProjectQueries):
     """Buckets and the shares of holders."""
 
     async def lock(self, limit: Limit, bucket: str) -> RateBucket:
@@ -192,7 +192,7 @@ class ShareQueries(Queries):
             await self._session.execute(update(LimitShareRow).filter_by(**key).values(**values))
 
 
-async def delete_unused_shares(tx: Transaction, now: datetime) -> Deleted:
+async def delete_unused_shares(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Delete expired shares and unused buckets. A step of the sweeper."""
     expired = LimitShareRow.expires_at < now - _SHARES_KEPT_FOR
     unused = LimitBucketRow.updated_at < now - _BUCKETS_KEPT_FOR

@@ -12,10 +12,10 @@ from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_length
 from control_svc.db.transaction import (
     Clock,
-    Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
+    cross_project_write,
 )
 from control_svc.limits.buckets import read_state, read_used
 from control_svc.limits.model import (
@@ -53,7 +53,7 @@ class Leased(NamedTuple):
 class Limits:
     """Operations on limits."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     tokens: PageTokens
     clock: Clock
 
@@ -71,7 +71,9 @@ class Limits:
             await self.check_model(limit.project or DEFAULT_PROJECT, limit.model)
         return await self.transactions.write(lambda tx: self._create(tx, limit, allow_unknown))
 
-    async def _create(self, tx: Transaction, limit: Limit, allow_unknown: bool) -> Limit:
+    async def _create(
+        self, tx: CrossProjectTransaction, limit: Limit, allow_unknown: bool
+    ) -> Limit:
         if not allow_unknown:
             if limit.project and await ProjectQueries(tx).find(limit.project) is None:
                 raise ProjectNotFound(project=limit.project, field="limit.project")
@@ -80,7 +82,7 @@ class Limits:
         return await self.add(tx, limit)
 
     async def add_to_key(
-        self, tx: Transaction, key: str, limits: Sequence[Limit], allow_unknown: bool
+        self, tx: CrossProjectTransaction, key: str, limits: Sequence[Limit], allow_unknown: bool
     ) -> None:
         """Create the limits of a new key, whose models have been checked. Raises as `create`."""
         for number, limit in enumerate(limits, 1):
@@ -88,7 +90,7 @@ class Limits:
             limit.check()
             await self._create(tx, limit, allow_unknown)
 
-    async def add(self, tx: Transaction, limit: Limit) -> Limit:
+    async def add(self, tx: CrossProjectTransaction, limit: Limit) -> Limit:
         """Create a limit that has been checked. Raises LimitExists or TooManyLimits."""
         limits = LimitQueries(tx)
         if await limits.count() >= MAX_LIMITS:
@@ -98,15 +100,15 @@ class Limits:
         await record_act(tx, limit.id)
         return limit
 
-    @read_transaction
-    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Limit]:
+    @cross_project_read
+    async def page(self, tx: CrossProjectTransaction, page_request: PageRequest) -> Page[Limit]:
         """List limits by id. Raises InvalidField."""
         window = self.tokens.window(page_request, ("limits",), MAX_PAGE)
         return window.page(await LimitQueries(tx).page(window))
 
-    @write_transaction
+    @cross_project_write
     async def update(
-        self, tx: Transaction, limit_id: str, amount: int | None, mode: Mode | None
+        self, tx: CrossProjectTransaction, limit_id: str, amount: int | None, mode: Mode | None
     ) -> Limit:
         """Change what is not None. Raises LimitNotFound or OutOfRange."""
         limits = LimitQueries(tx)
@@ -119,15 +121,15 @@ class Limits:
         await record_act(tx, limit_id)
         return limit
 
-    @write_transaction
-    async def delete(self, tx: Transaction, limit_id: str) -> None:
+    @cross_project_write
+    async def delete(self, tx: CrossProjectTransaction, limit_id: str) -> None:
         """Delete a limit. Raises LimitNotFound."""
         await LimitQueries(tx).delete(limit_id)
         await record_act(tx, limit_id)
 
-    @read_transaction
+    @cross_project_read
     async def buckets(
-        self, tx: Transaction, limit_id: str, page_request: PageRequest
+        self, tx: CrossProjectTransaction, limit_id: str, page_request: PageRequest
     ) -> tuple[list[LimitBucket], str]:
         """List amounts of a limit, and the token of the next page.
 
@@ -153,7 +155,9 @@ class Limits:
         return await self.transactions.write(lambda tx: _lease(tx, caller, requests))
 
 
-async def _lease(tx: Transaction, caller: Caller, requests: Sequence[ShareRequest]) -> Leased:
+async def _lease(
+    tx: CrossProjectTransaction, caller: Caller, requests: Sequence[ShareRequest]
+) -> Leased:
     limits = await LimitQueries(tx).all()
     by_id: Mapping[str, Limit] = {limit.id: limit for limit in limits}
     shares = [Share()] * len(requests)
@@ -166,7 +170,9 @@ async def _lease(tx: Transaction, caller: Caller, requests: Sequence[ShareReques
     return Leased(limits, shares)
 
 
-async def _grant(tx: Transaction, caller: Caller, limit: Limit, request: ShareRequest) -> Share:
+async def _grant(
+    tx: CrossProjectTransaction, caller: Caller, limit: Limit, request: ShareRequest
+) -> Share:
     """Grant a share of one bucket."""
     queries, bucket = ShareQueries(tx), request.bucket.id
     level = await queries.lock(limit, bucket)

@@ -27,11 +27,11 @@ from control_svc.base.validation import (
 from control_svc.db.tables import Instant, Key, Table, read_row
 from control_svc.db.transaction import (
     Clock,
-    Queries,
-    Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
+    cross_project_write,
 )
 from control_svc.projects.key_model import PREFIX_CHARACTERS, ApiKey, KeyStatus, NewKey, Rotation
 from control_svc.projects.projects import ProjectQueries, ProjectRow
@@ -75,7 +75,7 @@ class ApiKeyRow(Table):
     old_expires_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class KeyQueries(Queries):
+class KeyQueries(CrossProjectQueries):
     """API keys."""
 
     async def add(self, key: ApiKey) -> None:
@@ -165,7 +165,7 @@ _LAST_USED_RESOLUTION: Final = timedelta(minutes=1)
 """`last_used_at` is not written more often."""
 
 
-AddLimits = Callable[[Transaction, str], Awaitable[None]]
+AddLimits = Callable[[CrossProjectTransaction, str], Awaitable[None]]
 """Creates the limits of the key with this id."""
 
 
@@ -189,7 +189,7 @@ class KeyVerification(NamedTuple):
 class Keys:
     """Operations on keys, and their verification."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     ids: IdSource
     tokens: PageTokens
     clock: Clock
@@ -209,20 +209,22 @@ class Keys:
             await check_models()
         return await self._create(new, add_limits)
 
-    @write_transaction
-    async def _is_repeated(self, tx: Transaction, new: NewKey) -> bool:
+    @cross_project_write
+    async def _is_repeated(self, tx: CrossProjectTransaction, new: NewKey) -> bool:
         since = self.clock() - RETENTION
-        queries = IdempotencyQueries(tx)
-        return await queries.find(new.project, CREATE, new.request_id, since) is not None
+        queries = IdempotencyQueries(tx.of(new.project))
+        return await queries.find(CREATE, new.request_id, since) is not None
 
-    @write_transaction
-    async def _create(self, tx: Transaction, new: NewKey, add_limits: AddLimits) -> CreatedKey:
+    @cross_project_write
+    async def _create(
+        self, tx: CrossProjectTransaction, new: NewKey, add_limits: AddLimits
+    ) -> CreatedKey:
         secret = create_key()
         key = self._new(new, secret)
         request = IdempotencyRecord.of(CREATE, new.request_id, key.id, key.created_at, *_facts(new))
         # Locked, so that the project is not archived at the same time.
         project = await ProjectQueries(tx).get(new.project, locked=True)
-        created = await record_request(tx, new.project, request)
+        created = await record_request(tx.of(new.project), request)
         if created != key.id:
             return CreatedKey(await KeyQueries(tx).get(created), "")
         project.check_active()
@@ -231,14 +233,19 @@ class Keys:
         await record_act(tx, key.id)
         return CreatedKey(key, secret)
 
-    @read_transaction
-    async def get(self, tx: Transaction, key_id: str) -> ApiKey:
+    @cross_project_read
+    async def get(self, tx: CrossProjectTransaction, key_id: str) -> ApiKey:
         """Return a key. Raises ApiKeyNotFound."""
         return await KeyQueries(tx).get(key_id)
 
-    @read_transaction
+    @cross_project_read
     async def page(
-        self, tx: Transaction, page_request: PageRequest, project: str, *, with_revoked: bool
+        self,
+        tx: CrossProjectTransaction,
+        page_request: PageRequest,
+        project: str,
+        *,
+        with_revoked: bool,
     ) -> Page[ApiKey]:
         """List keys, of all projects if `project` is empty.
 
@@ -249,15 +256,15 @@ class Keys:
         window = self.tokens.window(page_request, ("keys", project, str(with_revoked)), MAX_PAGE)
         return window.page(await KeyQueries(tx).page(window, project, with_revoked=with_revoked))
 
-    @write_transaction
-    async def revoke(self, tx: Transaction, key_id: str) -> ApiKey:
+    @cross_project_write
+    async def revoke(self, tx: CrossProjectTransaction, key_id: str) -> ApiKey:
         """Revoke a key. Raises ApiKeyNotFound."""
         key = await KeyQueries(tx).revoke(key_id, self.clock())
         await record_act(tx, key_id)
         return key
 
-    @write_transaction
-    async def rotate(self, tx: Transaction, rotation: Rotation) -> CreatedKey:
+    @cross_project_write
+    async def rotate(self, tx: CrossProjectTransaction, rotation: Rotation) -> CreatedKey:
         """Give a key a new secret.
 
         Raises ApiKeyNotFound, TooLong, OutOfRange, InvalidField or RequestIdReused.
@@ -267,7 +274,7 @@ class Keys:
         key = await KeyQueries(tx).get(rotation.key_id, locked=True)
         facts = (rotation.key_id, rotation.overlap, rotation.expires_at)
         request = IdempotencyRecord.of(ROTATE, rotation.request_id, key.id, now, *facts)
-        if await find_or_record(tx, key.project, request) is not None:
+        if await find_or_record(tx.of(key.project), request) is not None:
             return CreatedKey(key, "")
         rotated = key.rotate(secret, now, rotation)
         await KeyQueries(tx).save_rotation(rotated)

@@ -18,11 +18,11 @@ from control_svc.base.validation import (
 from control_svc.db.tables import Instant, Key, Table, read_row
 from control_svc.db.transaction import (
     Clock,
-    Queries,
-    Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
+    cross_project_write,
 )
 from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import (
@@ -90,7 +90,7 @@ class ProjectRow(Table):
     archived_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class ProjectQueries(Queries):
+class ProjectQueries(CrossProjectQueries):
     """Projects."""
 
     async def add(self, project: Project) -> None:
@@ -142,17 +142,17 @@ CREATE = "CreateProject"
 class Projects:
     """Operations on projects."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     tokens: PageTokens
     clock: Clock
 
-    @write_transaction
-    async def prepare(self, tx: Transaction) -> None:
+    @cross_project_write
+    async def prepare(self, tx: CrossProjectTransaction) -> None:
         """Create the project of callers without a key, unless it exists."""
         await ProjectQueries(tx).add_if_missing(self._new(NewProject(id=DEFAULT_PROJECT)))
 
-    @write_transaction
-    async def create(self, tx: Transaction, new: NewProject) -> Project:
+    @cross_project_write
+    async def create(self, tx: CrossProjectTransaction, new: NewProject) -> Project:
         """Create a project.
 
         Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused.
@@ -161,34 +161,34 @@ class Projects:
         project = self._new(new)
         request = IdempotencyRecord.of(CREATE, new.request_id, project.id, project.created_at, new)
         # Stored under one project, so that a request id is unique over all projects.
-        if await find_or_record(tx, DEFAULT_PROJECT, request):
+        if await find_or_record(tx.of(DEFAULT_PROJECT), request):
             return await ProjectQueries(tx).get(project.id)
         await ProjectQueries(tx).add(project)
         await record_act(tx, project.id)
         return project
 
-    @read_transaction
-    async def get(self, tx: Transaction, project_id: str) -> Project:
+    @cross_project_read
+    async def get(self, tx: CrossProjectTransaction, project_id: str) -> Project:
         """Return a project. Raises MissingField or ProjectNotFound."""
         check_project_id(project_id)
         return await ProjectQueries(tx).get(project_id)
 
-    @read_transaction
-    async def is_archived(self, tx: Transaction, project_id: str) -> bool:
+    @cross_project_read
+    async def is_archived(self, tx: CrossProjectTransaction, project_id: str) -> bool:
         """Whether a project is archived; one without a row is not."""
         project = await ProjectQueries(tx).find(project_id)
         return project is not None and project.archived_at is not None
 
-    @read_transaction
+    @cross_project_read
     async def page(
-        self, tx: Transaction, page_request: PageRequest, *, with_archived: bool
+        self, tx: CrossProjectTransaction, page_request: PageRequest, *, with_archived: bool
     ) -> Page[Project]:
         """List projects by id. Raises OutOfRange or InvalidField."""
         window = self.tokens.window(page_request, ("projects", str(with_archived)), MAX_PAGE)
         return window.page(await ProjectQueries(tx).page(window, with_archived=with_archived))
 
-    @write_transaction
-    async def archive(self, tx: Transaction, project_id: str) -> Project:
+    @cross_project_write
+    async def archive(self, tx: CrossProjectTransaction, project_id: str) -> Project:
         """Archive a project. Raises MissingField, InvalidField or ProjectNotFound."""
         check_project_id(project_id)
         project = await ProjectQueries(tx).get(project_id, locked=True)

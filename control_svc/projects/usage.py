@@ -13,13 +13,13 @@ from sqlalchemy.orm import Mapped, mapped_column
 from control_svc.base.pagination import Page, PageRequest, PageTokens
 from control_svc.base.validation import check_length, check_range, check_text
 from control_svc.db.cleanup import Deleted, delete_some
-from control_svc.db.tables import Instant, Key, Project, Table
+from control_svc.db.tables import Instant, Key, OwnedRow, Project, Table
 from control_svc.db.transaction import (
     Clock,
-    Queries,
-    Transaction,
-    Transactions,
-    read_transaction,
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    cross_project_read,
 )
 from control_svc.projects.prices import Prices
 from svc_kit.errors import InvalidField, MissingField
@@ -166,13 +166,12 @@ class UsageQuery:
             raise InvalidField(field="end_time", problem="it is not after start_time")
 
 
-class UsageRow(Table):
+class UsageRow(OwnedRow):
     """Usage of a model by a key of a project within an hour."""
 
     __tablename__ = "usage"
     __table_args__ = (Index(None, "hour"),)
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     key: Mapped[str] = mapped_column(Project, primary_key=True, server_default=text("''"))
     model: Mapped[str] = mapped_column(Project, primary_key=True)
     hour: Mapped[datetime] = mapped_column(Instant, primary_key=True)
@@ -198,7 +197,7 @@ _COUNTERS = [*Counts._fields, "cost_nanos"]
 _SUMS: list[Any] = [func.coalesce(func.sum(getattr(UsageRow, name)), 0) for name in _COUNTERS]
 
 
-class UsageQueries(Queries):
+class UsageQueries(CrossProjectQueries):
     """Usage."""
 
     async def add(self, report: UsageReport, now: datetime, prices: Prices) -> None:
@@ -270,7 +269,7 @@ MAX_PAGE = 1000
 class Usage:
     """Reports and queries of usage."""
 
-    transactions: Transactions
+    transactions: CrossProjectTransactions
     tokens: PageTokens
     clock: Clock
     prices: Prices
@@ -284,9 +283,9 @@ class Usage:
         report = report.check().until(now)
         await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now, self.prices))
 
-    @read_transaction
+    @cross_project_read
     async def page(
-        self, tx: Transaction, query: UsageQuery, page_request: PageRequest
+        self, tx: CrossProjectTransaction, query: UsageQuery, page_request: PageRequest
     ) -> Page[UsageSum]:
         """List sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
         query.check()
@@ -294,7 +293,7 @@ class Usage:
         return window.page(await UsageQueries(tx).page(query, window.after, window.limit))
 
 
-async def delete_old_reports(tx: Transaction, now: datetime) -> Deleted:
+async def delete_old_reports(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Delete the ids of reports added more than `RETENTION` ago. A step of the sweeper."""
     deleted = await delete_some(tx, UsageReportRow, UsageReportRow.added_at < now - RETENTION)
     return Deleted(len(deleted))

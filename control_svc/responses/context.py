@@ -35,11 +35,11 @@ class History(NamedTuple):
     """`TurnRequest.keep_for` of the turns."""
 
 
-async def read_history(tx: Transaction, project: str, response_id: str) -> History:
+async def read_history(tx: Transaction, response_id: str) -> History:
     """Read the items up to those of a response. Raises PreviousResponseNotFound or TooLong."""
-    num_bytes = await ResponseQueries(tx).num_chain_bytes(project, response_id)
+    num_bytes = await ResponseQueries(tx).num_chain_bytes(response_id)
     _check_size("previous_response_id", num_bytes)
-    links = await ResponseQueries(tx).chain(project, response_id)
+    links = await ResponseQueries(tx).chain(response_id)
     if not links:
         raise PreviousResponseNotFound(response=response_id)
     first = links[0]
@@ -50,18 +50,16 @@ async def read_history(tx: Transaction, project: str, response_id: str) -> Histo
         raise PreviousResponseNotFound(response=first.previous_id)
     if not first.conversation_id:
         return History(own, first.object_id)
-    conversation = await read_conversation(tx, project, first.conversation_id)
+    conversation = await read_conversation(tx, first.conversation_id)
     end = first.conversation_end
     earlier = [placed.item for placed in conversation if placed.position < end]
     return History([*earlier, *own], first.object_id)
 
 
-async def read_conversation(
-    tx: Transaction, project: str, conversation_id: str
-) -> list[TimelineItem]:
+async def read_conversation(tx: Transaction, conversation_id: str) -> list[TimelineItem]:
     """Read all items of a conversation. Raises TooLong."""
-    _check_size("conversation", await TimelineQueries(tx).num_bytes(project, conversation_id))
-    return await TimelineQueries(tx).read(project, conversation_id)
+    _check_size("conversation", await TimelineQueries(tx).num_bytes(conversation_id))
+    return await TimelineQueries(tx).read(conversation_id)
 
 
 def _check_size(field: str, num_bytes: int) -> None:

@@ -200,16 +200,16 @@ class EphemeralResponses:
         response = await self.responses.factory.create(project, request)
 
         async def read(tx: Transaction) -> tuple[str, StartState]:
-            await check_tool_stores(tx, project, response.settings.tools)
-            context_start, history = await _read_history(tx, project, response)
+            await check_tool_stores(tx, response.settings.tools)
+            context_start, history = await _read_history(tx, response)
             items = await resolve_items(
-                tx, project, request.input, self.ids, response.created_at, "input", history
+                tx, request.input, self.ids, response.created_at, "input", history
             )
             check_calls(history, items)
-            await check_new_approvals(tx, project, response, history, items, lock=False)
+            await check_new_approvals(tx, response, history, items, lock=False)
             return context_start, StartState([*history, *items], items)
 
-        context_start, start = await self.worker.transactions.read(read)
+        context_start, start = await self.worker.transactions.of(project).read(read)
         response = replace(response, context_start=context_start)
         return ResponseRecorder(project, response, (), NullSink(send), self.worker.cipher), start
 
@@ -241,16 +241,14 @@ def _has_mcp_call(recorder: ResponseRecorder) -> bool:
     return any(isinstance(item.content, McpCall) for item in recorder.output)
 
 
-async def _read_history(
-    tx: Transaction, project: str, response: Response
-) -> tuple[str, list[Item]]:
+async def _read_history(tx: Transaction, response: Response) -> tuple[str, list[Item]]:
     """Return the `context_start` of a response and its history."""
     if response.previous_id:
-        previous = await get_previous(tx, project, response)
-        history = await read_history(tx, project, previous.id)
+        previous = await get_previous(tx, response)
+        history = await read_history(tx, previous.id)
         return previous.context_start, history.items
     if not response.conversation_id:
         return "", []
-    await ConversationQueries(tx).get(project, response.conversation_id)
-    placed = await read_conversation(tx, project, response.conversation_id)
+    await ConversationQueries(tx).get(response.conversation_id)
+    placed = await read_conversation(tx, response.conversation_id)
     return "", [each.item for each in placed]

@@ -32,6 +32,7 @@ from control_svc.base.ids import RESPONSE, is_id
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.db.documents import Document, document_size
 from control_svc.db.tables import Instant, Key, ObjectRow, read_row, row_values
+from control_svc.db.transaction import CrossProjectQueries
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.items.model import Item, TimelineItem
@@ -93,13 +94,13 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
     table = ResponseRow
     prefix = RESPONSE
 
-    async def delete(self, project: str, object_id: str) -> None:
+    async def delete(self, object_id: str) -> None:
         """Delete a response, its stream, and its items unless other timelines have them."""
-        await TimelineQueries(self._tx).delete(project, object_id)
-        await StreamQueries(self._tx).drop(project, object_id)
-        await super().delete(project, object_id)
+        await TimelineQueries(self._tx).delete(object_id)
+        await StreamQueries(self._tx).drop(object_id)
+        await super().delete(object_id)
 
-    async def chain(self, project: str, response_id: str) -> list[ChainLink]:
+    async def chain(self, response_id: str) -> list[ChainLink]:
         """Return the responses up to this one with their items, oldest first, by one query.
 
         The first link continues no response, or a deleted one, or is compacted. Empty if the
@@ -107,68 +108,76 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         """
         if not is_id(response_id, RESPONSE):
             return []  # a database may reject the characters of a malformed id
-        chain = _chain(project, response_id)
-        query = _join_items(select(chain, TimelineItemRow.position, ItemRow), project, chain)
+        chain = self._chain(response_id)
+        query = self._join_items(select(chain, TimelineItemRow.position, ItemRow), chain)
         query = query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
         rows = await self._session.execute(query)
         links = [list(group) for _, group in groupby(rows, key=lambda row: row.depth)]
         return [_link(group[0], group) for group in links]
 
-    async def start(self, project: str, response_id: str) -> ChainLink | None:
+    async def start(self, response_id: str) -> ChainLink | None:
         """Return the first link of `chain` without its items."""
         if not is_id(response_id, RESPONSE):
             return None
-        chain = _chain(project, response_id)
+        chain = self._chain(response_id)
         result = await self._session.execute(select(chain).order_by(chain.c.depth.desc()).limit(1))
         row = result.first()
         return None if row is None else _link(row, [])
 
-    async def num_chain_bytes(self, project: str, response_id: str) -> int:
+    async def num_chain_bytes(self, response_id: str) -> int:
         """Return the total size of the items of `chain`, computed by the database."""
         if not is_id(response_id, RESPONSE):
             return 0
-        chain = _chain(project, response_id)
+        chain = self._chain(response_id)
         size = document_size(ItemRow.document, self._session)
-        query = _join_items(select(func.sum(size)), project, chain)
+        query = self._join_items(select(func.sum(size)), chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
-    async def later_approvals(self, project: str, response_id: str) -> list[Item]:
+    async def later_approvals(self, response_id: str) -> list[Item]:
         """Return MCP calls, and approvals in progress, of responses that continue this one."""
         query = select(ResponseRow.id, ResponseRow.state)
-        query = query.where(ResponseRow.project == project, ResponseRow.previous_id == response_id)
+        query = query.where(self._mine(ResponseRow), ResponseRow.previous_id == response_id)
         later = query.subquery()
         is_call = TimelineItemRow.kind == "mcp_call"
         is_approval = TimelineItemRow.kind == "mcp_approval_response"
         rows = await self._session.scalars(
-            _join_items(select(ItemRow), project, later).where(
+            self._join_items(select(ItemRow), later).where(
                 or_(is_call, and_(is_approval, later.c.state.not_in(_FINAL)))
             )
         )
         return list(map(item_from_row, rows))
 
-    async def is_continued(self, project: str, response_id: str) -> bool:
+    async def is_continued(self, response_id: str) -> bool:
         """Whether another response continues this one."""
         query = select(ResponseRow.id).where(
-            ResponseRow.project == project, ResponseRow.previous_id == response_id
+            self._mine(ResponseRow), ResponseRow.previous_id == response_id
         )
         return (await self._session.scalars(query.limit(1))).first() is not None
 
-    async def delete_expired(self, now: datetime, limit: int) -> list[ExpiredResponse]:
-        """Delete expired responses of all projects that no other response continues."""
-        later = aliased(ResponseRow)
-        is_continued = exists().where(
-            later.project == ResponseRow.project, later.previous_id == ResponseRow.id
+    def _chain(self, response_id: str) -> CTE:
+        """Select the links of a chain: the last response has depth 0, its predecessor 1."""
+        columns = (
+            ResponseRow.id,
+            ResponseRow.previous_id,
+            ResponseRow.conversation_id,
+            ResponseRow.conversation_end,
+            ResponseRow.is_compacted,
         )
-        rows = await self._session.execute(
-            select(ResponseRow.project, ResponseRow.id, _IS_START)
-            .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~is_continued)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
+        is_mine = self._mine(ResponseRow)
+        last = select(*columns, _ZERO.label("depth")).where(is_mine, ResponseRow.id == response_id)
+        chain = last.cte("chain", recursive=True)
+        return chain.union_all(
+            select(*columns, chain.c.depth + 1)
+            .join(chain, ResponseRow.id == chain.c.previous_id)
+            .where(is_mine, ~chain.c.is_compacted.cast(Boolean))
         )
-        expired = [ExpiredResponse(*row) for row in rows]
-        for response in expired:
-            await self.delete(response.project, response.id)
-        return expired
+
+    def _join_items(self, query: Any, responses: FromClause) -> Any:
+        """Outer-join the items of responses."""
+        row = TimelineItemRow
+        placed = and_(self._mine(row), row.timeline == responses.c.id)
+        item = and_(ItemRow.project == row.project, ItemRow.id == row.item_id)
+        return query.select_from(responses).outerjoin(row, placed).outerjoin(ItemRow, item)
 
     def _not_found(self, object_id: str) -> DomainError:
         return ResponseNotFound(response=object_id)
@@ -198,31 +207,25 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         )
 
 
-def _chain(project: str, response_id: str) -> CTE:
-    """Select the links of a chain: the last response has depth 0, its predecessor 1."""
-    columns = (
-        ResponseRow.id,
-        ResponseRow.previous_id,
-        ResponseRow.conversation_id,
-        ResponseRow.conversation_end,
-        ResponseRow.is_compacted,
-    )
-    last = select(*columns, _ZERO.label("depth")).where(
-        ResponseRow.project == project, ResponseRow.id == response_id
-    )
-    chain = last.cte("chain", recursive=True)
-    return chain.union_all(
-        select(*columns, chain.c.depth + 1)
-        .join(chain, ResponseRow.id == chain.c.previous_id)
-        .where(ResponseRow.project == project, ~chain.c.is_compacted.cast(Boolean))
-    )
+class ResponseSweepQueries(CrossProjectQueries):
+    """The responses of all projects, for the sweeper."""
 
-
-def _join_items(query: Any, project: str, responses: FromClause) -> Any:
-    """Outer-join the items of responses."""
-    placed = and_(TimelineItemRow.project == project, TimelineItemRow.timeline == responses.c.id)
-    item = and_(ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id)
-    return query.select_from(responses).outerjoin(TimelineItemRow, placed).outerjoin(ItemRow, item)
+    async def delete_expired(self, now: datetime, limit: int) -> list[ExpiredResponse]:
+        """Delete expired responses that no other response continues."""
+        later = aliased(ResponseRow)
+        is_continued = exists().where(
+            later.project == ResponseRow.project, later.previous_id == ResponseRow.id
+        )
+        rows = await self._session.execute(
+            select(ResponseRow.project, ResponseRow.id, _IS_START)
+            .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~is_continued)
+            .limit(limit)
+            .with_for_update(skip_locked=True)
+        )
+        expired = [ExpiredResponse(*row) for row in rows]
+        for response in expired:
+            await ResponseQueries(self._tx.of(response.project)).delete(response.id)
+        return expired
 
 
 def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> ChainLink:

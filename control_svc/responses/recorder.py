@@ -33,19 +33,19 @@ FinishResponse = Callable[[Response, TurnUsage], Response]
 _ANSWERED = (ResponseState.COMPLETED, ResponseState.INCOMPLETE)
 
 
-async def close_conversation(tx: Transaction, project: str, response: Response) -> None:
+async def close_conversation(tx: Transaction, response: Response) -> None:
     """Unlock the conversation; add the input and output of the response if it has an answer."""
     if not response.conversation_id:
         return
-    conversation = await ConversationQueries(tx).lock(project, response.conversation_id)
+    conversation = await ConversationQueries(tx).lock(response.conversation_id)
     if response.state in _ANSWERED:
         timelines = TimelineQueries(tx)
         output_ids = {item.id for item in response.output}
-        items = [placed.item for placed in await timelines.read(project, response.id)]
+        items = [placed.item for placed in await timelines.read(response.id)]
         input_items = [item for item in items if item.id not in output_ids]
-        await timelines.link(project, conversation.id, input_items)
-        await timelines.link(project, conversation.id, response.output, origin=response.id)
-    await ConversationQueries(tx).update(project, conversation.released_by(response.id))
+        await timelines.link(conversation.id, input_items)
+        await timelines.link(conversation.id, response.output, origin=response.id)
+    await ConversationQueries(tx).update(conversation.released_by(response.id))
 
 
 class ResponseRecorder(TurnRecorder):
@@ -105,7 +105,7 @@ class ResponseRecorder(TurnRecorder):
         """Store the result of a hosted call."""
         events = call_ended_events(item, self._visible(item), self._output_index(item))
         self.output = [item if old.id == item.id else old for old in self.output]
-        self._changes.append(lambda tx: TimelineQueries(tx).update(self.project, item))
+        self._changes.append(lambda tx: TimelineQueries(tx).update(item))
         await self._store(events)
 
     async def add_compaction(self, item: Item, usage: TurnUsage) -> None:
@@ -139,7 +139,7 @@ class ResponseRecorder(TurnRecorder):
 
         async def store(tx: Transaction) -> FinalEvents:
             await self._write(items)(tx)
-            await close_conversation(tx, self.project, response)
+            await close_conversation(tx, response)
             return FinalEvents((), is_end=True)
 
         await self.sink.add(encode_events(events), turn=number)
@@ -185,8 +185,8 @@ class ResponseRecorder(TurnRecorder):
 
         async def write(tx: Transaction) -> None:
             timelines = TimelineQueries(tx)
-            await timelines.append(self.project, response.id, items, origin=response.id)
-            await ResponseQueries(tx).update(self.project, response)
+            await timelines.append(response.id, items, origin=response.id)
+            await ResponseQueries(tx).update(response)
 
         return write
 

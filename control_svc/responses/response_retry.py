@@ -25,21 +25,21 @@ async def retry_response(tx: Transaction, job: Job) -> str:
     Its events follow those that clients have seen. Raises JobNotRetriable if the response is
     deleted, has not failed or is continued by another one, or if its conversation is in use.
     """
-    project, response_id = job.project, job.subject
+    response_id = job.subject
     try:
-        failed = await ResponseQueries(tx).lock(project, response_id)
-        await _check_unused(tx, project, failed)
-        await _claim_conversation(tx, project, failed)
+        failed = await ResponseQueries(tx).lock(response_id)
+        await _check_unused(tx, failed)
+        await _claim_conversation(tx, failed)
     except (ResponseNotFound, ConversationNotFound, ConversationLocked, _InUse) as problem:
         raise JobNotRetriable(job=job.id, problem=str(problem)) from None
     timelines, item_filter = TimelineQueries(tx), ItemFilter(origin=response_id)
-    placed = await timelines.read(project, response_id, item_filter=item_filter)
+    placed = await timelines.read(response_id, item_filter=item_filter)
     output = [each.item for each in placed]
     for item in items_of_open_turn(output, awaits_client=failed.work.awaits_client):
-        await timelines.remove(project, response_id, item.id)
+        await timelines.remove(response_id, item.id)
     response = failed.reopen()
-    await ResponseQueries(tx).update(project, response)
-    await StreamQueries(tx).reopen(project, response_id, encode_events([state_event(response)]))
+    await ResponseQueries(tx).update(response)
+    await StreamQueries(tx).reopen(response_id, encode_events([state_event(response)]))
     return job.kind
 
 
@@ -47,14 +47,14 @@ class _InUse(Exception):
     """The response has another state, or others depend on its failure."""
 
 
-async def _check_unused(tx: Transaction, project: str, response: Response) -> None:
+async def _check_unused(tx: Transaction, response: Response) -> None:
     if response.state is not ResponseState.FAILED:
         raise _InUse(f"the response '{response.id}' is {response.state.value}.")
-    if await ResponseQueries(tx).is_continued(project, response.id):
+    if await ResponseQueries(tx).is_continued(response.id):
         raise _InUse(f"another response continues the response '{response.id}'.")
 
 
-async def _claim_conversation(tx: Transaction, project: str, response: Response) -> None:
+async def _claim_conversation(tx: Transaction, response: Response) -> None:
     if response.conversation_id:
-        conversation = await ConversationQueries(tx).lock(project, response.conversation_id)
-        await ConversationQueries(tx).update(project, conversation.claimed_by(response.id))
+        conversation = await ConversationQueries(tx).lock(response.conversation_id)
+        await ConversationQueries(tx).update(conversation.claimed_by(response.id))

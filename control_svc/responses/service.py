@@ -13,6 +13,7 @@ from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageToken
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.cleanup import CleanupStep, Deleted
 from control_svc.db.transaction import (
+    CrossProjectTransaction,
     Transaction,
     Transactions,
     delete_transaction,
@@ -37,7 +38,7 @@ from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
 from control_svc.responses.events import CREATED, state_event
 from control_svc.responses.model import NewResponse, Response
-from control_svc.responses.queries import ResponseQueries
+from control_svc.responses.queries import ResponseQueries, ResponseSweepQueries
 from control_svc.responses.recorder import close_conversation
 from control_svc.responses.tools import check_new_approvals
 from control_svc.responses.worker import KIND, end_response
@@ -75,60 +76,56 @@ class Responses:
         )
 
         async def add(tx: Transaction) -> Response:
-            response_id = await record_request(tx, project, request)
+            response_id = await record_request(tx, request)
             if response_id != response.id:
-                return await ResponseQueries(tx).get(project, response_id)
-            return await self._add(tx, project, new, response)
+                return await ResponseQueries(tx).get(response_id)
+            return await self._add(tx, new, response)
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
-    async def _add(
-        self, tx: Transaction, project: str, request: NewResponse, response: Response
-    ) -> Response:
-        await check_tool_stores(tx, project, request.settings.tools)
-        history, response = await _place_response(tx, project, response)
+    async def _add(self, tx: Transaction, request: NewResponse, response: Response) -> Response:
+        await check_tool_stores(tx, request.settings.tools)
+        history, response = await _place_response(tx, response)
         if response.conversation_id:
             # The input is added to the conversation when the response ends.
-            await check_duplicates(tx, project, response.conversation_id, request.input, "input")
+            await check_duplicates(tx, response.conversation_id, request.input, "input")
         items = await resolve_items(
-            tx, project, request.input, self.ids, response.created_at, "input", history
+            tx, request.input, self.ids, response.created_at, "input", history
         )
         check_calls(history, items)
-        await check_new_approvals(tx, project, response, history, items, lock=True)
-        await ResponseQueries(tx).add(project, response)
-        await append_items(tx, project, response.id, request.input, items, "input")
+        await check_new_approvals(tx, response, history, items, lock=True)
+        await ResponseQueries(tx).add(response)
+        await append_items(tx, response.id, request.input, items, "input")
         events = [state_event(response, CREATED)]
         if response.settings.background:
             events.append(state_event(response))
-        await StreamQueries(tx).create(project, response.id, encode_events(events))
+        await StreamQueries(tx).create(response.id, encode_events(events))
         job = NewJob(
             id=self.ids.new(JOB), kind=KIND, subject=response.id, priority=JobPriority.INTERACTIVE
         )
-        await JobQueries(tx).add(project, job)
+        await JobQueries(tx).add(job)
         return response
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, response_id: str) -> Response:
+    async def get(self, tx: Transaction, response_id: str) -> Response:
         """Return a response, with its output if it has ended. Raises ResponseNotFound."""
-        response = await ResponseQueries(tx).get(project, response_id)
+        response = await ResponseQueries(tx).get(response_id)
         if not response.state.is_final:
             return response
         output = await TimelineQueries(tx).read(
-            project, response_id, item_filter=ItemFilter(origin=response_id)
+            response_id, item_filter=ItemFilter(origin=response_id)
         )
         return replace(response, output=tuple(placed.item for placed in output))
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, project: str, page_request: PageRequest
-    ) -> Page[Response]:
+    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Response]:
         """A page of the project's responses, without their output.
 
         Raises OutOfRange or InvalidField.
         """
         page_request.check_cursors(RESPONSE, "a response")
-        window = self.tokens.window(page_request, (project, "responses"), MAX_PAGE)
-        return window.page(await ResponseQueries(tx).page(project, window))
+        window = self.tokens.window(page_request, (tx.project, "responses"), MAX_PAGE)
+        return window.page(await ResponseQueries(tx).page(window))
 
     def follow(
         self, project: str, response_id: str, after: int = BEFORE_FIRST
@@ -157,19 +154,19 @@ class Responses:
         return response
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, response_id: str) -> None:
+    async def delete(self, tx: Transaction, response_id: str) -> None:
         """Delete a response; cancel it if it is running. Raises ResponseNotFound."""
-        await ResponseQueries(tx).get(project, response_id)
+        await ResponseQueries(tx).get(response_id)
         # Lock the row of the job first, as the worker does.
-        await JobQueries(tx).request_cancel(project, KIND, response_id)
-        response = await ResponseQueries(tx).lock(project, response_id)
+        await JobQueries(tx).request_cancel(KIND, response_id)
+        response = await ResponseQueries(tx).lock(response_id)
         is_running = not response.state.is_final
         if is_running:
-            await close_conversation(tx, project, response)
-        start = await ResponseQueries(tx).start(project, response_id)
-        await ResponseQueries(tx).delete(project, response_id)
+            await close_conversation(tx, response)
+        start = await ResponseQueries(tx).start(response_id)
+        await ResponseQueries(tx).delete(response_id)
         if start is not None:
-            await self.prefix_cleanup.enqueue(tx, project, start.object_id, is_running=is_running)
+            await self.prefix_cleanup.enqueue(tx, start.object_id, is_running=is_running)
 
     async def cancel(self, project: str, response_id: str) -> Response:
         """Cancel a background response; one that has ended does not change.
@@ -180,23 +177,25 @@ class Responses:
         return await self.get(project, response_id)
 
     @write_transaction
-    async def _cancel(self, tx: Transaction, project: str, response_id: str) -> None:
-        (await ResponseQueries(tx).get(project, response_id)).check_cancellable()
-        await JobQueries(tx).request_cancel(project, KIND, response_id)
-        response = await ResponseQueries(tx).lock(project, response_id)
+    async def _cancel(self, tx: Transaction, response_id: str) -> None:
+        (await ResponseQueries(tx).get(response_id)).check_cancellable()
+        await JobQueries(tx).request_cancel(KIND, response_id)
+        response = await ResponseQueries(tx).lock(response_id)
         if not response.state.is_final:
-            await end_response(tx, project, response, self.cipher, Response.cancel)
+            await end_response(tx, response, self.cipher, Response.cancel)
 
     @read_transaction
     async def input_items(
-        self, tx: Transaction, project: str, response_id: str, page_request: PageRequest
+        self, tx: Transaction, response_id: str, page_request: PageRequest
     ) -> Page[Item]:
         """List the input items. Raises ResponseNotFound, OutOfRange or InvalidField."""
         if page_request.after and not creation_key(page_request.after):
             raise InvalidField(field="after", problem="must be the id of an item")
-        window = self.tokens.window(page_request, (project, "input items", response_id), MAX_PAGE)
-        await ResponseQueries(tx).get(project, response_id)
-        rows = await TimelineQueries(tx).page(project, response_id, window, INPUT_ITEMS)
+        window = self.tokens.window(
+            page_request, (tx.project, "input items", response_id), MAX_PAGE
+        )
+        await ResponseQueries(tx).get(response_id)
+        rows = await TimelineQueries(tx).page(response_id, window, INPUT_ITEMS)
         return window.page([placed.item for placed in rows], PAGE_BYTES)
 
 
@@ -207,36 +206,34 @@ def raise_if_refused(response: Response) -> None:
         raise restore_error(error.reason, error.message, error.metadata)
 
 
-async def _place_response(
-    tx: Transaction, project: str, response: Response
-) -> tuple[list[Item], Response]:
+async def _place_response(tx: Transaction, response: Response) -> tuple[list[Item], Response]:
     """Lock the conversation, if any. Return earlier items, which include all open calls, and the
     response with its position in the history.
     """
     if response.previous_id:
-        previous = await get_previous(tx, project, response)
-        own = await TimelineQueries(tx).read(project, previous.id)
+        previous = await get_previous(tx, response)
+        own = await TimelineQueries(tx).read(previous.id)
         response = replace(response, context_start=previous.context_start)
         return [placed.item for placed in own], response
     if not response.conversation_id:
         return [], response
-    conversation = await ConversationQueries(tx).lock(project, response.conversation_id)
-    await ConversationQueries(tx).update(project, conversation.claimed_by(response.id))
-    last = await TimelineQueries(tx).page(project, conversation.id, Window(1))
+    conversation = await ConversationQueries(tx).lock(response.conversation_id)
+    await ConversationQueries(tx).update(conversation.claimed_by(response.id))
+    last = await TimelineQueries(tx).page(conversation.id, Window(1))
     end = last[0].position + 1 if last else 0
     calls = await TimelineQueries(tx).read(
-        project, conversation.id, item_filter=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
+        conversation.id, item_filter=ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS))
     )
     return [placed.item for placed in calls], replace(response, conversation_end=end)
 
 
-async def get_previous(tx: Transaction, project: str, response: Response) -> Response:
+async def get_previous(tx: Transaction, response: Response) -> Response:
     """Return the response that this one continues.
 
     Raises PreviousResponseNotFound or PreviousResponseUnfinished.
     """
     try:
-        previous = await ResponseQueries(tx).get(project, response.previous_id)
+        previous = await ResponseQueries(tx).get(response.previous_id)
     except ResponseNotFound:
         raise PreviousResponseNotFound(response=response.previous_id) from None
     previous.check_final()
@@ -250,11 +247,11 @@ _EXPIRED_PER_BATCH: Final = 50
 def delete_expired_responses(prefix_cleanup: PrefixCleanup) -> CleanupStep:
     """Return the step of the sweeper that deletes expired responses and what is stored for them."""
 
-    async def delete_responses(tx: Transaction, now: datetime) -> Deleted:
-        expired = await ResponseQueries(tx).delete_expired(now, _EXPIRED_PER_BATCH)
+    async def delete_responses(tx: CrossProjectTransaction, now: datetime) -> Deleted:
+        expired = await ResponseSweepQueries(tx).delete_expired(now, _EXPIRED_PER_BATCH)
         for response in expired:
             if response.is_start:
-                await prefix_cleanup.enqueue(tx, response.project, response.id)
+                await prefix_cleanup.enqueue(tx.of(response.project), response.id)
         return Deleted(len(expired))
 
     return delete_responses

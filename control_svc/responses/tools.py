@@ -74,7 +74,6 @@ class ResponseTools:
 
 async def check_new_approvals(
     tx: Transaction,
-    project: str,
     response: Response,
     history: Sequence[Item],
     input_items: Sequence[Item],
@@ -89,8 +88,8 @@ async def check_new_approvals(
     later: Sequence[Item] = ()
     if response.previous_id and any(map(_is_approval, input_items)):
         if lock:
-            await ResponseQueries(tx).lock(project, response.previous_id)
-        later = await ResponseQueries(tx).later_approvals(project, response.previous_id)
+            await ResponseQueries(tx).lock(response.previous_id)
+        later = await ResponseQueries(tx).later_approvals(response.previous_id)
     check_approvals([*history, *later], input_items)
 
 

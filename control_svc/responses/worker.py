@@ -15,11 +15,10 @@ from control_svc.agent.model import (
 from control_svc.agent.recorder import EventSink, TransactionSink, read_open_turn
 from control_svc.agent.worker import LoopWorker
 from control_svc.db.transaction import Clock, Transaction
-from control_svc.event_log.model import StreamKey
 from control_svc.items.model import FileSearchCall, Item, ItemFilter, ItemStatus
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import JobPriority
+from control_svc.jobs.model import Claim, JobPriority
 from control_svc.responses.compaction import AutoCompaction
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseContext, prompt_items, read_history
@@ -66,27 +65,30 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
     mcp: McpPreparer
     clock: Clock
 
-    async def start(self, key: StreamKey, context: JobContext) -> bool:
+    async def start(self, claim: Claim, context: JobContext) -> bool:
         """Whether the response has not ended and was not deleted."""
-        found = await self.transactions.read(lambda tx: _find_running(tx, key, locked=False))
+        found = await self.transactions.of(claim.project).read(
+            lambda tx: _find_running(tx, claim.subject, locked=False)
+        )
         return found is not None
 
     async def restore(
-        self, tx: Transaction, key: StreamKey, sink: EventSink, *, locked: bool = False
+        self, tx: Transaction, object_id: str, sink: EventSink, *, locked: bool = False
     ) -> ResponseRecorder | None:
         """Read the response and its recorded output."""
-        response = await _find_running(tx, key, locked=locked)
+        response = await _find_running(tx, object_id, locked=locked)
         if response is None:
             return None
-        return await read_recorder(tx, key.project, response, sink, self.cipher)
+        return await read_recorder(tx, response, sink, self.cipher)
 
     async def prepare(
         self, recorder: ResponseRecorder, start: StartState | None = None
     ) -> LoopWork:
         """Prepare the MCP tools and the loop. `start` is None for a stored response."""
-        project, response = recorder.project, recorder.response
         if start is None:
-            start = await self.transactions.read(lambda tx: _read_start(tx, project, response))
+            start = await self.transactions.of(recorder.project).read(
+                lambda tx: _read_start(tx, recorder.response)
+            )
         work = self.work(recorder, start)
         known = [*start.items, *await work.context.items()]  # summaries may contain MCP items
         new = await self.mcp.prepare(recorder, known, start.own)
@@ -131,46 +133,42 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
         )
 
 
-async def _find_running(tx: Transaction, key: StreamKey, *, locked: bool) -> Response | None:
+async def _find_running(tx: Transaction, response_id: str, *, locked: bool) -> Response | None:
     """Return the response of a job; None if it has ended or was deleted."""
     queries = ResponseQueries(tx)
     try:
-        response = await (queries.lock(*key) if locked else queries.get(*key))
+        response = await (queries.lock(response_id) if locked else queries.get(response_id))
     except ResponseNotFound:
         return None
     return None if response.state.is_final else response
 
 
 async def read_recorder(
-    tx: Transaction, project: str, response: Response, sink: EventSink, cipher: ContentCipher
+    tx: Transaction, response: Response, sink: EventSink, cipher: ContentCipher
 ) -> ResponseRecorder:
     """Return a recorder that continues with the recorded output of a response."""
     created = await TimelineQueries(tx).read(
-        project, response.id, item_filter=ItemFilter(origin=response.id)
+        response.id, item_filter=ItemFilter(origin=response.id)
     )
     output = [placed.item for placed in created]
-    key, turn = StreamKey(project, response.id), response.work.num_turns
-    open_turn = await read_open_turn(tx, key, turn, restore_drafts)
-    return ResponseRecorder(project, response, output, sink, cipher, open_turn)
+    turn = response.work.num_turns
+    open_turn = await read_open_turn(tx, response.id, turn, restore_drafts)
+    return ResponseRecorder(tx.project, response, output, sink, cipher, open_turn)
 
 
 async def end_response(
-    tx: Transaction,
-    project: str,
-    response: Response,
-    cipher: ContentCipher,
-    finish: FinishResponse,
+    tx: Transaction, response: Response, cipher: ContentCipher, finish: FinishResponse
 ) -> None:
     """End a locked response with its output so far. Its job must be locked."""
-    sink = TransactionSink(tx, StreamKey(project, response.id))
-    recorder = await read_recorder(tx, project, response, sink, cipher)
+    sink = TransactionSink(tx, response.id)
+    recorder = await read_recorder(tx, response, sink, cipher)
     await recorder.end(recorder.interrupted_turn(), finish)
 
 
-async def _read_start(tx: Transaction, project: str, response: Response) -> StartState:
+async def _read_start(tx: Transaction, response: Response) -> StartState:
     """Read all items, and those of a stored response itself."""
-    history = await read_history(tx, project, response.id)
-    own = await TimelineQueries(tx).read(project, response.id)
+    history = await read_history(tx, response.id)
+    own = await TimelineQueries(tx).read(response.id)
     return StartState(history.items, [placed.item for placed in own], history.keep_for)
 
 

@@ -13,7 +13,7 @@ from control_svc.agent.prompt import first_that_fits, is_user_message
 from control_svc.agent.recorder import EventSink
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import ProjectTransactions, Transaction
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemFilter, TimelineItem
@@ -29,9 +29,8 @@ _MESSAGES: Final = ItemFilter(kinds=("message",))
 class RunContext:
     """The `Context` of one attempt at a run."""
 
-    project: str
     run: Run
-    transactions: Transactions
+    transactions: ProjectTransactions
     counter: TokenCounter
     sink: EventSink
     _entries: list[TimelineItem] = field(default_factory=list)
@@ -42,9 +41,9 @@ class RunContext:
         async def read(tx: Transaction) -> list[TimelineItem]:
             start = self.run.first_position
             if start is None:
-                thread = await ThreadQueries(tx).get(self.project, self.run.thread_id)
+                thread = await ThreadQueries(tx).get(self.run.thread_id)
                 start = thread.cut
-            return await TimelineQueries(tx).read(self.project, self.run.thread_id, start)
+            return await TimelineQueries(tx).read(self.run.thread_id, start)
 
         self._entries = await self.transactions.read(read)
         return [entry.item for entry in self._entries]
@@ -83,17 +82,17 @@ class RunContext:
 
         async def update(tx: Transaction) -> None:
             if updates_run:
-                run = await RunQueries(tx).lock(self.project, self.run.id)
-                await RunQueries(tx).update(self.project, replace(run, first_position=position))
+                run = await RunQueries(tx).lock(self.run.id)
+                await RunQueries(tx).update(replace(run, first_position=position))
             if not only_run:
-                thread = await ThreadQueries(tx).lock(self.project, self.run.thread_id)
+                thread = await ThreadQueries(tx).lock(self.run.thread_id)
                 thread = replace(thread, cut=max(thread.cut, position))
-                await ThreadQueries(tx).update(self.project, thread)
+                await ThreadQueries(tx).update(thread)
 
         await self.sink.commit(update)
 
 
-async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
+async def first_position(tx: Transaction, run: Run) -> int | None:
     """The position of the first item in the prompts of a new run; None means the thread's cut.
 
     It is set for a run with `last_messages`, and for a run with `max_prompt_tokens` whose
@@ -102,11 +101,11 @@ async def first_position(tx: Transaction, project: str, run: Run) -> int | None:
     settings = run.settings
     count = settings.truncation.last_messages
     if count is not None:
-        return await TimelineQueries(tx).position_from_end(project, run.thread_id, count, _MESSAGES)
+        return await TimelineQueries(tx).position_from_end(run.thread_id, count, _MESSAGES)
     if settings.max_prompt_tokens is None:
         return None
     window = Window(1, after=run.id)
-    for previous in await RunQueries(tx).page_of_thread(project, run.thread_id, window):
+    for previous in await RunQueries(tx).page_of_thread(run.thread_id, window):
         limits = previous.settings.truncation, previous.settings.max_prompt_tokens
         if limits == (settings.truncation, settings.max_prompt_tokens):
             return previous.first_position

@@ -11,11 +11,8 @@ from sqlalchemy import (
     Select,
     String,
     Text,
-    delete,
-    insert,
     select,
     text,
-    update,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -23,7 +20,7 @@ from control_svc.base.ids import RUN, STEP, is_id
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.documents import Document
-from control_svc.db.tables import Key, ObjectRow, Project, Table
+from control_svc.db.tables import Key, ObjectRow, OwnedRow
 from control_svc.db.transaction import Queries, Transaction
 from control_svc.event_log.queries import StreamRow
 from control_svc.runs.model import Run, RunSettings
@@ -49,7 +46,7 @@ class RunRow(ObjectRow):
     ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("'[]'"))  # JSON
 
 
-class RunStepRow(Table):
+class RunStepRow(OwnedRow):
     """A step of a run."""
 
     __tablename__ = "run_steps"
@@ -59,7 +56,6 @@ class RunStepRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     run_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     state: Mapped[str] = mapped_column(String(16))
@@ -102,12 +98,9 @@ def decode_step(document: bytes) -> RunStep:
     return _STEP.validate_json(document)
 
 
-async def delete_streams_of_thread(tx: Transaction, project: str, thread_id: str) -> None:
+async def delete_streams_of_thread(tx: Transaction, thread_id: str) -> None:
     """Delete the event streams of a thread's runs. A foreign key deletes the runs."""
-    runs = select(RunRow.id).where(RunRow.project == project, RunRow.thread_id == thread_id)
-    await tx.session.execute(
-        delete(StreamRow).where(StreamRow.project == project, StreamRow.id.in_(runs))
-    )
+    await RunQueries(tx).delete_streams(thread_id)
 
 
 class RunQueries(ObjectQueries[RunRow, Run]):
@@ -116,16 +109,21 @@ class RunQueries(ObjectQueries[RunRow, Run]):
     table = RunRow
     prefix = RUN
 
-    async def get_in_thread(self, project: str, thread_id: str, run_id: str) -> Run:
+    async def get_in_thread(self, thread_id: str, run_id: str) -> Run:
         """Like `get`; raises RunNotFound also for a run of another thread."""
-        run = await self.get(project, run_id)
+        run = await self.get(run_id)
         if run.thread_id != thread_id:
             raise self._not_found(run_id)
         return run
 
-    async def page_of_thread(self, project: str, thread_id: str, window: Window) -> list[Run]:
+    async def page_of_thread(self, thread_id: str, window: Window) -> list[Run]:
         """The runs of a window of a thread."""
-        return await self.page(project, window, RunRow.thread_id == thread_id)
+        return await self.page(window, RunRow.thread_id == thread_id)
+
+    async def delete_streams(self, thread_id: str) -> None:
+        """Delete the event streams of a thread's runs."""
+        runs = select(RunRow.id).where(self._mine(RunRow), RunRow.thread_id == thread_id)
+        await self._session.execute(self._delete(StreamRow, StreamRow.id.in_(runs)))
 
     def _not_found(self, object_id: str) -> DomainError:
         return RunNotFound(run=object_id)
@@ -149,54 +147,44 @@ class RunQueries(ObjectQueries[RunRow, Run]):
 class RunStepQueries(Queries):
     """SQL of steps. Changes require the lock of the run."""
 
-    async def add(self, project: str, step: RunStep) -> None:
+    async def add(self, step: RunStep) -> None:
         """Insert a step."""
-        row = insert(RunStepRow).values(
-            project=project,
-            run_id=step.run_id,
-            id=step.id,
-            state=step.state.value,
-            document=step_document(step),
-        )
-        await self._session.execute(row)
+        key = {"run_id": step.run_id, "id": step.id}
+        await self._insert(RunStepRow, {**key, **_step_values(step)})
 
-    async def get(self, project: str, run_id: str, step_id: str) -> RunStep:
+    async def get(self, run_id: str, step_id: str) -> RunStep:
         """Raises RunStepNotFound."""
         document: bytes | None = None
         if is_id(step_id, STEP):  # databases reject some characters
-            query = _select_steps(project, run_id).where(RunStepRow.id == step_id)
+            query = self._select_steps(run_id).where(RunStepRow.id == step_id)
             document = (await self._session.execute(query)).scalar_one_or_none()
         if document is None:
             raise RunStepNotFound(step=step_id)
         return decode_step(document)
 
-    async def in_progress(self, project: str, run_id: str) -> list[RunStep]:
+    async def in_progress(self, run_id: str) -> list[RunStep]:
         """The steps that have not ended, in order."""
-        query = _select_steps(project, run_id)
+        query = self._select_steps(run_id)
         query = query.where(RunStepRow.state == StepState.IN_PROGRESS.value)
         documents = await self._session.scalars(query.order_by(RunStepRow.id))
         return list(map(decode_step, documents))
 
-    async def page(self, project: str, run_id: str, window: Window) -> list[RunStep]:
+    async def page(self, run_id: str, window: Window) -> list[RunStep]:
         """The steps of a window of a run."""
-        query = apply_window(_select_steps(project, run_id), RunStepRow.id, window)
+        query = apply_window(self._select_steps(run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
         return list(map(decode_step, restore_order(documents, window)))
 
-    async def update(self, project: str, step: RunStep) -> None:
+    async def update(self, step: RunStep) -> None:
         """Store the changed fields of a step."""
-        await self._session.execute(
-            update(RunStepRow)
-            .where(
-                RunStepRow.project == project,
-                RunStepRow.run_id == step.run_id,
-                RunStepRow.id == step.id,
-            )
-            .values(state=step.state.value, document=step_document(step))
+        is_step = (RunStepRow.run_id == step.run_id, RunStepRow.id == step.id)
+        await self._session.execute(self._update(RunStepRow, *is_step).values(_step_values(step)))
+
+    def _select_steps(self, run_id: str) -> Select[bytes]:
+        return select(RunStepRow.document).where(
+            self._mine(RunStepRow), RunStepRow.run_id == run_id
         )
 
 
-def _select_steps(project: str, run_id: str) -> Select[bytes]:
-    return select(RunStepRow.document).where(
-        RunStepRow.project == project, RunStepRow.run_id == run_id
-    )
+def _step_values(step: RunStep) -> dict[str, Any]:
+    return {"state": step.state.value, "document": step_document(step)}

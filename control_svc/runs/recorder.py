@@ -100,9 +100,9 @@ class RunRecorder(TurnRecorder):
 
         async def store(tx: Transaction) -> None:
             await self._store_items(tx, turn)
-            run = await RunQueries(tx).lock(self.project, self.run.id)
+            run = await RunQueries(tx).lock(self.run.id)
             run = self._with_ignored(run.add_turn(turn, awaits_client=awaits_client))
-            await RunQueries(tx).update(self.project, run)
+            await RunQueries(tx).update(run)
 
         await self._commit(turn.number, self._end_turn(turn.usage), store)
         self._close_turn()
@@ -120,7 +120,7 @@ class RunRecorder(TurnRecorder):
         await self._commit(
             0,
             self._end_search(search),
-            lambda tx: TimelineQueries(tx).update(self.project, item),
+            lambda tx: TimelineQueries(tx).update(item),
         )
 
     async def conclude(self, turn: TurnResult | None, finish: FinishRun) -> None:
@@ -134,7 +134,7 @@ class RunRecorder(TurnRecorder):
         changes = self._pop_changes()
 
         async def store(tx: Transaction) -> FinalEvents:
-            run = await RunQueries(tx).lock(self.project, self.run.id)
+            run = await RunQueries(tx).lock(self.run.id)
             await changes(tx)
             if turn is None:
                 run = run.add_usage(usage)
@@ -184,9 +184,9 @@ class RunRecorder(TurnRecorder):
 
         async def store(tx: Transaction) -> None:
             timelines = TimelineQueries(tx)
-            await timelines.append(self.project, run.thread_id, reasoning, origin=run.id)
-            await MessageQueries(tx).add(self.project, [message])
-            await RunStepQueries(tx).add(self.project, step)
+            await timelines.append(run.thread_id, reasoning, origin=run.id)
+            await MessageQueries(tx).add([message])
+            await RunStepQueries(tx).add(step)
 
         self._changes.append(store)
         yield from _step_started(step)
@@ -197,7 +197,7 @@ class RunRecorder(TurnRecorder):
         step = self._calls_step
         if step is None:
             step = new_step = self._calls_step = self._new_step(ToolCalls())
-            self._changes.append(lambda tx: RunStepQueries(tx).add(self.project, new_step))
+            self._changes.append(lambda tx: RunStepQueries(tx).add(new_step))
             yield from _step_started(step)
         yield _call_delta(
             step,
@@ -249,7 +249,7 @@ class RunRecorder(TurnRecorder):
         text = Text(text=draft.text, annotations=citations)
         message = self._messages.pop(draft.id).complete((text,), now)
         step = self._message_steps.pop(draft.id).end(StepState.COMPLETED, now)
-        self._changes.append(lambda tx: MessageQueries(tx).update(self.project, message))
+        self._changes.append(lambda tx: MessageQueries(tx).update(message))
         self._update(step)
         if citations:
             yield message_delta(draft.id, "", citations)
@@ -272,16 +272,14 @@ class RunRecorder(TurnRecorder):
 
     async def _store_items(self, tx: Transaction, turn: TurnResult) -> None:
         items = [item for item in turn.items if item.id not in self._stored_ids]
-        await TimelineQueries(tx).append(
-            self.project, self.run.thread_id, items, origin=self.run.id
-        )
+        await TimelineQueries(tx).append(self.run.thread_id, items, origin=self.run.id)
 
     def _with_ignored(self, run: Run) -> Run:
         return replace(run, ignored_parameters=self.ignored_parameters)
 
     def _update(self, step: RunStep) -> None:
         """Store a changed step with the next events."""
-        self._changes.append(lambda tx: RunStepQueries(tx).update(self.project, step))
+        self._changes.append(lambda tx: RunStepQueries(tx).update(step))
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
         return start_step(self._ids.new(STEP), self.run, details, self._clock())

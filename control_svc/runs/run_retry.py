@@ -24,46 +24,46 @@ async def retry_run(tx: Transaction, job: Job) -> str:
     Its events follow those that clients have seen. Raises JobNotRetriable if the run is deleted or
     has not failed, or if another run of the thread is active.
     """
-    project, run_id = job.project, job.subject
+    run_id = job.subject
     try:
-        failed = await RunQueries(tx).lock(project, run_id)
+        failed = await RunQueries(tx).lock(run_id)
     except RunNotFound:
         raise JobNotRetriable(job=job.id, problem=f"the run '{run_id}' is deleted.") from None
     if failed.state is not RunState.FAILED:
         problem = f"the run '{run_id}' is {failed.state.value}."
         raise JobNotRetriable(job=job.id, problem=problem)
-    thread = await ThreadQueries(tx).lock(project, failed.thread_id)
+    thread = await ThreadQueries(tx).lock(failed.thread_id)
     if thread.active_run_id:
         problem = f"the run '{thread.active_run_id}' of its thread is active."
         raise JobNotRetriable(job=job.id, problem=problem)
     run = failed.reopen()
-    await ThreadQueries(tx).update(project, replace(thread, active_run_id=run_id))
-    await RunQueries(tx).update(project, run)
-    await _reopen_items(tx, project, failed)
-    steps = await _reopen_steps(tx, project, failed)
+    await ThreadQueries(tx).update(replace(thread, active_run_id=run_id))
+    await RunQueries(tx).update(run)
+    await _reopen_items(tx, failed)
+    steps = await _reopen_steps(tx, failed)
     events = [run_changed(run), *(step_changed(step) for step in steps)]
-    await StreamQueries(tx).reopen(project, run_id, encode_events(events))
+    await StreamQueries(tx).reopen(run_id, encode_events(events))
     return job.kind
 
 
-async def _reopen_items(tx: Transaction, project: str, run: Run) -> None:
+async def _reopen_items(tx: Transaction, run: Run) -> None:
     """Delete what the failed turn has written, and reopen searches that were not executed."""
     timelines, item_filter = TimelineQueries(tx), ItemFilter(origin=run.id)
-    placed = await timelines.read(project, run.thread_id, item_filter=item_filter)
+    placed = await timelines.read(run.thread_id, item_filter=item_filter)
     items = [each.item for each in placed]
     for item in items_of_open_turn(items, awaits_client=run.awaits_client):
         if isinstance(item.content, Message):
-            await MessageQueries(tx).delete(project, run.thread_id, item.id)
+            await MessageQueries(tx).delete(run.thread_id, item.id)
         else:
-            await timelines.remove(project, run.thread_id, item.id)
+            await timelines.remove(run.thread_id, item.id)
     for item in items:
         if item.kind == "file_search_call" and item.status is ItemStatus.INCOMPLETE:
-            await timelines.update(project, replace(item, status=ItemStatus.IN_PROGRESS))
+            await timelines.update(replace(item, status=ItemStatus.IN_PROGRESS))
 
 
-async def _reopen_steps(tx: Transaction, project: str, run: Run) -> list[RunStep]:
+async def _reopen_steps(tx: Transaction, run: Run) -> list[RunStep]:
     """Reopen the steps of searches that failed with the run. Returns them."""
-    steps = await RunStepQueries(tx).page(project, run.id, Window(_ALL_STEPS))
+    steps = await RunStepQueries(tx).page(run.id, Window(_ALL_STEPS))
     failed = [
         step
         for step in steps
@@ -76,7 +76,7 @@ async def _reopen_steps(tx: Transaction, project: str, run: Run) -> list[RunStep
         replace(step, state=StepState.IN_PROGRESS, ended_at=None, error=None) for step in failed
     ]
     for step in reopened:
-        await RunStepQueries(tx).update(project, step)
+        await RunStepQueries(tx).update(step)
     return reopened
 
 

@@ -90,13 +90,13 @@ class Runs:
         request = IdempotencyRecord.of(CREATE, new.request_id, run_id, self.clock(), thread_id, new)
 
         async def add(tx: Transaction) -> Run:
-            thread = await ThreadQueries(tx).lock(project, thread_id)
-            created = await record_request(tx, project, request)
+            thread = await ThreadQueries(tx).lock(thread_id)
+            created = await record_request(tx, request)
             if created != run_id:
-                return await RunQueries(tx).get_in_thread(project, thread_id, created)
-            return await self._add(tx, project, thread, new, run_id, [])
+                return await RunQueries(tx).get_in_thread(thread_id, created)
+            return await self._add(tx, thread, new, run_id, [])
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     async def create_with_thread(self, project: str, new_thread: NewThread, new: NewRun) -> Run:
         """Create a thread and a run on it. Raises the errors of creating each of them."""
@@ -110,29 +110,28 @@ class Runs:
         )
 
         async def add(tx: Transaction) -> Run:
-            created = await record_request(tx, project, request)
+            created = await record_request(tx, request)
             if created != run_id:
-                return await RunQueries(tx).lock(project, created)
-            added = await self.adder.create_thread(tx, project, thread, new_thread, "thread.")
-            return await self._add(tx, project, added, new, run_id, [thread_created(added)])
+                return await RunQueries(tx).lock(created)
+            added = await self.adder.create_thread(tx, thread, new_thread, "thread.")
+            return await self._add(tx, added, new, run_id, [thread_created(added)])
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     async def _add(
         self,
         tx: Transaction,
-        project: str,
         thread: Thread,
         request: NewRun,
         run_id: str,
         first_events: Sequence[RunEvent],
     ) -> Run:
         """Insert a run with its messages, job and first events. Raises RunActive."""
-        assistant = await AssistantQueries(tx).get(project, request.assistant_id)
+        assistant = await AssistantQueries(tx).get(request.assistant_id)
         if thread.active_run_id:
             raise RunActive(thread=thread.id, run=thread.active_run_id)
         thread = await self.adder.add(
-            tx, project, thread, request.additional_messages, "additional_messages"
+            tx, thread, request.additional_messages, "additional_messages"
         )
         now = self.clock()
         run = Run(
@@ -144,48 +143,44 @@ class Runs:
             created_at=now,
             expires_at=now + self.wait,
         )
-        await RunQueries(tx).add(project, run)
-        await ThreadQueries(tx).update(project, replace(thread, active_run_id=run.id))
+        await RunQueries(tx).add(run)
+        await ThreadQueries(tx).update(replace(thread, active_run_id=run.id))
         events = encode_events([*first_events, run_changed(run, CREATED), run_changed(run)])
-        await StreamQueries(tx).create(project, run.id, events)
-        await JobQueries(tx).add(project, run_job(self.ids.new(JOB), run))
+        await StreamQueries(tx).create(run.id, events)
+        await JobQueries(tx).add(run_job(self.ids.new(JOB), run))
         return run
 
     # ---- reading
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, thread_id: str, run_id: str) -> Run:
+    async def get(self, tx: Transaction, thread_id: str, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return await RunQueries(tx).get_in_thread(project, thread_id, run_id)
+        return await RunQueries(tx).get_in_thread(thread_id, run_id)
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, project: str, thread_id: str, page_request: PageRequest
-    ) -> Page[Run]:
+    async def page(self, tx: Transaction, thread_id: str, page_request: PageRequest) -> Page[Run]:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(RUN, "a run")
-        window = self.tokens.window(page_request, (project, "runs", thread_id), MAX_PAGE)
-        await ThreadQueries(tx).get(project, thread_id)
-        runs = await RunQueries(tx).page_of_thread(project, thread_id, window)
+        window = self.tokens.window(page_request, (tx.project, "runs", thread_id), MAX_PAGE)
+        await ThreadQueries(tx).get(thread_id)
+        runs = await RunQueries(tx).page_of_thread(thread_id, window)
         return window.page(runs, PAGE_BYTES)
 
     @read_transaction
-    async def step(
-        self, tx: Transaction, project: str, thread_id: str, run_id: str, step_id: str
-    ) -> RunStep:
+    async def step(self, tx: Transaction, thread_id: str, run_id: str, step_id: str) -> RunStep:
         """Raises RunNotFound or RunStepNotFound."""
-        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-        return await RunStepQueries(tx).get(project, run_id, step_id)
+        await RunQueries(tx).get_in_thread(thread_id, run_id)
+        return await RunStepQueries(tx).get(run_id, step_id)
 
     @read_transaction
     async def steps(
-        self, tx: Transaction, project: str, thread_id: str, run_id: str, page_request: PageRequest
+        self, tx: Transaction, thread_id: str, run_id: str, page_request: PageRequest
     ) -> Page[RunStep]:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
         page_request.check_cursors(STEP, "a step")
-        window = self.tokens.window(page_request, (project, "steps", run_id), MAX_PAGE)
-        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-        return window.page(await RunStepQueries(tx).page(project, run_id, window), PAGE_BYTES)
+        window = self.tokens.window(page_request, (tx.project, "steps", run_id), MAX_PAGE)
+        await RunQueries(tx).get_in_thread(thread_id, run_id)
+        return window.page(await RunStepQueries(tx).page(run_id, window), PAGE_BYTES)
 
     async def watch(
         self, project: str, thread_id: str, run_id: str, after: int
@@ -197,10 +192,10 @@ class Runs:
         """
 
         async def read(tx: Transaction) -> tuple[Run, int]:
-            run = await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-            return run, await _last_event(tx, project, run_id)
+            run = await RunQueries(tx).get_in_thread(thread_id, run_id)
+            return run, await _last_event(tx, run_id)
 
-        run, newest = await self.transactions.read(read)
+        run, newest = await self.transactions.of(project).read(read)
         is_waiting = run.state is RunState.REQUIRES_ACTION
         following = self.reader.follow(
             project, run_id, after, missing=RunNotFound(run=run_id), field="after"
@@ -223,24 +218,19 @@ class Runs:
 
     @write_transaction
     async def update(
-        self,
-        tx: Transaction,
-        project: str,
-        thread_id: str,
-        run_id: str,
-        metadata: Mapping[str, str] | None,
+        self, tx: Transaction, thread_id: str, run_id: str, metadata: Mapping[str, str] | None
     ) -> Run:
         """Replace a run's metadata, unless None.
 
         Raises RunNotFound, and the errors of `check_metadata`.
         """
         check_metadata(metadata or {})
-        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-        run = await RunQueries(tx).lock(project, run_id)
+        await RunQueries(tx).get_in_thread(thread_id, run_id)
+        run = await RunQueries(tx).lock(run_id)
         if metadata is None:
             return run
         changed = replace(run, metadata=dict(metadata))
-        await RunQueries(tx).update(project, changed)
+        await RunQueries(tx).update(changed)
         return changed
 
     async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
@@ -256,23 +246,21 @@ class Runs:
         raise StaleGeneration(resource=run_id)
 
     @write_transaction
-    async def _try_cancel(
-        self, tx: Transaction, project: str, thread_id: str, run_id: str
-    ) -> Run | None:
+    async def _try_cancel(self, tx: Transaction, thread_id: str, run_id: str) -> Run | None:
         """None if the run was resumed meanwhile, with a new job."""
-        await RunQueries(tx).get_in_thread(project, thread_id, run_id)
+        await RunQueries(tx).get_in_thread(thread_id, run_id)
         # Lock the row of the job first, as the worker of the run does.
-        job = await JobQueries(tx).request_cancel(project, KIND, run_id)
-        run = await RunQueries(tx).lock(project, run_id)
+        job = await JobQueries(tx).request_cancel(KIND, run_id)
+        run = await RunQueries(tx).lock(run_id)
         cancelling = run.request_cancel()
         if job is not None:
-            await RunQueries(tx).update(project, cancelling)
+            await RunQueries(tx).update(cancelling)
             return cancelling
         if run.state is not RunState.REQUIRES_ACTION:
             return None
-        events = await end_run(tx, project, run, CANCELLED, {})
-        await StreamQueries(tx).end(project, run_id, encode_events(events))
-        return await RunQueries(tx).get_in_thread(project, thread_id, run_id)
+        events = await end_run(tx, run, CANCELLED, {})
+        await StreamQueries(tx).end(run_id, encode_events(events))
+        return await RunQueries(tx).get_in_thread(thread_id, run_id)
 
     async def submit(
         self,
@@ -291,32 +279,30 @@ class Runs:
         check_outputs(outputs)
 
         async def submit(tx: Transaction) -> SubmitResult:
-            await RunQueries(tx).get_in_thread(project, thread_id, run_id)
-            run = await RunQueries(tx).lock(project, run_id)
-            last_event = await _last_event(tx, project, run_id)
+            await RunQueries(tx).get_in_thread(thread_id, run_id)
+            run = await RunQueries(tx).lock(run_id)
+            last_event = await _last_event(tx, run_id)
             # A repeated request returns the number of the event that preceded its outputs.
             request = IdempotencyRecord.of(
                 SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
             )
-            earlier = await find_or_record(tx, project, request)
+            earlier = await find_or_record(tx, request)
             if earlier is not None:
                 return SubmitResult(run, int(earlier.resource_id))
             run = run.submit_outputs(outputs)
-            await self._resume(tx, project, run, outputs)
+            await self._resume(tx, run, outputs)
             return SubmitResult(run, last_event)
 
-        return await self.transactions.write(submit)
+        return await self.transactions.of(project).write(submit)
 
-    async def _resume(
-        self, tx: Transaction, project: str, run: Run, outputs: Sequence[ToolOutput]
-    ) -> None:
+    async def _resume(self, tx: Transaction, run: Run, outputs: Sequence[ToolOutput]) -> None:
         """Store the outputs and queue the run again."""
         now = await tx.now()
         events = []
-        for step in await RunStepQueries(tx).in_progress(project, run.id):
+        for step in await RunStepQueries(tx).in_progress(run.id):
             if isinstance(step.details, ToolCalls):
                 ended = step.with_outputs(dict(outputs)).end(StepState.COMPLETED, now)
-                await RunStepQueries(tx).update(project, ended)
+                await RunStepQueries(tx).update(ended)
                 events.append(step_changed(ended))
         items = [
             Item(
@@ -327,14 +313,14 @@ class Runs:
             )
             for call_id, output in outputs
         ]
-        await TimelineQueries(tx).append(project, run.thread_id, items, origin=run.id)
-        await RunQueries(tx).update(project, run)
+        await TimelineQueries(tx).append(run.thread_id, items, origin=run.id)
+        await RunQueries(tx).update(run)
         events.append(run_changed(run))
-        await StreamQueries(tx).append(project, run.id, encode_events(events))
-        await JobQueries(tx).add(project, run_job(self.ids.new(JOB), run))
+        await StreamQueries(tx).append(run.id, encode_events(events))
+        await JobQueries(tx).add(run_job(self.ids.new(JOB), run))
 
 
-async def _last_event(tx: Transaction, project: str, run_id: str) -> int:
+async def _last_event(tx: Transaction, run_id: str) -> int:
     """Number of the last event of a run; -1 if its stream is deleted."""
-    stream = await StreamQueries(tx).get(project, run_id)
+    stream = await StreamQueries(tx).get(run_id)
     return -1 if stream is None else stream.next_number - 1

@@ -50,43 +50,35 @@ _MESSAGE_REASONS: Final = {
 }
 
 
-async def end_run(
-    tx: Transaction, project: str, run: Run, end: RunEnd, texts: Texts
-) -> list[RunEvent]:
+async def end_run(tx: Transaction, run: Run, end: RunEnd, texts: Texts) -> list[RunEvent]:
     """End a locked run with its open messages, steps and searches; return its last events."""
     now = await tx.now()
     ended = run.end(end, now)
     events: list[RunEvent] = []
     if run.state is RunState.CANCELLING:
         events.append(run_changed(run))
-    events += await _end_messages(tx, project, ended, texts)
-    events += await _end_steps(tx, project, ended, now)
-    await _end_searches(tx, project, ended)
-    await RunQueries(tx).update(project, ended)
-    thread = await ThreadQueries(tx).lock(project, run.thread_id)
-    await ThreadQueries(tx).update(project, replace(thread, active_run_id=""))
+    events += await _end_messages(tx, ended, texts)
+    events += await _end_steps(tx, ended, now)
+    await _end_searches(tx, ended)
+    await RunQueries(tx).update(ended)
+    thread = await ThreadQueries(tx).lock(run.thread_id)
+    await ThreadQueries(tx).update(replace(thread, active_run_id=""))
     return [*events, run_changed(ended)]
 
 
 async def wait_for_outputs(
-    tx: Transaction,
-    project: str,
-    run: Run,
-    calls: Sequence[FunctionCall],
-    timeout: timedelta,
-    ids: IdSource,
+    tx: Transaction, run: Run, calls: Sequence[FunctionCall], timeout: timedelta, ids: IdSource
 ) -> list[RunEvent]:
     """Make a locked run wait for the outputs of calls; it expires after `timeout`."""
     waiting = run.require_action(calls, await tx.now(), timeout)
-    await RunQueries(tx).update(project, waiting)
+    await RunQueries(tx).update(waiting)
     await JobQueries(tx).add(
-        project,
         NewJob(
             id=ids.new(JOB),
             kind=EXPIRY_KIND,
             subject=_expiry_subject(waiting),
             delay=timeout,
-        ),
+        )
     )
     return [run_changed(waiting)]
 
@@ -96,45 +88,45 @@ def _expiry_subject(run: Run) -> str:
     return f"{run.id}/{run.num_turns}"
 
 
-async def _lock_subject(tx: Transaction, project: str, subject: str) -> Run | None:
+async def _lock_subject(tx: Transaction, subject: str) -> Run | None:
     """Lock the run of an expiry job. None if it no longer waits; raises RunNotFound."""
-    run = await RunQueries(tx).lock(project, subject.split("/")[0])
+    run = await RunQueries(tx).lock(subject.split("/")[0])
     is_waiting = run.state is RunState.REQUIRES_ACTION and _expiry_subject(run) == subject
     return run if is_waiting else None
 
 
-async def _end_messages(tx: Transaction, project: str, run: Run, texts: Texts) -> list[RunEvent]:
+async def _end_messages(tx: Transaction, run: Run, texts: Texts) -> list[RunEvent]:
     """Mark messages in progress as incomplete. A completed run has none."""
     events: list[RunEvent] = []
     reason = _MESSAGE_REASONS.get(run.state)
-    for message in await MessageQueries(tx).created_by_run(project, run.thread_id, run.id):
+    for message in await MessageQueries(tx).created_by_run(run.thread_id, run.id):
         if reason is None or message.item.status is not ItemStatus.IN_PROGRESS:
             continue
         text = texts.get(message.id, ())
         incomplete = message.mark_incomplete(text, reason, await tx.now())
-        await MessageQueries(tx).update(project, incomplete)
+        await MessageQueries(tx).update(incomplete)
         events.append(message_changed(incomplete))
     return events
 
 
-async def _end_steps(tx: Transaction, project: str, run: Run, now: datetime) -> list[RunEvent]:
+async def _end_steps(tx: Transaction, run: Run, now: datetime) -> list[RunEvent]:
     events: list[RunEvent] = []
-    for step in await RunStepQueries(tx).in_progress(project, run.id):
+    for step in await RunStepQueries(tx).in_progress(run.id):
         ended = step.end(_STEP_STATES[run.state], now, run.error)
-        await RunStepQueries(tx).update(project, ended)
+        await RunStepQueries(tx).update(ended)
         events.append(step_changed(ended))
     return events
 
 
-async def _end_searches(tx: Transaction, project: str, run: Run) -> None:
+async def _end_searches(tx: Transaction, run: Run) -> None:
     """Mark searches that were not executed as incomplete."""
     if not run.num_hosted_calls:
         return
     item_filter = ItemFilter(kinds=("file_search_call",), origin=run.id)
-    for entry in await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter):
+    for entry in await TimelineQueries(tx).read(run.thread_id, item_filter=item_filter):
         if entry.item.status is ItemStatus.IN_PROGRESS:
             item = replace(entry.item, status=ItemStatus.INCOMPLETE)
-            await TimelineQueries(tx).update(project, item)
+            await TimelineQueries(tx).update(item)
 
 
 class RunExpiry:
@@ -152,20 +144,20 @@ class RunExpiry:
 
     async def _expire(self, tx: Transaction, claim: Claim) -> None:
         try:
-            run = await _lock_subject(tx, claim.project, claim.subject)
+            run = await _lock_subject(tx, claim.subject)
         except RunNotFound:  # deleted with its thread
             return
         if run is None or not run.is_overdue(await tx.now()):
             return
-        events = await end_run(tx, claim.project, run, EXPIRED, {})
-        await StreamQueries(tx).end(claim.project, run.id, encode_events(events))
+        events = await end_run(tx, run, EXPIRED, {})
+        await StreamQueries(tx).end(run.id, encode_events(events))
 
 
 async def retry_expiry(tx: Transaction, job: Job) -> str:
     """The kind of the new job. Raises JobNotRetriable if the run no longer waits."""
     run_id = job.subject.split("/")[0]
     try:
-        run = await _lock_subject(tx, job.project, job.subject)
+        run = await _lock_subject(tx, job.subject)
     except RunNotFound:
         raise JobNotRetriable(job=job.id, problem=f"the run '{run_id}' is deleted.") from None
     if run is None:

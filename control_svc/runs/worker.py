@@ -22,12 +22,12 @@ from control_svc.agent.worker import LoopWorker
 from control_svc.assistants.queries import MessageQueries
 from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock, Transaction
-from control_svc.event_log.model import StreamKey, encode_events
+from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.items.model import FunctionCall, FunctionCallOutput, Item, ItemFilter, ItemStatus
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.model import JobPriority, NewJob
+from control_svc.jobs.model import Claim, JobPriority, NewJob
 from control_svc.runs.context import RunContext, first_position
 from control_svc.runs.events import restore_drafts, run_changed
 from control_svc.runs.model import (
@@ -69,39 +69,38 @@ class RunWorker(LoopWorker[RunRecorder]):
     wait: timedelta
     """How long a run waits for outputs before it expires."""
 
-    async def start(self, key: StreamKey, context: JobContext) -> bool:
+    async def start(self, claim: Claim, context: JobContext) -> bool:
         """Set a queued run in progress."""
-        return await context.write(lambda tx: self._start(tx, *key))
+        return await context.write(lambda tx: self._start(tx, claim.subject))
 
-    async def _start(self, tx: Transaction, project: str, run_id: str) -> bool:
-        queued = await RunQueries(tx).lock(project, run_id)
+    async def _start(self, tx: Transaction, run_id: str) -> bool:
+        queued = await RunQueries(tx).lock(run_id)
         run = queued.start(await tx.now())
         if run != queued:
             if not run.num_turns:
-                run = replace(run, first_position=await first_position(tx, project, run))
-            await RunQueries(tx).update(project, run)
-            await StreamQueries(tx).append(project, run_id, encode_events([run_changed(run)]))
+                run = replace(run, first_position=await first_position(tx, run))
+            await RunQueries(tx).update(run)
+            await StreamQueries(tx).append(run_id, encode_events([run_changed(run)]))
         return run.state.needs_worker
 
     async def restore(
-        self, tx: Transaction, key: StreamKey, sink: EventSink, *, locked: bool = False
+        self, tx: Transaction, object_id: str, sink: EventSink, *, locked: bool = False
     ) -> RunRecorder | None:
         """Read the run and what earlier attempts committed."""
-        project, run_id = key
         queries = RunQueries(tx)
-        run = await (queries.lock(*key) if locked else queries.get(*key))
+        run = await (queries.lock(object_id) if locked else queries.get(object_id))
         if not run.state.needs_worker:
             return None
-        open_turn = await read_open_turn(tx, key, run.num_turns, restore_drafts)
+        open_turn = await read_open_turn(tx, run.id, run.num_turns, restore_drafts)
         progress = RunProgress(open_turn=open_turn)
         if open_turn.drafts or run.num_hosted_calls:
             progress = RunProgress(
                 open_turn=open_turn,
-                messages=await MessageQueries(tx).created_by_run(project, run.thread_id, run_id),
-                steps=await RunStepQueries(tx).in_progress(project, run_id),
-                searches=await _items(tx, project, run, "file_search_call"),
+                messages=await MessageQueries(tx).created_by_run(run.thread_id, run.id),
+                steps=await RunStepQueries(tx).in_progress(run.id),
+                searches=await _items(tx, run, "file_search_call"),
             )
-        return RunRecorder(project, run, sink, self.ids, self.clock, progress)
+        return RunRecorder(tx.project, run, sink, self.ids, self.clock, progress)
 
     async def prepare(self, recorder: RunRecorder) -> LoopWork:
         """The settings of the run, its file search, and the items of the thread."""
@@ -109,7 +108,7 @@ class RunWorker(LoopWorker[RunRecorder]):
         stores = run.settings.resources.vector_store_ids
         return LoopWork(
             settings=loop_settings(project, run),
-            context=RunContext(project, run, self.transactions, self.counter, recorder.sink),
+            context=RunContext(run, self.transactions.of(project), self.counter, recorder.sink),
             hosted=[
                 FileSearch(self.search, stores, tool)
                 for tool in run.settings.tools
@@ -142,11 +141,11 @@ class RunWorker(LoopWorker[RunRecorder]):
 
         async def finish(tx: Transaction, run: Run) -> Sequence[RunEvent]:
             span.set(_usage_attributes(run) | {"corral.run.outcome": result.outcome})
-            project, is_cancelling = recorder.project, run.state is RunState.CANCELLING
+            is_cancelling = run.state is RunState.CANCELLING
             if result.outcome is Outcome.ACTION_REQUIRED and not is_cancelling:
-                calls = await _open_calls(tx, project, run)
-                return await wait_for_outputs(tx, project, run, calls, self.wait, self.ids)
-            return await end_run(tx, project, run, _ENDS[result.outcome], recorder.texts())
+                calls = await _open_calls(tx, run)
+                return await wait_for_outputs(tx, run, calls, self.wait, self.ids)
+            return await end_run(tx, run, _ENDS[result.outcome], recorder.texts())
 
         await recorder.conclude(result.turn, finish)
 
@@ -156,7 +155,7 @@ class RunWorker(LoopWorker[RunRecorder]):
 
         async def finish(tx: Transaction, run: Run) -> Sequence[RunEvent]:
             span.set(_usage_attributes(run) | {"error.type": error.reason})
-            return await end_run(tx, recorder.project, run, failed, recorder.texts())
+            return await end_run(tx, run, failed, recorder.texts())
 
         await recorder.conclude(None, finish)
 
@@ -198,17 +197,17 @@ _ENDS: Final = {
 }
 
 
-async def _items(tx: Transaction, project: str, run: Run, *kinds: str) -> list[Item]:
+async def _items(tx: Transaction, run: Run, *kinds: str) -> list[Item]:
     """The items of some kinds that the run added to its thread."""
     item_filter = ItemFilter(kinds=kinds, origin=run.id)
-    entries = await TimelineQueries(tx).read(project, run.thread_id, item_filter=item_filter)
+    entries = await TimelineQueries(tx).read(run.thread_id, item_filter=item_filter)
     return [entry.item for entry in entries]
 
 
-async def _open_calls(tx: Transaction, project: str, run: Run) -> list[FunctionCall]:
+async def _open_calls(tx: Transaction, run: Run) -> list[FunctionCall]:
     """The function calls of the run without output."""
     calls: dict[str, FunctionCall] = {}
-    for item in await _items(tx, project, run, "function_call", "function_call_output"):
+    for item in await _items(tx, run, "function_call", "function_call_output"):
         content = item.content
         if isinstance(content, FunctionCall):  # a model may reuse the id of an answered call
             calls[content.call_id] = content

@@ -31,7 +31,6 @@ class ToolStores:
     async def create(
         self,
         tx: Transaction,
-        project: str,
         resources: ToolResources,
         new_stores: Sequence[NewVectorStore],
         path: str = "",
@@ -41,12 +40,12 @@ class ToolStores:
         `path` is the prefix of field names in errors. Raises VectorStoreNotFound, FileNotFound or,
         if there are files, EmbeddingModelMissing.
         """
-        await check_resource_stores(tx, project, resources, path)
-        created = [await self._create_store(tx, project, new, path) for new in new_stores]
+        await check_resource_stores(tx, resources, path)
+        created = [await self._create_store(tx, new, path) for new in new_stores]
         return ToolResources(vector_store_ids=(*resources.vector_store_ids, *created))
 
     async def attach(
-        self, tx: Transaction, project: str, resources: ToolResources, file_ids: Sequence[str]
+        self, tx: Transaction, resources: ToolResources, file_ids: Sequence[str]
     ) -> ToolResources:
         """Add files to the store of `resources`, or to a new store; return the resources.
 
@@ -55,58 +54,54 @@ class ToolStores:
         if not file_ids:
             return resources
         self._adder.check_model()
-        if not await self._has_store(tx, project, resources):
+        if not await self._has_store(tx, resources):
             store_id = await self._create_store(
-                tx, project, NewVectorStore(life_days=THREAD_STORE_LIFE_DAYS)
+                tx, NewVectorStore(life_days=THREAD_STORE_LIFE_DAYS)
             )
             resources = ToolResources(vector_store_ids=(store_id,))
         (store_id,) = resources.vector_store_ids
         files = [NewStoreFile(file_id=file_id) for file_id in file_ids]
-        await self._adder.add(tx, project, store_id, files)
+        await self._adder.add(tx, store_id, files)
         return resources
 
-    async def _has_store(self, tx: Transaction, project: str, resources: ToolResources) -> bool:
+    async def _has_store(self, tx: Transaction, resources: ToolResources) -> bool:
         """Whether the store of `resources` exists and accepts files."""
         for store_id in resources.vector_store_ids:
             try:
-                store = await VectorStoreQueries(tx).get(project, store_id)
+                store = await VectorStoreQueries(tx).get(store_id)
             except VectorStoreNotFound:
                 return False
             return store.state(self._clock()) is not StoreState.EXPIRED
         return False
 
-    async def _create_store(
-        self, tx: Transaction, project: str, new: NewVectorStore, path: str = ""
-    ) -> str:
+    async def _create_store(self, tx: Transaction, new: NewVectorStore, path: str = "") -> str:
         store = new.make(self._ids.new(VECTOR_STORE), self._clock())
-        await VectorStoreQueries(tx).add(project, store)
+        await VectorStoreQueries(tx).add(store)
         if new.files:
             self._adder.check_model()
             field = f"{path}{_SEARCH}.vector_stores[0].file_ids"
-            await self._adder.add(tx, project, store.id, new.files, field=field)
+            await self._adder.add(tx, store.id, new.files, field=field)
         return store.id
 
 
-async def check_resource_stores(
-    tx: Transaction, project: str, resources: ToolResources, path: str = ""
-) -> None:
+async def check_resource_stores(tx: Transaction, resources: ToolResources, path: str = "") -> None:
     """Validate that the stores exist. Raises VectorStoreNotFound; `path` prefixes its field."""
     field = f"{path}{_SEARCH}.vector_store_ids"
-    await _check_exist(tx, project, resources.vector_store_ids, field)
+    await _check_exist(tx, resources.vector_store_ids, field)
 
 
-async def check_tool_stores(tx: Transaction, project: str, tools: Sequence[Tool]) -> None:
+async def check_tool_stores(tx: Transaction, tools: Sequence[Tool]) -> None:
     """Validate that the stores named by tools exist. Raises VectorStoreNotFound."""
     for index, tool in enumerate(tools):
         if isinstance(tool, FileSearchTool):
             field = f"tools[{index}].vector_store_ids"
-            await _check_exist(tx, project, tool.vector_store_ids, field)
+            await _check_exist(tx, tool.vector_store_ids, field)
 
 
-async def _check_exist(tx: Transaction, project: str, store_ids: Sequence[str], field: str) -> None:
+async def _check_exist(tx: Transaction, store_ids: Sequence[str], field: str) -> None:
     for store_id in store_ids:
         try:
-            await VectorStoreQueries(tx).get(project, store_id)
+            await VectorStoreQueries(tx).get(store_id)
         except VectorStoreNotFound:
             raise VectorStoreNotFound(vector_store=store_id, field=field) from None
 
@@ -123,7 +118,6 @@ EditableT = TypeVar("EditableT", bound=_Settings)
 
 async def apply_update(
     tx: Transaction,
-    project: str,
     current: Versioned[EditableT],
     edit: Callable[[EditableT], EditableT],
     etag: str,
@@ -136,5 +130,5 @@ async def apply_update(
     settings = edit(current.settings)
     settings.check()
     if settings.resources != current.settings.resources:
-        await check_resource_stores(tx, project, settings.resources)
+        await check_resource_stores(tx, settings.resources)
     return settings

@@ -58,7 +58,7 @@ class VectorFiles:
 
     @write_transaction
     async def create(
-        self, tx: Transaction, project: str, store_id: str, new: NewStoreFile, request_id: str
+        self, tx: Transaction, store_id: str, new: NewStoreFile, request_id: str
     ) -> StoreFile:
         """Add a file to a store. A job ingests it.
 
@@ -70,20 +70,19 @@ class VectorFiles:
         request = IdempotencyRecord.of(
             CREATE, check_request_id(request_id), new.file_id, self.clock(), store_id, new
         )
-        await record_request(tx, project, request)
-        return (await self.adder.add(tx, project, store_id, [new]))[0]
+        await record_request(tx, request)
+        return (await self.adder.add(tx, store_id, [new]))[0]
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
+    async def get(self, tx: Transaction, store_id: str, file_id: str) -> StoreFile:
         """Get a file. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
-        await VectorStoreQueries(tx).get(project, store_id)
-        return await _get_file(tx, project, store_id, file_id)
+        await VectorStoreQueries(tx).get(store_id)
+        return await _get_file(tx, store_id, file_id)
 
     @read_transaction
     async def page(
         self,
         tx: Transaction,
-        project: str,
         store_id: str,
         page_request: PageRequest,
         batch_id: str = "",
@@ -94,20 +93,19 @@ class VectorFiles:
         Raises VectorStoreNotFound, VectorStoreFileBatchNotFound, OutOfRange or InvalidField.
         """
         page_request.check_cursors(FILE, "a file")
-        binding = (project, "vector_store_files", store_id, batch_id, state or "")
+        binding = (tx.project, "vector_store_files", store_id, batch_id, state or "")
         window = self.tokens.window(page_request, binding, MAX_PAGE)
-        await VectorStoreQueries(tx).get(project, store_id)
+        await VectorStoreQueries(tx).get(store_id)
         if batch_id:
-            await FileBatchQueries(tx).get(project, store_id, batch_id)
+            await FileBatchQueries(tx).get(store_id, batch_id)
         return window.page(
-            await StoreFileQueries(tx).page(project, store_id, window, batch_id or None, state)
+            await StoreFileQueries(tx).page(store_id, window, batch_id or None, state)
         )
 
     @write_transaction
     async def update(
         self,
         tx: Transaction,
-        project: str,
         store_id: str,
         file_id: str,
         attributes: dict[str, AttributeValue] | None,
@@ -118,44 +116,39 @@ class VectorFiles:
         or TooLong.
         """
         check_attributes(attributes or {})
-        store = await VectorStoreQueries(tx).lock(project, store_id)
-        file = await _get_file(tx, project, store_id, file_id)
+        store = await VectorStoreQueries(tx).lock(store_id)
+        file = await _get_file(tx, store_id, file_id)
         if attributes is None:
             return file
         changed = replace(file, attributes=attributes)
-        await StoreFileQueries(tx).update(project, changed)
-        await VectorStoreQueries(tx).update(project, store.touch(self.clock()))
+        await StoreFileQueries(tx).update(changed)
+        await VectorStoreQueries(tx).update(store.touch(self.clock()))
         return changed
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, store_id: str, file_id: str) -> None:
+    async def delete(self, tx: Transaction, store_id: str, file_id: str) -> None:
         """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
-        store = await VectorStoreQueries(tx).lock(project, store_id)
-        file = await _get_file(tx, project, store_id, file_id)
-        store = await remove_file(tx, project, store, file)
-        await VectorStoreQueries(tx).update(project, store)
+        store = await VectorStoreQueries(tx).lock(store_id)
+        file = await _get_file(tx, store_id, file_id)
+        store = await remove_file(tx, store, file)
+        await VectorStoreQueries(tx).update(store)
 
     @read_transaction
     async def list_texts(
-        self,
-        tx: Transaction,
-        project: str,
-        store_id: str,
-        file_id: str,
-        page_request: PageRequest,
+        self, tx: Transaction, store_id: str, file_id: str, page_request: PageRequest
     ) -> Page[ChunkText]:
         """List the texts of a file's chunks.
 
         Raises VectorStoreNotFound, VectorStoreFileNotFound, OutOfRange or InvalidField.
         """
-        binding = (project, "vector_store_texts", store_id, file_id)
+        binding = (tx.project, "vector_store_texts", store_id, file_id)
         window = self.tokens.window(page_request, binding, MAX_TEXTS)
-        await VectorStoreQueries(tx).get(project, store_id)
-        file = await _get_file(tx, project, store_id, file_id)
+        await VectorStoreQueries(tx).get(store_id)
+        file = await _get_file(tx, store_id, file_id)
         if file.state is not FileState.COMPLETED:
             return window.page([])
         first = int(window.after) + 1 if window.after else 0
-        texts = await ChunkQueries(tx).list_texts(project, file.entry, first, window.limit)
+        texts = await ChunkQueries(tx).list_texts(file.entry, first, window.limit)
         return window.page(
             [ChunkText(str(number), text) for number, text in enumerate(texts, first)]
         )
@@ -177,43 +170,39 @@ class VectorFiles:
         )
 
         async def add(tx: Transaction) -> FileBatch:
-            recorded_id = await record_request(tx, project, request)
+            recorded_id = await record_request(tx, request)
             if recorded_id == batch.id:
-                await self.adder.add(tx, project, store_id, files, batch.id)
-                await FileBatchQueries(tx).add(project, batch)
-            return await FileBatchQueries(tx).get(project, store_id, recorded_id)
+                await self.adder.add(tx, store_id, files, batch.id)
+                await FileBatchQueries(tx).add(batch)
+            return await FileBatchQueries(tx).get(store_id, recorded_id)
 
-        return await self.transactions.write(add)
+        return await self.transactions.of(project).write(add)
 
     @read_transaction
-    async def get_batch(
-        self, tx: Transaction, project: str, store_id: str, batch_id: str
-    ) -> FileBatch:
+    async def get_batch(self, tx: Transaction, store_id: str, batch_id: str) -> FileBatch:
         """Get a batch. Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
-        await VectorStoreQueries(tx).get(project, store_id)
-        return await FileBatchQueries(tx).get(project, store_id, batch_id)
+        await VectorStoreQueries(tx).get(store_id)
+        return await FileBatchQueries(tx).get(store_id, batch_id)
 
     @write_transaction
-    async def cancel_batch(
-        self, tx: Transaction, project: str, store_id: str, batch_id: str
-    ) -> FileBatch:
+    async def cancel_batch(self, tx: Transaction, store_id: str, batch_id: str) -> FileBatch:
         """Cancel the files of a batch that are in progress, if any.
 
         Raises VectorStoreNotFound or VectorStoreFileBatchNotFound.
         """
-        store = await VectorStoreQueries(tx).lock(project, store_id)
-        batch = await FileBatchQueries(tx).get(project, store_id, batch_id)
+        store = await VectorStoreQueries(tx).lock(store_id)
+        batch = await FileBatchQueries(tx).get(store_id, batch_id)
         if not batch.counts.in_progress:
             return batch
-        for file in await StoreFileQueries(tx).list_in_progress(project, batch_id):
-            store = await set_file_state(tx, project, store, file, FileState.CANCELLED)
-        await VectorStoreQueries(tx).update(project, store)
-        await FileBatchQueries(tx).cancel(project, batch_id, self.clock())
-        return await FileBatchQueries(tx).get(project, store_id, batch_id)
+        for file in await StoreFileQueries(tx).list_in_progress(batch_id):
+            store = await set_file_state(tx, store, file, FileState.CANCELLED)
+        await VectorStoreQueries(tx).update(store)
+        await FileBatchQueries(tx).cancel(batch_id, self.clock())
+        return await FileBatchQueries(tx).get(store_id, batch_id)
 
 
-async def _get_file(tx: Transaction, project: str, store_id: str, file_id: str) -> StoreFile:
-    files = await StoreFileQueries(tx).find(project, store_id, [file_id])
+async def _get_file(tx: Transaction, store_id: str, file_id: str) -> StoreFile:
+    files = await StoreFileQueries(tx).find(store_id, [file_id])
     if file_id not in files:
         raise VectorStoreFileNotFound(file=file_id)
     return files[file_id]

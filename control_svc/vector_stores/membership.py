@@ -45,7 +45,6 @@ class FileAdder:
     async def add(
         self,
         tx: Transaction,
-        project: str,
         store_id: str,
         files: Sequence[NewStoreFile],
         batch_id: str | None = None,
@@ -56,32 +55,32 @@ class FileAdder:
 
         Raises VectorStoreNotFound, VectorStoreExpired or FileNotFound.
         """
-        store = await VectorStoreQueries(tx).lock(project, store_id)
+        store = await VectorStoreQueries(tx).lock(store_id)
         now = self._clock()
         store.check_not_expired(now)
         store = store.touch(now)
         file_ids = [file.file_id for file in files]
-        rows = await StoreFileQueries(tx).find(project, store_id, file_ids)
+        rows = await StoreFileQueries(tx).find(store_id, file_ids)
         added = []
         for file in files:
-            await FileQueries(tx).get(project, file.file_id, now, field)
+            await FileQueries(tx).get(file.file_id, now, field)
             row = rows.get(file.file_id)
             if row is not None and _can_keep(row, file):
                 if batch_id is not None:
                     row = replace(row, batch_id=batch_id)
-                    await StoreFileQueries(tx).update(project, row)
+                    await StoreFileQueries(tx).update(row)
                     rows[file.file_id] = row
                 continue
             if row is not None:
-                store = await remove_file(tx, project, store, row)
+                store = await remove_file(tx, store, row)
             row = file.make(self._ids.new(VECTOR_STORE_ENTRY), store_id, batch_id, now)
             store = store.update_counts(row, None)
             rows[file.file_id] = row
             added.append(row)
         # In one statement: for 2000 files, single inserts would block other writers for seconds.
-        await StoreFileQueries(tx).add(project, added)
-        await JobQueries(tx).add_all(project, [self._new_job(row) for row in added])
-        await VectorStoreQueries(tx).update(project, store)
+        await StoreFileQueries(tx).add(added)
+        await JobQueries(tx).add_all([self._new_job(row) for row in added])
+        await VectorStoreQueries(tx).update(store)
         tx.announce(store_id)
         return [rows[file_id] for file_id in file_ids]
 
@@ -98,7 +97,6 @@ def _can_keep(row: StoreFile, request: NewStoreFile) -> bool:
 
 async def set_file_state(
     tx: Transaction,
-    project: str,
     store: VectorStore,
     file: StoreFile,
     state: FileState,
@@ -107,25 +105,23 @@ async def set_file_state(
     """Set the state of a file in a locked store. Returns the store, which must be updated."""
     changed = replace(file, state=state, problem=problem)
     tx.announce(store.id)
-    await StoreFileQueries(tx).update(project, changed)
+    await StoreFileQueries(tx).update(changed)
     return store.update_counts(changed, file.state)
 
 
-async def remove_file(
-    tx: Transaction, project: str, store: VectorStore, file: StoreFile
-) -> VectorStore:
+async def remove_file(tx: Transaction, store: VectorStore, file: StoreFile) -> VectorStore:
     """Remove a file from a locked store. Returns the store, which must be updated."""
-    return await set_file_state(tx, project, store, file, FileState.DELETED)
+    return await set_file_state(tx, store, file, FileState.DELETED)
 
 
-async def remove_file_from_stores(tx: Transaction, project: str, file_id: str) -> None:
+async def remove_file_from_stores(tx: Transaction, file_id: str) -> None:
     """Remove a deleted file from all stores."""
-    for store_id in await StoreFileQueries(tx).list_stores(project, file_id):
-        store = await VectorStoreQueries(tx).lock(project, store_id)
-        files = await StoreFileQueries(tx).find(project, store_id, [file_id])
+    for store_id in await StoreFileQueries(tx).list_stores(file_id):
+        store = await VectorStoreQueries(tx).lock(store_id)
+        files = await StoreFileQueries(tx).find(store_id, [file_id])
         for file in files.values():
-            store = await remove_file(tx, project, store, file)
-        await VectorStoreQueries(tx).update(project, store)
+            store = await remove_file(tx, store, file)
+        await VectorStoreQueries(tx).update(store)
 
 
 _DELETED_CHUNKS: Final = 500
@@ -138,13 +134,12 @@ async def retry_file(tx: Transaction, job: Job) -> str:
     Ingestion starts over, because the sweeper may have deleted some chunks. Raises JobNotRetriable
     if the file was removed or added again.
     """
-    project = job.project
     store, file = await _failed_file(tx, job)
     fresh = replace(file, num_chunks=0, usage_bytes=0)
     # Update the row of the file first, to wait for a sweep that has locked it.
-    store = await set_file_state(tx, project, store, fresh, FileState.IN_PROGRESS)
-    await VectorStoreQueries(tx).update(project, store)
-    while await ChunkQueries(tx).delete(project, file.entry, _DELETED_CHUNKS):
+    store = await set_file_state(tx, store, fresh, FileState.IN_PROGRESS)
+    await VectorStoreQueries(tx).update(store)
+    while await ChunkQueries(tx).delete(file.entry, _DELETED_CHUNKS):
         pass
     return job.kind
 
@@ -152,14 +147,14 @@ async def retry_file(tx: Transaction, job: Job) -> str:
 async def _failed_file(tx: Transaction, job: Job) -> tuple[VectorStore, StoreFile]:
     """Lock the store of a job's file. Returns both. Raises JobNotRetriable."""
     removed = JobNotRetriable(job=job.id, problem="its file is no longer in the vector store.")
-    file = await StoreFileQueries(tx).get(job.project, job.subject)
+    file = await StoreFileQueries(tx).get(job.subject)
     if file is None:
         raise removed
     try:
-        store = await VectorStoreQueries(tx).lock(job.project, file.store_id)
+        store = await VectorStoreQueries(tx).lock(file.store_id)
     except VectorStoreNotFound:  # deleted in the meantime, with its files
         raise removed from None
-    file = await StoreFileQueries(tx).get(job.project, job.subject)
+    file = await StoreFileQueries(tx).get(job.subject)
     if file is None or file.state is not FileState.FAILED:
         raise removed
     if store.state(await tx.now()) is StoreState.EXPIRED:

@@ -5,8 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import and_, delete, exists, func, insert, select, update
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Select, and_, exists, func, select
 
 from control_svc.base.ids import (
     FILE,
@@ -20,7 +19,7 @@ from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.documents import document_value
 from control_svc.db.tables import read_row, row_values
-from control_svc.db.transaction import Queries
+from control_svc.db.transaction import CrossProjectQueries, Queries
 from control_svc.files.tables import FileRow
 from control_svc.vector_stores.filter_sql import filter_condition
 from control_svc.vector_stores.filters import Filter
@@ -54,29 +53,20 @@ class VectorStoreQueries(ObjectQueries[VectorStoreRow, VectorStore]):
     table = VectorStoreRow
     prefix = VECTOR_STORE
 
-    async def delete(self, project: str, object_id: str) -> None:
+    async def delete(self, object_id: str) -> None:
         """Delete a locked store and its batches, and mark its files as deleted."""
-        await super().delete(project, object_id)
-        batches = (FileBatchRow.project == project, FileBatchRow.store_id == object_id)
-        await self._session.execute(delete(FileBatchRow).where(*batches))
-        await self._mark_files_deleted(project, object_id)
+        await super().delete(object_id)
+        await self._session.execute(self._delete(FileBatchRow, FileBatchRow.store_id == object_id))
+        await self._mark_files_deleted(object_id)
 
-    async def clear(self, project: str, store: VectorStore) -> None:
+    async def clear(self, store: VectorStore) -> None:
         """Mark all files of a locked store as deleted, and update the store."""
-        await self.update(project, store.clear())
-        await self._mark_files_deleted(project, store.id)
+        await self.update(store.clear())
+        await self._mark_files_deleted(store.id)
 
-    async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
-        """List (project, store id) of expired stores that still have files, of all projects."""
-        query = select(VectorStoreRow.project, VectorStoreRow.id).where(
-            VectorStoreRow.expires_at <= now, _NUM_FILES > 0
-        )
-        return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
-
-    async def _mark_files_deleted(self, project: str, store_id: str) -> None:
-        await self._session.execute(
-            update(StoreFileRow).where(*_present(project, store_id)).values(state=_DELETED)
-        )
+    async def _mark_files_deleted(self, store_id: str) -> None:
+        is_present = (StoreFileRow.store_id == store_id, StoreFileRow.state != _DELETED)
+        await self._session.execute(self._update(StoreFileRow, *is_present).values(state=_DELETED))
 
     def _not_found(self, object_id: str) -> DomainError:
         return VectorStoreNotFound(vector_store=object_id)
@@ -97,77 +87,159 @@ class VectorStoreQueries(ObjectQueries[VectorStoreRow, VectorStore]):
 class StoreFileQueries(Queries):
     """Queries on the files of stores. Deleted files are visible to the sweeper only."""
 
-    async def add(self, project: str, files: Sequence[StoreFile]) -> None:
+    async def add(self, files: Sequence[StoreFile]) -> None:
         """Insert files of a locked store."""
-        if files:
-            rows = [{"project": project, **_file_values(file)} for file in files]
-            await self._session.execute(insert(StoreFileRow), rows)
+        await self._insert(StoreFileRow, *map(_file_values, files))
 
-    async def find(
-        self, project: str, store_id: str, file_ids: Collection[str]
-    ) -> dict[str, StoreFile]:
+    async def find(self, store_id: str, file_ids: Collection[str]) -> dict[str, StoreFile]:
         """Get those of the files that are in a store, by file id."""
         # Others are not queried: PostgreSQL rejects strings with NUL.
         known = [file_id for file_id in file_ids if is_id(file_id, FILE)]
-        query = select(StoreFileRow).where(
-            *_present(project, store_id), StoreFileRow.file_id.in_(known)
-        )
+        query = self._present(store_id).where(StoreFileRow.file_id.in_(known))
         return {row.file_id: _read_file(row) for row in await self._session.scalars(query)}
 
-    async def get(self, project: str, entry: str) -> StoreFile | None:
+    async def get(self, entry: str) -> StoreFile | None:
         """Get a file by its entry; None if it has been deleted."""
-        row = await self._session.get(StoreFileRow, (project, entry), populate_existing=True)
+        row = await self._session.get(StoreFileRow, (self._project, entry), populate_existing=True)
         return None if row is None or row.state == _DELETED else _read_file(row)
 
-    async def update(self, project: str, file: StoreFile) -> None:
+    async def update(self, file: StoreFile) -> None:
         """Update a file whose store is locked."""
-        await self._session.execute(
-            update(StoreFileRow)
-            .where(StoreFileRow.project == project, StoreFileRow.entry == file.entry)
-            .values(_file_values(file))
-        )
+        update = self._update(StoreFileRow, StoreFileRow.entry == file.entry)
+        await self._session.execute(update.values(_file_values(file)))
 
     async def page(
         self,
-        project: str,
         store_id: str,
         window: Window,
         batch_id: str | None = None,
         state: FileState | None = None,
     ) -> list[StoreFile]:
         """List the files of a window in the order of addition. Cursors may be removed files."""
-        query = select(StoreFileRow).where(*_present(project, store_id))
+        query = self._present(store_id)
         if batch_id is not None:
             query = query.where(StoreFileRow.batch_id == batch_id)
         if state is not None:
             query = query.where(StoreFileRow.state == state.value)
-        after = await self._cursor_entry(project, store_id, window.after)
-        before = await self._cursor_entry(project, store_id, window.before)
+        after = await self._cursor_entry(store_id, window.after)
+        before = await self._cursor_entry(store_id, window.before)
         query = apply_cursors(query, StoreFileRow.entry, window, after, before)
         return restore_order(
             [_read_file(row) for row in await self._session.scalars(query)], window
         )
 
-    async def list_in_progress(self, project: str, batch_id: str) -> list[StoreFile]:
+    async def list_in_progress(self, batch_id: str) -> list[StoreFile]:
         """List the files of a batch that are in progress."""
-        query = select(StoreFileRow).where(
-            StoreFileRow.project == project,
+        query = self._select(
+            StoreFileRow,
             StoreFileRow.batch_id == batch_id,
             StoreFileRow.state == FileState.IN_PROGRESS.value,
         )
         return [_read_file(row) for row in await self._session.scalars(query)]
 
-    async def list_stores(self, project: str, file_id: str) -> list[str]:
+    async def list_stores(self, file_id: str) -> list[str]:
         """List the ids of the stores that contain a file, in order."""
         query = select(StoreFileRow.store_id).where(
-            StoreFileRow.project == project,
+            self._mine(StoreFileRow),
             StoreFileRow.file_id == file_id,
             StoreFileRow.state != _DELETED,
         )
         return list(await self._session.scalars(query.order_by(StoreFileRow.store_id)))
 
+    async def delete(self, entry: str) -> None:
+        """Delete the row of a deleted file that has no chunks."""
+        await self._session.execute(self._delete(StoreFileRow, StoreFileRow.entry == entry))
+
+    async def list_completed(self, store_id: str) -> set[str]:
+        """List the entries of completed files."""
+        return set(await self._session.scalars(self._completed([store_id])))
+
+    async def list_matching(self, store_ids: Collection[str], condition: Filter) -> frozenset[str]:
+        """List the entries of completed files whose attributes satisfy a filter."""
+        dialect = self._session.get_bind().dialect.name
+        attributes = document_value(StoreFileRow.attached, self._session)
+        query = self._completed(store_ids).where(filter_condition(condition, attributes, dialect))
+        return frozenset(await self._session.scalars(query))
+
+    async def _cursor_entry(self, store_id: str, file_id: str) -> str | None:
+        """The entry of a cursor. Approximate once its row is deleted: the creation of the file."""
+        if not file_id:
+            return None
+        last = await self._session.scalar(
+            select(func.max(StoreFileRow.entry)).where(
+                self._mine(StoreFileRow),
+                StoreFileRow.store_id == store_id,
+                StoreFileRow.file_id == file_id,
+            )
+        )
+        return last or VECTOR_STORE_ENTRY + creation_key(file_id)
+
+    def _present(self, store_id: str) -> Select[StoreFileRow]:
+        """Select the files of a store that are not deleted."""
+        return self._select(
+            StoreFileRow, StoreFileRow.store_id == store_id, StoreFileRow.state != _DELETED
+        )
+
+    def _completed(self, store_ids: Collection[str]) -> Select[str]:
+        """Select the entries of the completed files of stores."""
+        return select(StoreFileRow.entry).where(
+            self._mine(StoreFileRow),
+            StoreFileRow.store_id.in_(store_ids),
+            StoreFileRow.state == FileState.COMPLETED.value,
+        )
+
+
+class FileBatchQueries(Queries):
+    """Queries on file batches in one transaction."""
+
+    async def add(self, batch: FileBatch) -> None:
+        """Insert a batch."""
+        await self._insert(FileBatchRow, row_values(FileBatchRow, batch))
+
+    async def get(self, store_id: str, batch_id: str) -> FileBatch:
+        """Get a batch. Raises VectorStoreFileBatchNotFound."""
+        row = None
+        if is_id(batch_id, VECTOR_STORE_BATCH):
+            row = await self._session.get(
+                FileBatchRow, (self._project, batch_id), populate_existing=True
+            )
+        if row is None or row.store_id != store_id:
+            raise VectorStoreFileBatchNotFound(batch=batch_id)
+        return read_row(FileBatch, row, counts=await self._counts(batch_id))
+
+    async def cancel(self, batch_id: str, now: datetime) -> None:
+        """Store the time of cancellation, unless there is one."""
+        await self._session.execute(
+            self._update(
+                FileBatchRow, FileBatchRow.id == batch_id, FileBatchRow.cancelled_at.is_(None)
+            ).values(cancelled_at=now)
+        )
+
+    async def _counts(self, batch_id: str) -> FileCounts:
+        rows = await self._session.execute(
+            select(StoreFileRow.state, func.count())
+            .where(
+                self._mine(StoreFileRow),
+                StoreFileRow.batch_id == batch_id,
+                StoreFileRow.state != _DELETED,
+            )
+            .group_by(StoreFileRow.state)
+        )
+        return FileCounts(**{state: count for state, count in rows})
+
+
+class StoreSweepQueries(CrossProjectQueries):
+    """The stores of all projects and their files, for the sweeper."""
+
+    async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
+        """List (project, store id) of expired stores that still have files."""
+        query = select(VectorStoreRow.project, VectorStoreRow.id).where(
+            VectorStoreRow.expires_at <= now, _NUM_FILES > 0
+        )
+        return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
+
     async def list_orphaned(self, limit: int) -> list[tuple[str, str]]:
-        """List (project, file id) of files in stores that do not exist, of all projects."""
+        """List (project, file id) of files in stores that do not exist."""
         file = and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
         query = (
             select(StoreFileRow.project, StoreFileRow.file_id)
@@ -187,100 +259,6 @@ class StoreFileQueries(Queries):
             .with_for_update(skip_locked=True)
         )
         return None if row is None else (row.project, _read_file(row))
-
-    async def delete(self, project: str, entry: str) -> None:
-        """Delete the row of a deleted file that has no chunks."""
-        await self._session.execute(
-            delete(StoreFileRow).where(StoreFileRow.project == project, StoreFileRow.entry == entry)
-        )
-
-    async def list_completed(self, project: str, store_id: str) -> set[str]:
-        """List the entries of completed files."""
-        query = select(StoreFileRow.entry).where(*_completed(project, [store_id]))
-        return set(await self._session.scalars(query))
-
-    async def list_matching(
-        self, project: str, store_ids: Collection[str], condition: Filter
-    ) -> frozenset[str]:
-        """List the entries of completed files whose attributes satisfy a filter."""
-        dialect = self._session.get_bind().dialect.name
-        attributes = document_value(StoreFileRow.attached, self._session)
-        query = select(StoreFileRow.entry).where(
-            *_completed(project, store_ids),
-            filter_condition(condition, attributes, dialect),
-        )
-        return frozenset(await self._session.scalars(query))
-
-    async def _cursor_entry(self, project: str, store_id: str, file_id: str) -> str | None:
-        """The entry of a cursor. Approximate once its row is deleted: the creation of the file."""
-        if not file_id:
-            return None
-        last = await self._session.scalar(
-            select(func.max(StoreFileRow.entry)).where(
-                StoreFileRow.project == project,
-                StoreFileRow.store_id == store_id,
-                StoreFileRow.file_id == file_id,
-            )
-        )
-        return last or VECTOR_STORE_ENTRY + creation_key(file_id)
-
-
-class FileBatchQueries(Queries):
-    """Queries on file batches in one transaction."""
-
-    async def add(self, project: str, batch: FileBatch) -> None:
-        """Insert a batch."""
-        row = insert(FileBatchRow).values(project=project, **row_values(FileBatchRow, batch))
-        await self._session.execute(row)
-
-    async def get(self, project: str, store_id: str, batch_id: str) -> FileBatch:
-        """Get a batch. Raises VectorStoreFileBatchNotFound."""
-        row = None
-        if is_id(batch_id, VECTOR_STORE_BATCH):
-            row = await self._session.get(FileBatchRow, (project, batch_id), populate_existing=True)
-        if row is None or row.store_id != store_id:
-            raise VectorStoreFileBatchNotFound(batch=batch_id)
-        return read_row(FileBatch, row, counts=await self._counts(project, batch_id))
-
-    async def cancel(self, project: str, batch_id: str, now: datetime) -> None:
-        """Store the time of cancellation, unless there is one."""
-        await self._session.execute(
-            update(FileBatchRow)
-            .where(
-                FileBatchRow.project == project,
-                FileBatchRow.id == batch_id,
-                FileBatchRow.cancelled_at.is_(None),
-            )
-            .values(cancelled_at=now)
-        )
-
-    async def _counts(self, project: str, batch_id: str) -> FileCounts:
-        rows = await self._session.execute(
-            select(StoreFileRow.state, func.count())
-            .where(
-                StoreFileRow.project == project,
-                StoreFileRow.batch_id == batch_id,
-                StoreFileRow.state != _DELETED,
-            )
-            .group_by(StoreFileRow.state)
-        )
-        return FileCounts(**{state: count for state, count in rows})
-
-
-def _present(project: str, store_id: str) -> tuple[ColumnElement[bool], ...]:
-    return (
-        StoreFileRow.project == project,
-        StoreFileRow.store_id == store_id,
-        StoreFileRow.state != _DELETED,
-    )
-
-
-def _completed(project: str, store_ids: Collection[str]) -> tuple[ColumnElement[bool], ...]:
-    return (
-        StoreFileRow.project == project,
-        StoreFileRow.store_id.in_(store_ids),
-        StoreFileRow.state == FileState.COMPLETED.value,
-    )
 
 
 def _file_values(file: StoreFile) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import (
     Clock,
+    CrossProjectTransaction,
     Transaction,
     Transactions,
     delete_transaction,
@@ -26,7 +27,11 @@ from control_svc.vector_stores.model import (
     StoreState,
     VectorStore,
 )
-from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
+from control_svc.vector_stores.queries import (
+    StoreFileQueries,
+    StoreSweepQueries,
+    VectorStoreQueries,
+)
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
 from svc_kit.errors import VectorStoreNotFound
 
@@ -48,7 +53,7 @@ class VectorStores:
     """Poll interval of `watch`, in case a notification is lost."""
 
     @write_transaction
-    async def create(self, tx: Transaction, project: str, new: NewVectorStore) -> VectorStore:
+    async def create(self, tx: Transaction, new: NewVectorStore) -> VectorStore:
         """Create a store. Jobs ingest its files.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused,
@@ -59,26 +64,24 @@ class VectorStores:
             self.adder.check_model()
         store = new.make(self.ids.new(VECTOR_STORE), self.clock())
         request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
-        recorded_id = await record_request(tx, project, request)
+        recorded_id = await record_request(tx, request)
         if recorded_id == store.id:
-            await VectorStoreQueries(tx).add(project, store)
+            await VectorStoreQueries(tx).add(store)
             if new.files:
-                await self.adder.add(tx, project, store.id, new.files)
-        return await VectorStoreQueries(tx).get(project, recorded_id)
+                await self.adder.add(tx, store.id, new.files)
+        return await VectorStoreQueries(tx).get(recorded_id)
 
     @read_transaction
-    async def get(self, tx: Transaction, project: str, store_id: str) -> VectorStore:
+    async def get(self, tx: Transaction, store_id: str) -> VectorStore:
         """Get a store. Raises VectorStoreNotFound."""
-        return await VectorStoreQueries(tx).get(project, store_id)
+        return await VectorStoreQueries(tx).get(store_id)
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, project: str, page_request: PageRequest
-    ) -> Page[VectorStore]:
+    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[VectorStore]:
         """List the project's stores. Raises OutOfRange or InvalidField."""
         page_request.check_cursors(VECTOR_STORE, "a vector store")
-        window = self.tokens.window(page_request, (project, "vector_stores"), MAX_PAGE)
-        return window.page(await VectorStoreQueries(tx).page(project, window))
+        window = self.tokens.window(page_request, (tx.project, "vector_stores"), MAX_PAGE)
+        return window.page(await VectorStoreQueries(tx).page(window))
 
     def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
         """Yield the store now and after each change, until no file is in progress.
@@ -94,60 +97,60 @@ class VectorStores:
         )
 
     @write_transaction
-    async def update(
-        self, tx: Transaction, project: str, store_id: str, changes: StoreChanges
-    ) -> VectorStore:
+    async def update(self, tx: Transaction, store_id: str, changes: StoreChanges) -> VectorStore:
         """Update a store.
 
         Raises VectorStoreNotFound, VectorStoreExpired, MissingField, InvalidField, OutOfRange or
         TooLong.
         """
         changes.check()
-        store = await VectorStoreQueries(tx).lock(project, store_id)
+        store = await VectorStoreQueries(tx).lock(store_id)
         store.check_not_expired(self.clock())
         store = changes.apply_to(store).touch(self.clock())
-        await VectorStoreQueries(tx).update(project, store)
+        await VectorStoreQueries(tx).update(store)
         return store
 
     @delete_transaction
-    async def delete(self, tx: Transaction, project: str, store_id: str) -> None:
+    async def delete(self, tx: Transaction, store_id: str) -> None:
         """Delete a store. The sweeper deletes its chunks. Raises VectorStoreNotFound."""
-        await VectorStoreQueries(tx).lock(project, store_id)
-        await VectorStoreQueries(tx).delete(project, store_id)
+        await VectorStoreQueries(tx).lock(store_id)
+        await VectorStoreQueries(tx).delete(store_id)
 
 
-async def clear_expired_store(tx: Transaction, now: datetime) -> Deleted:
+async def clear_expired_store(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     """Remove the files of an expired store. A step of the sweeper."""
-    for project, store_id in await VectorStoreQueries(tx).list_expired(now, limit=1):
+    for project, store_id in await StoreSweepQueries(tx).list_expired(now, limit=1):
+        stores = VectorStoreQueries(tx.of(project))
         try:
-            store = await VectorStoreQueries(tx).lock(project, store_id)
+            store = await stores.lock(store_id)
         except VectorStoreNotFound:  # deleted in the meantime
             return Deleted(1)
         if store.state(now) is StoreState.EXPIRED:
-            await VectorStoreQueries(tx).clear(project, store)
+            await stores.clear(store)
         return Deleted(1)
     return Deleted(0)
 
 
-async def remove_deleted_file(tx: Transaction, _now: datetime) -> Deleted:
+async def remove_deleted_file(tx: CrossProjectTransaction, _now: datetime) -> Deleted:
     """Remove a file that no longer exists from all stores. A step of the sweeper."""
-    files = await StoreFileQueries(tx).list_orphaned(limit=1)
+    files = await StoreSweepQueries(tx).list_orphaned(limit=1)
     for project, file_id in files:
-        await remove_file_from_stores(tx, project, file_id)
+        await remove_file_from_stores(tx.of(project), file_id)
     return Deleted(len(files))
 
 
-async def delete_unused_chunks(tx: Transaction, _now: datetime) -> Deleted:
+async def delete_unused_chunks(tx: CrossProjectTransaction, _now: datetime) -> Deleted:
     """Delete chunks of a file that was removed, failed or was cancelled. A step of the sweeper."""
-    row = await StoreFileQueries(tx).lock_removed()
+    row = await StoreSweepQueries(tx).lock_removed()
     if row is None:
         return Deleted(0)
     project, file = row
-    if await ChunkQueries(tx).delete(project, file.entry, ROWS_AT_ONCE) < ROWS_AT_ONCE:
+    own = tx.of(project)
+    if await ChunkQueries(own).delete(file.entry, ROWS_AT_ONCE) < ROWS_AT_ONCE:
         if file.state is FileState.DELETED:
-            await StoreFileQueries(tx).delete(project, file.entry)
+            await StoreFileQueries(own).delete(file.entry)
         else:
-            await StoreFileQueries(tx).update(project, replace(file, num_chunks=0, usage_bytes=0))
+            await StoreFileQueries(own).update(replace(file, num_chunks=0, usage_bytes=0))
     return Deleted(1)
 
 

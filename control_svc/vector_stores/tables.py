@@ -15,7 +15,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.documents import Document
-from control_svc.db.tables import Instant, Key, ObjectRow, Project, Table
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow
 
 _PRESENT = "state != 'deleted'"
 
@@ -48,7 +48,7 @@ class VectorStoreRow(ObjectRow):
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
 
-class StoreFileRow(Table):
+class StoreFileRow(OwnedRow):
     """A file in a vector store. Rows of deleted files remain until their chunks are swept.
 
     There are no foreign keys, because stores and files are deleted before these rows.
@@ -71,7 +71,6 @@ class StoreFileRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     entry: Mapped[str] = mapped_column(Key, primary_key=True)
     store_id: Mapped[str] = mapped_column(Key)
     file_id: Mapped[str] = mapped_column(Key)
@@ -99,7 +98,7 @@ class FileBatchRow(ObjectRow):
     cancelled_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
-class ChunkRow(Table):
+class ChunkRow(OwnedRow):
     """A chunk of a file in a vector store. `search/chunk_index.py` has its index."""
 
     __tablename__ = "vector_chunks"
@@ -111,7 +110,6 @@ class ChunkRow(Table):
         ),
     )
 
-    project: Mapped[str] = mapped_column(Project, primary_key=True)
     entry: Mapped[str] = mapped_column(Key, primary_key=True)
     number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     text: Mapped[str] = mapped_column(Text)

@@ -89,6 +89,48 @@ def test_one_module_commits() -> None:
     assert outside == []
 
 
+def test_queries_name_the_project_of_their_transaction() -> None:
+    """Statements of a slice are made by the methods of `Queries`, or beside the condition `_mine`;
+    what crosses projects is in classes of another kind."""
+    bases: dict[str, set[str]] = {}
+    classes: dict[str, ast.ClassDef] = {}
+    for path in (ROOT / "control_svc").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = {ast.unparse(each).partition("[")[0] for each in node.bases}
+                classes[node.name] = node
+
+    def is_of_a_project(name: str) -> bool:
+        return any(each == "Queries" or is_of_a_project(each) for each in bases.get(name, ()))
+
+    of_projects = [each for name, each in classes.items() if is_of_a_project(name)]
+    careless = [f"{each.name}.{name}" for each in of_projects for name in careless_methods(each)]
+
+    assert len(of_projects) > 15
+    assert careless == []
+
+
+def careless_methods(queries: ast.ClassDef) -> set[str]:
+    """The methods that make a statement without `_mine`, called by themselves or by a method of
+    the class that they call."""
+    raw, calls = set[str](), dict[str, set[str]]()
+    for method in queries.body:
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            called = {each.func for each in ast.walk(method) if isinstance(each, ast.Call)}
+            names = {each.id for each in called if isinstance(each, ast.Name)}
+            calls[method.name] = {
+                each.attr
+                for each in called
+                if isinstance(each, ast.Attribute) and attribute(each, "self", each.attr)
+            }
+            if names & {"select", "insert", "update", "delete", "exists"}:
+                raw.add(method.name)
+    bound = {"_mine"}
+    while more := {name for name in calls if calls[name] & bound} - bound:
+        bound |= more
+    return raw - bound
+
+
 def test_only_the_command_prints() -> None:
     """Services log; a print has no format, level or request id."""
 

@@ -38,7 +38,7 @@ async def run_dispatcher(
     time_slice_s: float = TIME_SLICE_S,
 ) -> AsyncIterator[RunningDispatcher]:
     """Run a dispatcher while the context is open, for at most 25 seconds."""
-    transactions = FaultyTransactions(database.transactions)
+    transactions = FaultyTransactions(database.across_projects)
     leases = make_leases(transactions, owner, {handler.kind: handler})
     leases.ended = leases.ended if ended is None else ended
     registry = CollectorRegistry()

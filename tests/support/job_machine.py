@@ -25,8 +25,7 @@ from hypothesis.stateful import (
 from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db.engine import Database, open_database
-from control_svc.db.transaction import Transaction
-from control_svc.jobs.leases import Work
+from control_svc.db.transaction import CrossWork, Transaction
 from control_svc.jobs.model import (
     LONGEST_BACKOFF,
     UNFINISHED,
@@ -76,10 +75,9 @@ async def insert_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
     """Insert a row for a job; a second insert with the same mark fails."""
     job_id = job.job_id if isinstance(job, Claim) else job.id
     await IdempotencyQueries(tx).add(
-        job.project,
         IdempotencyRecord(
             method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=START
-        ),
+        )
     )
 
 
@@ -143,9 +141,9 @@ class JobMachine(DatabaseMachine):
         self.every_claim: list[Claim] = []
         self.restarts = dict.fromkeys("abc", 0)
 
-    def write_now(self, work: Work[ResultT]) -> ResultT:
+    def write_now(self, work: CrossWork[ResultT]) -> ResultT:
         """Run a transaction that is not a worker's."""
-        return self.run(self.database.transactions.write(work))
+        return self.run(self.database.across_projects.write(work))
 
     def owner(self, worker: str) -> str:
         """The lease owner of a worker; a new one after each restart."""
@@ -153,7 +151,7 @@ class JobMachine(DatabaseMachine):
 
     def leases(self, owner: str) -> WatchedLeases:
         """The leases of an owner."""
-        return make_leases(self.database.transactions, owner, {KIND: DeadMarker()})
+        return make_leases(self.database.across_projects, owner, {KIND: DeadMarker()})
 
     # ---- steps
 
@@ -168,7 +166,7 @@ class JobMachine(DatabaseMachine):
         """Queue a job."""
         job_id = self.ids.new(JOB)
         new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
-        job = self.write_now(lambda tx: JobQueries(tx).add(project, new))
+        job = self.write_now(lambda tx: JobQueries(tx.of(project)).add(new))
         self.expected[job_id] = Expected(job)
 
     @rule(target=claims, worker=WORKERS)
@@ -218,7 +216,7 @@ class JobMachine(DatabaseMachine):
                 self.run(finish)
             return
         self.run(finish)
-        job = self.write_now(lambda tx: JobQueries(tx).get(claim.project, claim.job_id))
+        job = self.write_now(lambda tx: JobQueries(tx.of(claim.project)).get(claim.job_id))
         assert job is not None
         assert job.state is JobState.DONE
         self.expected[claim.job_id].job = job
@@ -301,7 +299,7 @@ class JobMachine(DatabaseMachine):
             return
         expected = self.expected[data.draw(st.sampled_from(sorted(self.expected)))]
         project, subject = expected.job.project, expected.job.subject
-        job = self.write_now(lambda tx: JobQueries(tx).request_cancel(project, KIND, subject))
+        job = self.write_now(lambda tx: JobQueries(tx.of(project)).request_cancel(KIND, subject))
         assert (job is not None) == (expected.job.state in UNFINISHED)
         expected.job = job or expected.job
 
@@ -341,6 +339,6 @@ class JobMachine(DatabaseMachine):
         """Whether a job has a mark."""
         since = START - timedelta(days=1)
         record = self.write_now(
-            lambda tx: IdempotencyQueries(tx).find(job.project, mark, job.id, since)
+            lambda tx: IdempotencyQueries(tx.of(job.project)).find(mark, job.id, since)
         )
         return record is not None

@@ -13,10 +13,17 @@ from typing import Any
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import FILE_NAME, Database, open_database
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import (
+    Clock,
+    CrossProjectTransactions,
+    CrossWork,
+    ResultT,
+    Transaction,
+    Work,
+)
 from control_svc.event_log.model import FinalEvents
 from control_svc.jobs.handler import JobContext
-from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms, ResultT, Work
+from control_svc.jobs.leases import DeadLetterHandler, Leases, LeaseTerms
 from control_svc.jobs.model import AttemptResult, Claim, Job, NewJob
 from control_svc.jobs.queries import JobQueries
 from svc_kit.errors import UpstreamUnavailable
@@ -73,6 +80,7 @@ class Jobs:
 
     def __init__(self, database: Database, ids: IdSource, project: str = PROJECT) -> None:
         self.transactions = database.transactions
+        self.across_projects = database.across_projects
         self.project = project
         self.ids = ids
 
@@ -80,11 +88,11 @@ class Jobs:
         """Queue a job with a subject of its own."""
         job_id = self.ids.new(JOB)
         new = NewJob(**{"id": job_id, "kind": KIND, "subject": job_id, **fields})
-        return await self.transactions.write(lambda tx: JobQueries(tx).add(self.project, new))
+        return await self.transactions.of(self.project).write(lambda tx: JobQueries(tx).add(new))
 
     async def find(self, job_id: str) -> Job | None:
         """Read a job; None if it does not exist."""
-        return await self.transactions.read(lambda tx: JobQueries(tx).get(self.project, job_id))
+        return await self.transactions.of(self.project).read(lambda tx: JobQueries(tx).get(job_id))
 
     async def get(self, job: Job | str) -> Job:
         """Read a job."""
@@ -94,8 +102,8 @@ class Jobs:
 
     async def cancel(self, job: Job) -> Job | None:
         """Request cancellation."""
-        return await self.transactions.write(
-            lambda tx: JobQueries(tx).request_cancel(self.project, job.kind, job.subject)
+        return await self.transactions.of(self.project).write(
+            lambda tx: JobQueries(tx).request_cancel(job.kind, job.subject)
         )
 
 
@@ -138,17 +146,17 @@ class Fault(StrEnum):
     """The transaction commits, but the caller gets an error."""
 
 
-class FaultyTransactions(Transactions):
+class FaultyTransactions(CrossProjectTransactions):
     """Counts the transactions of a database and makes some of them fail."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: CrossProjectTransactions) -> None:
         self.faults: list[Fault] = []
         """Failures of the next transactions that write, in order."""
         self.num_written = 0
         self.num_read = 0
         self._transactions = transactions
 
-    async def write(self, work: Work[ResultT]) -> ResultT:
+    async def write(self, work: CrossWork[ResultT]) -> ResultT:
         """Write, unless the next fault prevents it."""
         self.num_written += 1
         fault = self.faults.pop(0) if self.faults else None
@@ -159,7 +167,7 @@ class FaultyTransactions(Transactions):
             raise UNAVAILABLE
         return result
 
-    async def read(self, work: Work[ResultT]) -> ResultT:
+    async def read(self, work: CrossWork[ResultT]) -> ResultT:
         """Read."""
         self.num_read += 1
         return await self._transactions.read(work)
@@ -192,7 +200,7 @@ class WatchedLeases(Leases):
         """Finish a job and report it."""
         result = await super().finish(claim, work)
         job = await self.transactions.read(
-            lambda tx: JobQueries(tx).get(claim.project, claim.job_id)
+            lambda tx: JobQueries(tx.of(claim.project)).get(claim.job_id)
         )
         assert job is not None
         self.ended.put_nowait(job)
@@ -200,7 +208,7 @@ class WatchedLeases(Leases):
 
 
 def make_leases(
-    transactions: Transactions,
+    transactions: CrossProjectTransactions,
     owner: str,
     dead_letter_handlers: Mapping[str, DeadLetterHandler] | None = None,
 ) -> WatchedLeases:

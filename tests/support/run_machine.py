@@ -263,8 +263,8 @@ class RunMachine(DatabaseMachine):
 
     async def read_job(self, attempt: Attempt) -> Job:
         """Read the job of an attempt."""
-        job = await self.world.database.transactions.read(
-            lambda tx: JobQueries(tx).get(PROJECT, attempt.context.claim.job_id)
+        job = await self.world.database.transactions.of(PROJECT).read(
+            lambda tx: JobQueries(tx).get(attempt.context.claim.job_id)
         )
         assert job is not None
         return job
@@ -357,7 +357,7 @@ class RunMachine(DatabaseMachine):
 
     async def run_states(self, run: Run) -> Sequence[RunState]:
         """The states in a run's events."""
-        events = await self.world.database.transactions.read(
+        events = await self.world.database.across_projects.read(
             lambda tx: read_stored_events(tx, run.id)
         )
         changes = [decode_event(event.data).run_changed for event in events]

@@ -120,7 +120,7 @@ class RunProcess:
         )
         handlers: list[JobHandler] = [self.handler, RunExpiry()]
         dead_letter_handlers = {handler.kind: handler for handler in handlers}
-        self.leases = make_leases(database.transactions, owner, dead_letter_handlers)
+        self.leases = make_leases(database.across_projects, owner, dead_letter_handlers)
         self.dispatcher = Dispatcher(
             self.leases, database.notifications, handlers, JobMetrics(CollectorRegistry())
         )
@@ -166,15 +166,15 @@ class RunWorld:
             settings=AssistantSettings(**{"model": "m", **settings}),
             created_at=self.clock(),
         )
-        await self.database.transactions.write(
-            lambda tx: AssistantQueries(tx).add(PROJECT, assistant)
+        await self.database.transactions.of(PROJECT).write(
+            lambda tx: AssistantQueries(tx).add(assistant)
         )
         return assistant
 
     async def thread(self, *texts: str) -> Thread:
         """Create a thread with user messages."""
         thread = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
-        await self.database.transactions.write(lambda tx: ThreadQueries(tx).add(PROJECT, thread))
+        await self.database.transactions.of(PROJECT).write(lambda tx: ThreadQueries(tx).add(thread))
         await self.add_messages(thread.id, *texts)
         return thread
 
@@ -186,7 +186,9 @@ class RunWorld:
             )
             for text in texts
         ]
-        await self.database.transactions.write(lambda tx: MessageQueries(tx).add(PROJECT, messages))
+        await self.database.transactions.of(PROJECT).write(
+            lambda tx: MessageQueries(tx).add(messages)
+        )
 
     def pass_time(self, **by: float) -> None:
         """Advance the clock, and start the jobs that are due."""
@@ -195,21 +197,21 @@ class RunWorld:
 
     async def messages(self, run: Run) -> list[ThreadMessage]:
         """The messages that a run created."""
-        return await self.database.transactions.read(
-            lambda tx: MessageQueries(tx).created_by_run(PROJECT, run.thread_id, run.id)
+        return await self.database.transactions.of(PROJECT).read(
+            lambda tx: MessageQueries(tx).created_by_run(run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:
         """All items of a thread."""
-        entries = await self.database.transactions.read(
-            lambda tx: TimelineQueries(tx).read(PROJECT, thread_id)
+        entries = await self.database.transactions.of(PROJECT).read(
+            lambda tx: TimelineQueries(tx).read(thread_id)
         )
         return [entry.item for entry in entries]
 
     async def get_thread(self, thread_id: str) -> Thread:
         """The current state of a thread."""
-        return await self.database.transactions.read(
-            lambda tx: ThreadQueries(tx).get(PROJECT, thread_id)
+        return await self.database.transactions.of(PROJECT).read(
+            lambda tx: ThreadQueries(tx).get(thread_id)
         )
 
 

@@ -125,7 +125,7 @@ class StreamEnder:
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """End the stream."""
-        await StreamQueries(tx).end(job.project, job.subject, [END])
+        await StreamQueries(tx).end(job.subject, [END])
 
 
 class StreamMachine(DatabaseMachine):
@@ -279,7 +279,7 @@ class StreamMachine(DatabaseMachine):
 
     async def read_log(self, name: str) -> list[Event]:
         """Read all committed events of a stream."""
-        return await self.jobs.transactions.read(lambda tx: read_stored_events(tx, name))
+        return await self.jobs.across_projects.read(lambda tx: read_stored_events(tx, name))
 
     def teardown(self) -> None:
         """One healthy process ends all streams, and all followers read them to the end."""
@@ -319,6 +319,6 @@ class StreamMachine(DatabaseMachine):
 
     async def read_tokens(self, name: str) -> list[int]:
         """Read all tokens of a stream."""
-        return await self.jobs.transactions.read(
-            lambda tx: StreamQueries(tx).tokens(PROJECT, name, 0)
+        return await self.jobs.transactions.of(PROJECT).read(
+            lambda tx: StreamQueries(tx).tokens(name, 0)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction
 from control_svc.event_log.group_commit import GROUP_BYTES, GroupCommitter
 from control_svc.event_log.model import BEFORE_FIRST, Event, StreamKey, StreamPosition
 from control_svc.event_log.queries import EventLogQueries, StreamQueries
@@ -74,7 +74,7 @@ def make_process(
     group_bytes: int = GROUP_BYTES,
 ) -> StreamProcess:
     """The event log of a process with lease owner `owner`."""
-    transactions = FaultyTransactions(database.transactions)
+    transactions = FaultyTransactions(database.across_projects)
     tails, registry = Tails(), CollectorRegistry()
     metrics = StreamMetrics(registry)
     committer = GroupCommitter(transactions, tails, metrics, lease=LEASE, group_bytes=group_bytes)
@@ -127,12 +127,14 @@ class Follower:
 async def create_stream(jobs: Jobs, stream_id: str, *events: bytes) -> None:
     """Create a job and its stream."""
     await jobs.add(subject=stream_id)
-    await jobs.transactions.write(
-        lambda tx: StreamQueries(tx).create(jobs.project, stream_id, events)
+    await jobs.transactions.of(jobs.project).write(
+        lambda tx: StreamQueries(tx).create(stream_id, events)
     )
 
 
-async def read_stored_events(tx: Transaction, stream_id: str, number: int = 0) -> list[Event]:
+async def read_stored_events(
+    tx: CrossProjectTransaction, stream_id: str, number: int = 0
+) -> list[Event]:
     """Read all events of a stream from a number on."""
     position = StreamPosition(StreamKey(PROJECT, stream_id), number)
     result = (await EventLogQueries(tx).read([position])).get(position)

@@ -5,13 +5,13 @@ searchable once the file is completed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import Transaction, Transactions, Work
 from control_svc.files.model import File
 from control_svc.files.queries import FileQueries
 from control_svc.inference.embeddings import Embedder, EmbeddingModel, Vector, Vectors
@@ -86,16 +86,17 @@ class IngestHandler:
             limit = f"the limit is {self.file_timeout_s:g} seconds"
             message = f"Reading and embedding the file takes too long: {limit}."
             problem = FileProblem(ProblemCode.SERVER_ERROR, message)
-        await context.finish(_finish(claim.project, claim.subject, problem))
+        await context.finish(_finish(claim.subject, problem))
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
         """Fail the file of a dead job."""
         _, message = job.error or ("", "")
         problem = FileProblem(ProblemCode.SERVER_ERROR, message)
-        await _finish(job.project, job.subject, problem)(tx)
+        await _finish(job.subject, problem)(tx)
 
     async def _ingest(self, claim: Claim, context: JobContext) -> None:
-        file, store, source = await self.transactions.read(_load(claim))
+        transactions = self.transactions.of(claim.project)
+        file, store, source = await transactions.read(_load(claim.subject))
         name = store.embedding_model or self.adder.check_model()
         model = await self.embedder.model(claim.project, name)
         text = await self._extract_text(claim, source)
@@ -111,14 +112,15 @@ class IngestHandler:
                     zip(group, vectors, strict=True), start=first
                 )
             ]
-            await context.write(_add_chunks(claim, model.name, digest, new), progress=True)
+            await context.write(_add_chunks(claim.subject, model.name, digest, new), progress=True)
 
     async def _extract_text(self, claim: Claim, source: File | None) -> str:
         if source is not None:
             try:
                 return await self.extractor.extract(source)
             except BlobMissing:
-                _, _, now_there = await self.transactions.read(_load(claim))
+                transactions = self.transactions.of(claim.project)
+                _, _, now_there = await transactions.read(_load(claim.subject))
                 if now_there is not None:
                     raise  # its bytes are lost
         raise ExtractionFailed(ProblemCode.INVALID_FILE, "The file no longer exists.")
@@ -176,72 +178,66 @@ def _mean(vectors: Vectors, weights: Sequence[int]) -> Vector:
     return mean / length if length else mean
 
 
-def _load(
-    claim: Claim,
-) -> Callable[[Transaction], Awaitable[tuple[StoreFile, VectorStore, File | None]]]:
+def _load(entry: str) -> Work[tuple[StoreFile, VectorStore, File | None]]:
     """Read the file of the store, the store, and the uploaded file; None if it is deleted."""
 
     async def load(tx: Transaction) -> tuple[StoreFile, VectorStore, File | None]:
-        file = await _get_in_progress(tx, claim.project, claim.subject)
-        store = await VectorStoreQueries(tx).get(claim.project, file.store_id)
+        file = await _get_in_progress(tx, entry)
+        store = await VectorStoreQueries(tx).get(file.store_id)
         try:
             now = await tx.now()
-            return file, store, await FileQueries(tx).get(claim.project, file.file_id, now)
+            return file, store, await FileQueries(tx).get(file.file_id, now)
         except FileNotFound:
             return file, store, None
 
     return load
 
 
-async def _get_in_progress(tx: Transaction, project: str, entry: str) -> StoreFile:
-    file = await StoreFileQueries(tx).get(project, entry)
+async def _get_in_progress(tx: Transaction, entry: str) -> StoreFile:
+    file = await StoreFileQueries(tx).get(entry)
     if file is None or file.state is not FileState.IN_PROGRESS:
         raise _FileRemoved
     return file
 
 
-async def _lock(tx: Transaction, project: str, entry: str) -> tuple[VectorStore, StoreFile]:
+async def _lock(tx: Transaction, entry: str) -> tuple[VectorStore, StoreFile]:
     """Lock the store of a file, which protects the file too. Raises _FileRemoved."""
-    file = await _get_in_progress(tx, project, entry)
-    store = await VectorStoreQueries(tx).lock(project, file.store_id)
-    return store, await _get_in_progress(tx, project, entry)
+    file = await _get_in_progress(tx, entry)
+    store = await VectorStoreQueries(tx).lock(file.store_id)
+    return store, await _get_in_progress(tx, entry)
 
 
-def _add_chunks(
-    claim: Claim, model: str, digest: str, chunks: Sequence[NewChunk]
-) -> Callable[[Transaction], Awaitable[None]]:
+def _add_chunks(entry: str, model: str, digest: str, chunks: Sequence[NewChunk]) -> Work[None]:
     """Store chunks. The first vectors of a store determine its model."""
 
     async def add(tx: Transaction) -> None:
-        store, file = await _lock(tx, claim.project, claim.subject)
+        store, file = await _lock(tx, entry)
         dimensions = len(chunks[0].vector)
         pinned = store.pin_embedding(model, digest, dimensions)
         if pinned != store:
-            await VectorStoreQueries(tx).update(claim.project, pinned)
-        await ChunkQueries(tx).add(file, claim.project, chunks)
+            await VectorStoreQueries(tx).update(pinned)
+        await ChunkQueries(tx).add(file, chunks)
         size = sum(len(chunk.text.encode()) + 2 * dimensions for chunk in chunks)
         file = replace(
             file,
             num_chunks=file.num_chunks + len(chunks),
             usage_bytes=file.usage_bytes + size,
         )
-        await StoreFileQueries(tx).update(claim.project, file)
+        await StoreFileQueries(tx).update(file)
 
     return add
 
 
-def _finish(
-    project: str, entry: str, problem: FileProblem | None = None
-) -> Callable[[Transaction], Awaitable[None]]:
+def _finish(entry: str, problem: FileProblem | None = None) -> Work[None]:
     """Complete a file, or fail it because of a problem. No effect if it was removed."""
     state = FileState.FAILED if problem else FileState.COMPLETED
 
     async def finish(tx: Transaction) -> None:
         try:
-            store, file = await _lock(tx, project, entry)
+            store, file = await _lock(tx, entry)
         except _FileRemoved:
             return
-        store = await set_file_state(tx, project, store, file, state, problem)
-        await VectorStoreQueries(tx).update(project, store.touch(await tx.now()))
+        store = await set_file_state(tx, store, file, state, problem)
+        await VectorStoreQueries(tx).update(store.touch(await tx.now()))
 
     return finish

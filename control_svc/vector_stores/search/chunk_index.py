@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sqlalchemy import TextClause, text
-from sqlalchemy.ext.asyncio import AsyncSession
 
+from control_svc.db.transaction import Transaction
 from control_svc.inference.embeddings import Vector
 from control_svc.vector_stores.model import StoreFile
 from control_svc.vector_stores.search.model import ChunkKey, NewChunk, SearchScope
@@ -45,11 +45,11 @@ class ChunkIndex(Protocol):
         """Find the chunks nearest to a vector; None if the index has no vectors."""
 
 
-def chunk_index(session: AsyncSession) -> ChunkIndex:
-    """Create the index for the database of a session."""
-    if session.get_bind().dialect.name == "sqlite":
-        return SqliteChunkIndex(session)
-    return PostgresChunkIndex(session)
+def chunk_index(tx: Transaction) -> ChunkIndex:
+    """Create the index for the database of a transaction."""
+    if tx.session.get_bind().dialect.name == "sqlite":
+        return SqliteChunkIndex(tx)
+    return PostgresChunkIndex(tx)
 
 
 class SqliteChunkIndex:
@@ -71,8 +71,9 @@ class SqliteChunkIndex:
         " ORDER BY bm25(vector_chunk_index, 0, 0, 0, 1), i.rowid LIMIT :limit"
     )
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
         """Index chunks."""
@@ -98,7 +99,7 @@ class SqliteChunkIndex:
         """Find chunks that contain any of the words, by BM25."""
         entries = None if scope.entries is None else json.dumps(list(scope.entries))
         values = {
-            "project": scope.project,
+            "project": self._project,
             "match": f"store : ({_match_any(scope.store_ids)}) AND words : ({_match_any(words)})",
             "entries": entries,
             "limit": limit,
@@ -143,8 +144,9 @@ class PostgresChunkIndex:
     # A plan for any parameters assumes ten entries: 500 ms instead of 50 with 1,500 of them.
     _PLAN_FOR_PARAMETERS: Final = text("SET LOCAL plan_cache_mode = force_custom_plan")
 
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
+    def __init__(self, tx: Transaction) -> None:
+        self._session = tx.session
+        self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
         """Index chunks."""
@@ -197,7 +199,7 @@ class PostgresChunkIndex:
     ) -> list[ChunkKey]:
         parameters = {
             **values,
-            "project": scope.project,
+            "project": self._project,
             "stores": list(scope.store_ids),
             "limit": limit,
         }

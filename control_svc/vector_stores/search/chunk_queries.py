@@ -5,10 +5,10 @@ from datetime import datetime
 
 import numpy as np
 import orjson
-from sqlalchemy import and_, delete, insert, or_, select, tuple_
+from sqlalchemy import and_, delete, or_, select, tuple_
 from sqlalchemy.sql import ColumnElement
 
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import Queries, Transaction
 from control_svc.files.tables import FileRow
 from control_svc.inference.embeddings import Vector, Vectors
 from control_svc.vector_stores.model import FileState, StoreFile
@@ -19,37 +19,34 @@ from control_svc.vector_stores.tables import ChunkRow, StoreFileRow
 _STORED_TYPE = np.dtype("<f2")
 
 
-class ChunkQueries:
+class ChunkQueries(Queries):
     """Queries on chunks and their index in one transaction."""
 
     def __init__(self, tx: Transaction) -> None:
-        self._session = tx.session
-        self._index = chunk_index(tx.session)
+        super().__init__(tx)
+        self._index = chunk_index(tx)
         self.search_words = self._index.search_words
         self.search_vector = self._index.search_vector
 
-    async def add(self, file: StoreFile, project: str, chunks: Sequence[NewChunk]) -> None:
+    async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
         """Insert chunks of a file in progress."""
-        await self._session.execute(
-            insert(ChunkRow),
-            [
-                {
-                    "project": project,
-                    "entry": file.entry,
-                    "number": chunk.number,
-                    "text": chunk.text,
-                    "vector": chunk.vector.astype(_STORED_TYPE).tobytes(),
-                }
-                for chunk in chunks
-            ],
-        )
+        rows = [
+            {
+                "entry": file.entry,
+                "number": chunk.number,
+                "text": chunk.text,
+                "vector": chunk.vector.astype(_STORED_TYPE).tobytes(),
+            }
+            for chunk in chunks
+        ]
+        await self._insert(ChunkRow, *rows)
         await self._index.add(file, chunks)
 
-    async def delete(self, project: str, entry: str, limit: int) -> int:
+    async def delete(self, entry: str, limit: int) -> int:
         """Delete at most `limit` chunks of a file, last ones first. Returns how many there were."""
         last = (
             select(ChunkRow.number)
-            .where(*_in_file(project, entry))
+            .where(*self._in_file(entry))
             .order_by(ChunkRow.number.desc())
             .limit(limit)
         )
@@ -57,25 +54,23 @@ class ChunkQueries:
         if numbers:
             await self._index.delete(entry, numbers[-1], numbers[0] + 1)
             await self._session.execute(
-                delete(ChunkRow).where(*_in_file(project, entry), ChunkRow.number >= numbers[-1])
+                delete(ChunkRow).where(*self._in_file(entry), ChunkRow.number >= numbers[-1])
             )
         return len(numbers)
 
-    async def list_texts(self, project: str, entry: str, first: int, limit: int) -> list[str]:
+    async def list_texts(self, entry: str, first: int, limit: int) -> list[str]:
         """List the texts of a file's chunks, from number `first`."""
-        query = select(ChunkRow.text).where(*_in_file(project, entry), ChunkRow.number >= first)
+        query = select(ChunkRow.text).where(*self._in_file(entry), ChunkRow.number >= first)
         return list(await self._session.scalars(query.order_by(ChunkRow.number).limit(limit)))
 
-    async def list_vectors(self, project: str, entry: str, first: int, limit: int) -> Vectors:
+    async def list_vectors(self, entry: str, first: int, limit: int) -> Vectors:
         """List the vectors of a file's chunks, from number `first`, as rows."""
-        query = select(ChunkRow.vector).where(*_in_file(project, entry), ChunkRow.number >= first)
+        query = select(ChunkRow.vector).where(*self._in_file(entry), ChunkRow.number >= first)
         vectors = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
         rows = [decode_vector(vector) for vector in vectors]
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
 
-    async def get_searchable(
-        self, project: str, keys: Collection[ChunkKey], now: datetime
-    ) -> list[Chunk]:
+    async def get_searchable(self, keys: Collection[ChunkKey], now: datetime) -> list[Chunk]:
         """Get those of the chunks whose files are completed and neither deleted nor expired."""
         if not keys:
             return []
@@ -100,7 +95,7 @@ class ChunkQueries:
                 and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id),
             )
             .where(
-                ChunkRow.project == project,
+                self._mine(ChunkRow),
                 tuple_(ChunkRow.entry, ChunkRow.number).in_([tuple(key) for key in keys]),
                 StoreFileRow.state == FileState.COMPLETED.value,
                 or_(FileRow.expires_at.is_(None), FileRow.expires_at > now),
@@ -120,9 +115,8 @@ class ChunkQueries:
             )
         ]
 
-
-def _in_file(project: str, entry: str) -> tuple[ColumnElement[bool], ...]:
-    return (ChunkRow.project == project, ChunkRow.entry == entry)
+    def _in_file(self, entry: str) -> tuple[ColumnElement[bool], ...]:
+        return (self._mine(ChunkRow), ChunkRow.entry == entry)
 
 
 def decode_vector(vector: bytes) -> Vector:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from control_svc.base.validation import check_range
 from control_svc.inference.embeddings import Vector
 from control_svc.vector_stores.filters import Filter
-from control_svc.vector_stores.model import AttributeValue
+from control_svc.vector_stores.model import AttributeValue, VectorStore
 from svc_kit.errors import InvalidField
 
 
@@ -101,7 +101,11 @@ class Chunk(NamedTuple):
 class SearchScope:
     """The files to search, of which only completed ones have results."""
 
-    project: str
-    store_ids: Sequence[str]
+    stores: Sequence[VectorStore]
     entries: Collection[str] | None = None
     """Entries of the files that match the filter; None if there is no filter."""
+
+    @property
+    def store_ids(self) -> list[str]:
+        """The ids of the stores."""
+        return [store.id for store in self.stores]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from control_svc.base.validation import check_length, check_range
-from control_svc.db.transaction import Clock, Transaction, Transactions
+from control_svc.db.transaction import Clock, ProjectTransactions, Transaction, Transactions
 from control_svc.inference.embeddings import Embedder, Vector
 from control_svc.vector_stores.filters import Filter, check_filter
 from control_svc.vector_stores.membership import FileAdder
@@ -77,13 +77,14 @@ class VectorSearch:
         if filters is not None:
             check_filter(filters)
         self.check_model()
-        stores = await self._touch_stores(project, store_ids)
+        transactions = self.transactions.of(project)
+        stores = await self._touch_stores(transactions, store_ids)
         best: dict[ChunkKey, tuple[float, Chunk]] = {}
         for model, group in _group_by_model(stores).items():
             embedded = await self._embed(project, model, group, queries)
-            scope = await self._resolve_scope(project, group, filters)
+            scope = await self._resolve_scope(transactions, group, filters)
             for query in embedded:
-                chunks = await self._find_chunks(query, scope, group, max_results)
+                chunks = await self._find_chunks(transactions, query, scope, max_results)
                 for score, chunk in await asyncio.to_thread(_score, query, chunks, ranking):
                     if chunk.key not in best or best[chunk.key][0] < score:
                         best[chunk.key] = (score, chunk)
@@ -94,25 +95,27 @@ class VectorSearch:
             if score >= ranking.score_threshold
         ]
 
-    async def _touch_stores(self, project: str, store_ids: Sequence[str]) -> list[VectorStore]:
+    async def _touch_stores(
+        self, transactions: ProjectTransactions, store_ids: Sequence[str]
+    ) -> list[VectorStore]:
         """Get stores and record their use. Raises VectorStoreNotFound or VectorStoreExpired."""
         now, distinct_ids = self.clock(), dict.fromkeys(store_ids)
 
         async def read(tx: Transaction) -> list[VectorStore]:
-            stores = [await VectorStoreQueries(tx).get(project, each) for each in distinct_ids]
+            stores = [await VectorStoreQueries(tx).get(each) for each in distinct_ids]
             for store in stores:
                 store.check_not_expired(now)
             return stores
 
         async def touch(tx: Transaction) -> None:
             for store_id in sorted(distinct_ids):
-                store = await VectorStoreQueries(tx).lock(project, store_id)
+                store = await VectorStoreQueries(tx).lock(store_id)
                 store.check_not_expired(now)
-                await VectorStoreQueries(tx).update(project, store.touch(now))
+                await VectorStoreQueries(tx).update(store.touch(now))
 
-        stores = await self.transactions.read(read)
+        stores = await transactions.read(read)
         if any(store.needs_touch(now) for store in stores):
-            await self.transactions.write(touch)
+            await transactions.write(touch)
         return stores
 
     async def _embed(
@@ -137,45 +140,48 @@ class VectorSearch:
         ]
 
     async def _resolve_scope(
-        self, project: str, stores: Sequence[VectorStore], filters: Filter | None
+        self,
+        transactions: ProjectTransactions,
+        stores: Sequence[VectorStore],
+        filters: Filter | None,
     ) -> SearchScope:
-        store_ids = [store.id for store in stores]
         if filters is None:
-            return SearchScope(project, store_ids)
-        entries = await self.transactions.read(
-            lambda tx: StoreFileQueries(tx).list_matching(project, store_ids, filters)
+            return SearchScope(stores)
+        store_ids = SearchScope(stores).store_ids
+        entries = await transactions.read(
+            lambda tx: StoreFileQueries(tx).list_matching(store_ids, filters)
         )
-        return SearchScope(project, store_ids, entries)
+        return SearchScope(stores, entries)
 
     async def _find_chunks(
-        self, query: _Query, scope: SearchScope, stores: Sequence[VectorStore], max_results: int
+        self, transactions: ProjectTransactions, query: _Query, scope: SearchScope, max_results: int
     ) -> list[Chunk]:
         """Read the chunks that the indexes propose for a query."""
         limit = max(_CANDIDATES_PER_RESULT * max_results, _MIN_CANDIDATES)
-        nearest = await self._search_vector(query.vector, scope, stores, limit)
+        nearest = await self._search_vector(transactions, query.vector, scope, limit)
 
         async def read(tx: Transaction) -> list[Chunk]:
             chunks = ChunkQueries(tx)
             keys = set(nearest)
             if query.words:
                 keys.update(await chunks.search_words(scope, query.words, limit))
-            return await chunks.get_searchable(scope.project, keys, await tx.now())
+            return await chunks.get_searchable(keys, await tx.now())
 
-        return await self.transactions.read(read)
+        return await transactions.read(read)
 
     async def _search_vector(
-        self, vector: Vector, scope: SearchScope, stores: Sequence[VectorStore], limit: int
+        self, transactions: ProjectTransactions, vector: Vector, scope: SearchScope, limit: int
     ) -> list[ChunkKey]:
         """Search in the database if it has vectors, else in memory."""
-        keys = await self.transactions.read(
+        keys = await transactions.read(
             lambda tx: ChunkQueries(tx).search_vector(scope, vector, limit)
         )
         if keys is not None:
             return keys
         return [
             key
-            for store in stores
-            for key in await self.index.search(scope.project, store, vector, limit, scope.entries)
+            for store in scope.stores
+            for key in await self.index.search(transactions, store, vector, limit, scope.entries)
         ]
 
 

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import ProjectTransactions, Transaction
 from control_svc.inference.embeddings import Vector, Vectors
 from control_svc.vector_stores.model import VectorStore
 from control_svc.vector_stores.queries import StoreFileQueries
@@ -78,15 +78,14 @@ _EMPTY: Final = _Matrix.build(-1, {})
 class VectorIndex:
     """An LRU cache of matrices, of at most `max_bytes` in total."""
 
-    def __init__(self, transactions: Transactions, max_bytes: int) -> None:
-        self._transactions = transactions
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._matrices: OrderedDict[str, _Matrix] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def search(
         self,
-        project: str,
+        transactions: ProjectTransactions,
         store: VectorStore,
         vector: Vector,
         limit: int,
@@ -94,34 +93,36 @@ class VectorIndex:
     ) -> list[ChunkKey]:
         """Find the chunks of a store nearest to a vector, in all files if `entries` is None."""
         if store.num_chunks * store.dimensions * _FLOAT_BYTES > self._max_bytes:
-            return await self._scan(project, store, vector, limit, entries)
-        matrix = await self._get_matrix(project, store)
+            return await self._scan(transactions, store, vector, limit, entries)
+        matrix = await self._get_matrix(transactions, store)
         return await asyncio.to_thread(matrix.search, vector, limit, entries)
 
-    async def _get_matrix(self, project: str, store: VectorStore) -> _Matrix:
+    async def _get_matrix(self, transactions: ProjectTransactions, store: VectorStore) -> _Matrix:
         """Get the vectors of a store, at its revision or a later one."""
         lock = self._locks.setdefault(store.id, asyncio.Lock())
         async with lock:
             matrix = self._matrices.pop(store.id, _EMPTY)
             if matrix.revision < store.revision:
-                matrix = await self._refresh(project, store, matrix)
+                matrix = await self._refresh(transactions, store, matrix)
             self._matrices[store.id] = matrix
         self._evict()
         return matrix
 
-    async def _refresh(self, project: str, store: VectorStore, old: _Matrix) -> _Matrix:
+    async def _refresh(
+        self, transactions: ProjectTransactions, store: VectorStore, old: _Matrix
+    ) -> _Matrix:
         """Drop entries that are not completed any more, and load new ones."""
-        completed = await self._list_completed(project, store)
+        completed = await self._list_completed(transactions, store)
         vectors = {entry: rows for entry, rows in old.by_entry().items() if entry in completed}
         for entry in sorted(completed - vectors.keys()):
-            pages = [page.vectors async for page in self._read_vectors(project, entry)]
+            pages = [page.vectors async for page in self._read_vectors(transactions, entry)]
             if pages:
                 vectors[entry] = np.concatenate(pages)
         return await asyncio.to_thread(_Matrix.build, store.revision, dict(sorted(vectors.items())))
 
     async def _scan(
         self,
-        project: str,
+        transactions: ProjectTransactions,
         store: VectorStore,
         vector: Vector,
         limit: int,
@@ -129,9 +130,9 @@ class VectorIndex:
     ) -> list[ChunkKey]:
         """Read all vectors, for a store that exceeds the cache."""
         best: list[tuple[float, ChunkKey]] = []
-        for entry in await self._list_completed(project, store):
+        for entry in await self._list_completed(transactions, store):
             if entries is None or entry in entries:
-                async for page in self._read_vectors(project, entry):
+                async for page in self._read_vectors(transactions, entry):
                     scores = vector_scores(vector, page.vectors)
                     keys = (ChunkKey(entry, page.first + row) for row in range(len(scores)))
                     # Negated, so that chunks with equal scores are ordered by age.
@@ -139,19 +140,21 @@ class VectorIndex:
                     best = heapq.nsmallest(limit, [*best, *candidates])
         return [key for _, key in best]
 
-    async def _list_completed(self, project: str, store: VectorStore) -> set[str]:
-        return await self._transactions.read(
-            lambda tx: StoreFileQueries(tx).list_completed(project, store.id)
-        )
+    async def _list_completed(
+        self, transactions: ProjectTransactions, store: VectorStore
+    ) -> set[str]:
+        return await transactions.read(lambda tx: StoreFileQueries(tx).list_completed(store.id))
 
-    async def _read_vectors(self, project: str, entry: str) -> AsyncIterator[_Page]:
+    async def _read_vectors(
+        self, transactions: ProjectTransactions, entry: str
+    ) -> AsyncIterator[_Page]:
         """Read the vectors of an entry, which may be deleted in the meantime."""
         first = 0
 
         async def read(tx: Transaction) -> Vectors:
-            return await ChunkQueries(tx).list_vectors(project, entry, first, _PAGE_ROWS)
+            return await ChunkQueries(tx).list_vectors(entry, first, _PAGE_ROWS)
 
-        while len(vectors := await self._transactions.read(read)):
+        while len(vectors := await transactions.read(read)):
             yield _Page(first, vectors)
             first += len(vectors)
 

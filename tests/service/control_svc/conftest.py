@@ -25,6 +25,7 @@ from tests.support.postgres import create_database, empty, run_test_postgres
 from tests.support.response_client import answer_or_call, make_small_control
 from tests.support.runs import RunWorld, Worlds
 from tests.support.scripted_turns import ScriptedTurns
+from tests.support.statements import watch_statements
 
 FIRST_START_S = 120
 """Timeout of tests with PostgreSQL, since the first one starts the server."""
@@ -70,6 +71,20 @@ def doubles(items: list[pytest.Item]) -> set[pytest.Item]:
 def may_leave_out(path: Path) -> bool:
     """Whether one database suffices for a test of this file."""
     return FOLDER in path.parents and ON_BOTH.isdisjoint([path, *path.parents])
+
+
+@pytest.fixture(scope="session")
+def all_statements() -> Iterator[list[str]]:
+    """Statements that reach rows of another project than that of their transaction."""
+    with watch_statements() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def statements(all_statements: list[str]) -> Iterator[list[str]]:
+    """Check that a test has run no such statement."""
+    yield all_statements
+    assert all_statements == []
 
 
 @pytest.fixture(scope="session")

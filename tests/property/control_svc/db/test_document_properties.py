@@ -16,7 +16,7 @@ from sqlalchemy import LargeBinary, column, delete, insert, select, table, updat
 from control_svc.assistants.queries import AssistantRow
 from control_svc.db.documents import OLD_SUFFIX, ConversionRow, convert_rows
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction
 from tests.support.examples import examples, timeout
 from tests.support.jobs import open_test_database
 from tests.support.postgres import create_database, run_test_postgres
@@ -46,7 +46,7 @@ def equal(value: Any, expected: Any) -> bool:
 async def replace_document(database: Database, document: bytes, *, old: bool) -> None:
     """Store a document as the only one, as this release does or as release 0.1 did."""
 
-    async def write(tx: Transaction) -> None:
+    async def write(tx: CrossProjectTransaction) -> None:
         for each in (AssistantRow, ConversionRow):
             await tx.session.execute(delete(each))
         values = {"project": "p", "id": "a", "created_at": datetime.now(UTC), "revision": 0}
@@ -58,16 +58,16 @@ async def replace_document(database: Database, document: bytes, *, old: bool) ->
             await tx.session.execute(update(rows).values({name: document}))
             await tx.session.execute(insert(ConversionRow).values(name="assistants", last_key="[]"))
 
-    await database.transactions.write(write)
+    await database.across_projects.write(write)
 
 
 async def read_document(database: Database) -> Any:
     """Read the document."""
 
-    async def read(tx: Transaction) -> bytes:
+    async def read(tx: CrossProjectTransaction) -> bytes:
         return (await tx.session.execute(select(AssistantRow.document))).scalar_one()
 
-    return json.loads(await database.transactions.read(read))
+    return json.loads(await database.across_projects.read(read))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -90,7 +90,7 @@ def test_documents_are_read_as_they_were_written(url: str | None) -> None:
         assert equal(await read_document(database), expected)
         await replace_document(database, document, old=True)
         assert equal(await read_document(database), expected)
-        converted = await database.transactions.write(convert_rows)
+        converted = await database.across_projects.write(convert_rows)
         assert converted
         assert equal(await read_document(database), expected)
 

@@ -44,9 +44,9 @@ class FileStore:
 
         async def add(tx: Transaction) -> None:
             for file in files:
-                await FileQueries(tx).add(project, file)
+                await FileQueries(tx).add(file)
 
-        self.runner.run(self.database.transactions.write(add))
+        self.runner.run(self.database.transactions.of(project).write(add))
         return files
 
     def _file(self, purpose: FilePurpose, has_expired: bool) -> File:

@@ -575,18 +575,22 @@ async def test_bytes_deleted_during_a_download_are_not_found(
         updated_at=now,
     )
     async with open_test_database(tmp_path) as database:
-        await database.transactions.write(lambda tx: AdapterQueries(tx).add("p", adapter))
+        await database.transactions.of("p").write(lambda tx: AdapterQueries(tx).add(adapter))
 
         async def delete_or_replace() -> None:
-            await database.transactions.write(lambda tx: AdapterQueries(tx).delete("p", adapter.id))
+            await database.transactions.of("p").write(
+                lambda tx: AdapterQueries(tx).delete(adapter.id)
+            )
             if key_after is not None:
                 replacement = replace(adapter, blob_key=key_after)
-                await database.transactions.write(
-                    lambda tx: AdapterQueries(tx).add("p", replacement)
+                await database.transactions.of("p").write(
+                    lambda tx: AdapterQueries(tx).add(replacement)
                 )
 
         sync = AdapterSync(
-            database.transactions, MissingBlobs(tmp_path, delete_or_replace), database.notifications
+            database.across_projects,
+            MissingBlobs(tmp_path, delete_or_replace),
+            database.notifications,
         )
         with pytest.raises(error):
             await anext(aiter(sync.download(digest)))
@@ -596,7 +600,7 @@ async def test_a_silent_watch_sends_heartbeats(tmp_path: Path) -> None:
     """Changes of nothing, with the same revision, which is no cursor of its own."""
     async with open_test_database(tmp_path) as database:
         sync = AdapterSync(
-            database.transactions,
+            database.across_projects,
             FolderBlobs(tmp_path),
             database.notifications,
             heartbeat_s=0.01,

@@ -96,10 +96,10 @@ async def insert(database: Database, thread: Thread, *messages: ThreadMessage) -
     """Insert a thread and messages."""
 
     async def add(tx: Transaction) -> None:
-        await ThreadQueries(tx).add(P, thread)
-        await MessageQueries(tx).add(P, messages)
+        await ThreadQueries(tx).add(thread)
+        await MessageQueries(tx).add(messages)
 
-    await database.transactions.write(add)
+    await database.transactions.of(P).write(add)
 
 
 async def test_an_assistant_is_stored(database: Database) -> None:
@@ -108,19 +108,21 @@ async def test_an_assistant_is_stored(database: Database) -> None:
     changed = assistant.with_settings(replace(FULL_SETTINGS, name="", tools=()))
 
     async def work(tx: Transaction) -> Assistant:
-        await AssistantQueries(tx).add(P, assistant)
-        before = await AssistantQueries(tx).lock(P, assistant.id)
-        await AssistantQueries(tx).update(P, changed)
+        await AssistantQueries(tx).add(assistant)
+        before = await AssistantQueries(tx).lock(assistant.id)
+        await AssistantQueries(tx).update(changed)
         return before
 
-    before = await database.transactions.write(work)
-    after = await database.transactions.read(lambda tx: AssistantQueries(tx).get(P, assistant.id))
-    listed = await database.transactions.read(lambda tx: AssistantQueries(tx).page(P, Window(9)))
-    await database.transactions.write(lambda tx: AssistantQueries(tx).delete(P, assistant.id))
+    before = await database.transactions.of(P).write(work)
+    after = await database.transactions.of(P).read(
+        lambda tx: AssistantQueries(tx).get(assistant.id)
+    )
+    listed = await database.transactions.of(P).read(lambda tx: AssistantQueries(tx).page(Window(9)))
+    await database.transactions.of(P).write(lambda tx: AssistantQueries(tx).delete(assistant.id))
 
     assert (before, after, listed) == (assistant, changed, [changed])
     with pytest.raises(AssistantNotFound):
-        await database.transactions.read(lambda tx: AssistantQueries(tx).get(P, assistant.id))
+        await database.transactions.of(P).read(lambda tx: AssistantQueries(tx).get(assistant.id))
 
 
 async def test_a_thread_stores_its_active_run_and_cut(database: Database) -> None:
@@ -128,12 +130,12 @@ async def test_a_thread_stores_its_active_run_and_cut(database: Database) -> Non
     thread = make_thread()
     await insert(database, thread)
     changed = replace(thread, active_run_id="run_1", cut=7)
-    await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, changed))
-    stored = await database.transactions.read(lambda tx: ThreadQueries(tx).get(P, thread.id))
+    await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).update(changed))
+    stored = await database.transactions.of(P).read(lambda tx: ThreadQueries(tx).get(thread.id))
 
     assert stored == changed
     with pytest.raises(ThreadNotFound):
-        await database.transactions.read(lambda tx: ThreadQueries(tx).get("other", thread.id))
+        await database.transactions.of("other").read(lambda tx: ThreadQueries(tx).get(thread.id))
 
 
 async def test_messages_are_listed_without_other_items(database: Database) -> None:
@@ -150,16 +152,16 @@ async def test_messages_are_listed_without_other_items(database: Database) -> No
     )
 
     async def add(tx: Transaction) -> None:
-        await TimelineQueries(tx).append(P, thread.id, [call], origin="run_1")
-        await MessageQueries(tx).add(P, [answer])
+        await TimelineQueries(tx).append(thread.id, [call], origin="run_1")
+        await MessageQueries(tx).add([answer])
 
-    await database.transactions.write(add)
+    await database.transactions.of(P).write(add)
     window = Window(9, newest_first=False)
-    listed = await database.transactions.read(
-        lambda tx: MessageQueries(tx).page(P, thread.id, window)
+    listed = await database.transactions.of(P).read(
+        lambda tx: MessageQueries(tx).page(thread.id, window)
     )
-    by_run = await database.transactions.read(
-        lambda tx: MessageQueries(tx).created_by_run(P, thread.id, "run_1")
+    by_run = await database.transactions.of(P).read(
+        lambda tx: MessageQueries(tx).created_by_run(thread.id, "run_1")
     )
 
     assert listed == [question, answer]
@@ -178,13 +180,13 @@ async def test_ended_messages_are_stored(database: Database) -> None:
     incomplete = second.mark_incomplete((Text(text="do"),), IncompleteReason.RUN_CANCELLED, later)
 
     async def end(tx: Transaction) -> None:
-        await MessageQueries(tx).update(P, completed)
-        await MessageQueries(tx).update(P, incomplete)
+        await MessageQueries(tx).update(completed)
+        await MessageQueries(tx).update(incomplete)
 
-    await database.transactions.write(end)
+    await database.transactions.of(P).write(end)
 
-    messages = await database.transactions.read(
-        lambda tx: MessageQueries(tx).created_by_run(P, thread.id, "run_1")
+    messages = await database.transactions.of(P).read(
+        lambda tx: MessageQueries(tx).created_by_run(thread.id, "run_1")
     )
     assert messages == [completed, incomplete]
 
@@ -194,16 +196,20 @@ async def test_a_deleted_thread_leaves_nothing(database: Database) -> None:
     thread = make_thread()
     first, *others = [make_message(thread, str(number)) for number in range(3)]
     await insert(database, thread, first, *others)
-    await database.transactions.write(lambda tx: MessageQueries(tx).delete(P, thread.id, first.id))
-
-    with pytest.raises(MessageNotFound):
-        await database.transactions.read(lambda tx: MessageQueries(tx).get(P, thread.id, first.id))
-    window = Window(9, newest_first=False)
-    assert others == await database.transactions.read(
-        lambda tx: MessageQueries(tx).page(P, thread.id, window)
+    await database.transactions.of(P).write(
+        lambda tx: MessageQueries(tx).delete(thread.id, first.id)
     )
 
-    await database.transactions.write(lambda tx: ThreadQueries(tx).delete(P, thread.id))
+    with pytest.raises(MessageNotFound):
+        await database.transactions.of(P).read(
+            lambda tx: MessageQueries(tx).get(thread.id, first.id)
+        )
+    window = Window(9, newest_first=False)
+    assert others == await database.transactions.of(P).read(
+        lambda tx: MessageQueries(tx).page(thread.id, window)
+    )
+
+    await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).delete(thread.id))
 
     for table in (MessageRow, ItemRow):
         assert await count_rows(database, table) == 0
@@ -218,7 +224,7 @@ async def test_messages_cannot_change_while_a_run_is_active(database: Database) 
     thread = await threads.create(P, NewThread(messages=(new,)))
     (message,) = (await messages.page(P, thread.id, PageRequest())).items
     busy = replace(thread, active_run_id="run_1")
-    await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, busy))
+    await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).update(busy))
 
     with pytest.raises(ThreadBusy) as refused:
         await messages.create(P, AddedMessage(thread_id=thread.id, message=new))
@@ -237,7 +243,7 @@ async def test_messages_cannot_change_while_a_run_is_active(database: Database) 
     assert (updated.active_run_id, updated.settings.metadata) == ("run_1", {"a": "b"})
     assert list((await messages.page(P, thread.id, PageRequest())).items) == [message]
 
-    await database.transactions.write(lambda tx: ThreadQueries(tx).update(P, thread))
+    await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).update(thread))
     await threads.delete(P, thread.id)
     with pytest.raises(ThreadNotFound):
         await messages.page(P, thread.id, PageRequest())

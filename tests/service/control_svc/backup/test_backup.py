@@ -68,8 +68,8 @@ async def installation(tmp_path: Path, database_url: str | None) -> Installation
         await client.add_part(upload.id, b"abcd")
     async with installation.database() as database:
         message = Message(role=Role.USER, content=(Text(text='null \x00, tab \t, \\N and "ä€𝄞"'),))
-        await database.transactions.write(
-            lambda tx: TimelineQueries(tx).append("default", "conv_1", [make_item(message)])
+        await database.transactions.of("default").write(
+            lambda tx: TimelineQueries(tx).append("conv_1", [make_item(message)])
         )
     return installation
 

@@ -35,7 +35,7 @@ async def installation(tmp_path: Path, database_url: str | None) -> Installation
         upload = await client.create_upload(4)
         await client.add_part(upload.id, b"abcd")
     async with installation.database() as database:
-        await database.transactions.write(add_sealed_items)
+        await database.transactions.of(PROJECT).write(add_sealed_items)
     return installation
 
 
@@ -49,8 +49,8 @@ async def add_sealed_items(tx: Transaction) -> None:
         Compaction(sealed=cipher.seal_summary(PROJECT, summary)),
     ]
     timeline = TimelineQueries(tx)
-    await timeline.append(PROJECT, "resp_1", [*map(make_item, contents)], origin="resp_1")
-    await timeline.append(PROJECT, "resp_1", [make_item(Compaction(sealed="made up"))])
+    await timeline.append("resp_1", [*map(make_item, contents)], origin="resp_1")
+    await timeline.append("resp_1", [make_item(Compaction(sealed="made up"))])
 
 
 def make_item(content: Content) -> Item:

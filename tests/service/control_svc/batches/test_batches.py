@@ -398,23 +398,21 @@ async def test_queries_for_lines_are_limited_by_bytes(
 
     async def work(tx: Transaction) -> tuple[list[list[int]], list[list[int]]]:
         queries, pending, ended = BatchLineQueries(tx), [], []
-        await BatchQueries(tx).add("p", batch)
-        await queries.add("p", batch.id, lines)
+        await BatchQueries(tx).add(batch)
+        await queries.add(batch.id, lines)
         last = None
-        while rows := await queries.list_pending("p", batch.id, last, ReadLimit(3, 100)):
+        while rows := await queries.list_pending(batch.id, last, ReadLimit(3, 100)):
             pending.append([line.number for line in rows])
             last = rows[-1]
-        await queries.save_results("p", batch.id, results)
+        await queries.save_results(batch.id, results)
         after, limit = 0, ReadLimit(3, 1000)
-        while done := await queries.list_ended(
-            "p", batch.id, completed=True, after=after, limit=limit
-        ):
+        while done := await queries.list_ended(batch.id, completed=True, after=after, limit=limit):
             ended.append([line.number for line in done])
             after = done[-1].number
         return pending, ended
 
     async with open_test_database(tmp_path, database_url, clock) as database:
-        pending, ended = await database.transactions.write(work)
+        pending, ended = await database.transactions.of("p").write(work)
 
     assert pending == ended == [[1, 2], [3], [4]]
 
@@ -429,18 +427,18 @@ async def test_lines_of_ended_batches_are_deleted(tmp_path: Path, database_url: 
 
     async def fill(tx: Transaction) -> None:
         for batch in (running, ended.fail_validation((LineProblem("x", "x"),), clock.now)):
-            await BatchQueries(tx).add("p", batch)
-            await BatchLineQueries(tx).add("p", batch.id, lines)
+            await BatchQueries(tx).add(batch)
+            await BatchLineQueries(tx).add(batch.id, lines)
 
     kept_until = clock.now + DEAD_KEPT_FOR
     async with open_test_database(tmp_path, database_url, clock) as database:
-        await database.transactions.write(fill)
+        await database.transactions.of("p").write(fill)
         deleted = [
-            await database.transactions.write(partial(delete_ended_lines, now=now, limit=2))
+            await database.across_projects.write(partial(delete_ended_lines, now=now, limit=2))
             for now in (kept_until, *[kept_until + timedelta(seconds=1)] * 3)
         ]
-        remaining = await database.transactions.read(
-            lambda tx: BatchLineQueries(tx).list_pending("p", running.id, None, READ_LIMIT)
+        remaining = await database.transactions.of("p").read(
+            lambda tx: BatchLineQueries(tx).list_pending(running.id, None, READ_LIMIT)
         )
 
     assert [result.num_rows for result in deleted] == [0, 2, 1, 0]

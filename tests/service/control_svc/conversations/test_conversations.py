@@ -59,10 +59,10 @@ async def update_row(
     """Update the row of a conversation, as a response does."""
 
     async def update(tx: Transaction) -> None:
-        conversation = await ConversationQueries(tx).lock(P, conversation_id)
-        await ConversationQueries(tx).update(P, edit(conversation))
+        conversation = await ConversationQueries(tx).lock(conversation_id)
+        await ConversationQueries(tx).update(edit(conversation))
 
-    await database.transactions.write(update)
+    await database.transactions.of(P).write(update)
 
 
 @pytest.fixture

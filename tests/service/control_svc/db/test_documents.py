@@ -61,15 +61,15 @@ async def read_all(world: RunWorld, run: Run) -> Any:
     async def read(tx: Transaction) -> Any:
         window = Window(100, newest_first=False)
         return (
-            await MessageQueries(tx).page(PROJECT, run.thread_id, window),
-            await TimelineQueries(tx).num_bytes(PROJECT, run.thread_id) > 0,
+            await MessageQueries(tx).page(run.thread_id, window),
+            await TimelineQueries(tx).num_bytes(run.thread_id) > 0,
         )
 
     return (
         await world.get_thread(run.thread_id),
         await get_run(world.process(), run),
         await list_steps(world.process(), run),
-        await world.database.transactions.read(read),
+        await world.database.transactions.of(PROJECT).read(read),
     )
 
 
@@ -89,13 +89,15 @@ async def test_tables_are_read_while_they_are_converted(
         expected = await read_all(world, run)
         await as_release_0_1(database)
     async with open_database(database_url, tmp_path) as database:
-        world, transactions = make_world(database), database.transactions
+        world = make_world(database)
         states = [await read_all(world, run)]
         thread = replace(await world.get_thread(run.thread_id), revision=1)
-        await transactions.write(lambda tx: ThreadQueries(tx).update(PROJECT, thread))
-        while await transactions.write(convert_rows):
+        await database.transactions.of(PROJECT).write(lambda tx: ThreadQueries(tx).update(thread))
+        while await database.across_projects.write(convert_rows):
             states.append(await read_all(world, run))
-        left = await transactions.read(lambda tx: tx.session.scalar(select(ConversionRow)))
+        left = await database.across_projects.read(
+            lambda tx: tx.session.scalar(select(ConversionRow))
+        )
 
     changed = (thread, *expected[1:])
     assert states == [expected, *[changed] * (len(states) - 1)]
@@ -124,7 +126,7 @@ async def test_documents_are_read_by_plain_sql(
         run = await create_run(make_world(database))
         if is_upgraded:
             await as_release_0_1(database)
-            while await database.transactions.write(convert_rows):
+            while await database.across_projects.write(convert_rows):
                 pass
     [(state,)] = await query(tmp_path, database_url, "SELECT document ->> 'state' FROM runs")
     texts = await query(
@@ -177,6 +179,6 @@ async def test_slow_rows_are_converted(postgres_url: str, tmp_path: Path) -> Non
         await make_world(database).thread("\0" * 500_000)  # takes half a second
         await as_release_0_1(database)
     async with open_database(postgres_url, tmp_path, limits=limits) as database:
-        while await database.transactions.write(convert_rows):
+        while await database.across_projects.write(convert_rows):
             pass
     assert await query(tmp_path, postgres_url, "SELECT name FROM document_conversions") == []

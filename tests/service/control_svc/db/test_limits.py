@@ -13,7 +13,7 @@ from sqlalchemy import text
 from control_svc.db import migrations
 from control_svc.db.engine import FILE_NAME, Database, open_database
 from control_svc.db.limits import DatabaseLimits
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.vector_stores.search.pgvector import add_vector_column
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.lifecycle import StartupError
@@ -70,12 +70,12 @@ def fails_in_time(error: type[Exception], match: str) -> Iterator[None]:
     assert time.monotonic() - started_at < HANG_S
 
 
-async def increment(tx: Transaction) -> None:
+async def increment(tx: CrossProjectTransaction) -> None:
     """Update the counter."""
     await tx.session.execute(text("UPDATE counters SET value = value + 1"))
 
 
-async def count(tx: Transaction) -> int | None:
+async def count(tx: CrossProjectTransaction) -> int | None:
     """Read the counter."""
     value: int | None = await tx.session.scalar(text("SELECT value FROM counters"))
     return value
@@ -87,10 +87,10 @@ async def test_a_write_that_waits_for_another_session_is_unavailable(
     """For a row on PostgreSQL, and for the file on SQLite. It succeeds once the lock is gone."""
     async with locked(short, tmp_path, LOCK_ROW):
         with fails_in_time(UpstreamUnavailable, "database"):
-            await short.transactions.write(increment)
-    await short.transactions.write(increment)
+            await short.across_projects.write(increment)
+    await short.across_projects.write(increment)
 
-    assert await short.transactions.read(count) == 2
+    assert await short.across_projects.read(count) == 2
 
 
 async def test_a_write_that_waits_for_another_write_is_unavailable(
@@ -99,18 +99,18 @@ async def test_a_write_that_waits_for_another_write_is_unavailable(
     """For the connection that writes on SQLite, and for one of the pool on PostgreSQL."""
     release = asyncio.Event()
 
-    async def block(tx: Transaction) -> None:
+    async def block(tx: CrossProjectTransaction) -> None:
         await count(tx)
         await release.wait()
 
-    writes = [asyncio.create_task(short.transactions.write(block)) for _ in range(3)]
+    writes = [asyncio.create_task(short.across_projects.write(block)) for _ in range(3)]
     failed, _ = await asyncio.wait(writes, timeout=HANG_S, return_when=asyncio.FIRST_EXCEPTION)
     release.set()
     await asyncio.wait(writes)
-    await short.transactions.write(increment)
+    await short.across_projects.write(increment)
 
     assert {type(each.exception()) for each in failed} == {UpstreamUnavailable}
-    assert await short.transactions.read(count) == 2
+    assert await short.across_projects.read(count) == 2
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ async def test_a_statement_that_takes_long_is_unavailable(
     """For a lock on the table, or by itself; also on the connection of the heartbeats."""
     async with open_database(postgres_url, tmp_path, limits=SHORT) as database:
         assert database.connect_dedicated is not None
-        transactions = database.transactions
+        transactions = database.across_projects
         if is_dedicated:
             engine = database.connect_dedicated()
-            transactions = Transactions(engine, engine, database.notifications)
+            transactions = CrossProjectTransactions(engine, engine, database.notifications)
         async with locked(database, tmp_path, held):
             with fails_in_time(UpstreamUnavailable, "database"):
                 await transactions.read(lambda tx: tx.session.execute(text(query)))

@@ -18,7 +18,7 @@ from control_svc.app import build, upgrade_database
 from control_svc.blobs.local import FolderBlobs
 from control_svc.config import ControlSettings
 from control_svc.db.engine import open_database
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.files.queries import delete_expired_files
 from control_svc.schema import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
@@ -169,7 +169,7 @@ async def test_small_chunks_are_written_in_batches(tmp_path: Path, blobs: Folder
         assert sink.size_bytes == 512
 
 
-class FullTransactions(Transactions):
+class FullTransactions(CrossProjectTransactions):
     """Transactions of a database whose disk is full."""
 
     async def delete(self, work: object) -> NoReturn:
@@ -228,12 +228,12 @@ async def test_timeouts_of_the_database_are_unavailable(tmp_path: Path, state: s
     class TimeoutExpired(Exception):
         sqlstate = state
 
-    async def work(_: Transaction) -> None:
+    async def work(_: CrossProjectTransaction) -> None:
         raise DBAPIError("UPDATE", {}, TimeoutExpired())
 
     async with open_database(None, tmp_path) as database:
         with pytest.raises(UpstreamUnavailable):
-            await database.transactions.write(work)
+            await database.across_projects.write(work)
 
 
 class CodedError(Exception):
@@ -266,11 +266,11 @@ async def test_a_full_or_broken_disk_is_a_failure_of_the_storage(
 ) -> None:
     """Not a database that cannot be reached; and a warning in the log."""
 
-    async def work(_: Transaction) -> None:
+    async def work(_: CrossProjectTransaction) -> None:
         raise error
 
     async with open_database(None, tmp_path) as database:
-        for run in (database.transactions.write, database.transactions.read):
+        for run in (database.across_projects.write, database.across_projects.read):
             with pytest.raises(StorageFailed, match=problem):
                 await run(work)
 
@@ -282,10 +282,10 @@ async def test_a_full_or_broken_disk_is_a_failure_of_the_storage(
 async def test_a_connection_closed_during_a_response_is_unavailable(tmp_path: Path) -> None:
     """asyncpg raises InternalClientError then."""
 
-    async def work(_: Transaction) -> None:
+    async def work(_: CrossProjectTransaction) -> None:
         raise InternalClientError("got result for unknown protocol state 3")
 
     async with open_database(None, tmp_path) as database:
-        for run in (database.transactions.write, database.transactions.read):
+        for run in (database.across_projects.write, database.across_projects.read):
             with pytest.raises(UpstreamUnavailable):
                 await run(work)

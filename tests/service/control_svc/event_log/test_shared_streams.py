@@ -133,7 +133,7 @@ async def take_over_and_finish(process: StreamProcess, stream_id: str) -> None:
     async with process.committer.writer(await claim(process), stream_id) as writer:
         read = process.transactions.read
         number = len(await read(lambda tx: read_stored_events(tx, stream_id)))
-        tokens = await read(lambda tx: StreamQueries(tx).tokens(PROJECT, stream_id, 0))
+        tokens = await read(lambda tx: StreamQueries(tx.of(PROJECT)).tokens(stream_id, 0))
         assert tokens == list(range(number))
         await writer.add([b"%d" % number], [number])
         await writer.conclude(finish_stream)

@@ -11,7 +11,7 @@ import pytest
 from control_svc.app import utc_now
 from control_svc.base.ids import RUN, IdSource, creation_key
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
     FinalEvents,
@@ -168,7 +168,9 @@ async def test_a_stream_continues_in_another_process(
     await asyncio.wait_for(first.task, 20)
 
     assert first.texts == other.texts == [b"a", b"b"]
-    tokens = await jobs.transactions.read(lambda tx: StreamQueries(tx).tokens(PROJECT, "run_1", 2))
+    tokens = await jobs.transactions.of(PROJECT).read(
+        lambda tx: StreamQueries(tx).tokens("run_1", 2)
+    )
     assert tokens == [7, 8]
 
 
@@ -217,7 +219,7 @@ async def test_streams_that_cannot_be_followed_raise_errors(
         await anext(foreign)
     follower = here.follow("run_1", 0)
     await asyncio.sleep(0)
-    await jobs.transactions.write(lambda tx: StreamQueries(tx).drop(PROJECT, "run_1"))
+    await jobs.transactions.of(PROJECT).write(lambda tx: StreamQueries(tx).drop("run_1"))
     with pytest.raises(BatchNotFound):
         await follower.task
 
@@ -227,8 +229,8 @@ async def test_a_stream_is_dropped_alone(here: StreamProcess, jobs: Jobs) -> Non
     for stream_id in ("run_1", "run_2"):
         await create_stream(jobs, stream_id, b"a")
     for project, stream_id in (("q", "run_1"), (PROJECT, "run_2")):
-        await jobs.transactions.write(
-            lambda tx, p=project, s=stream_id: StreamQueries(tx).drop(p, s)  # type: ignore[misc]
+        await jobs.transactions.of(project).write(
+            lambda tx, each=stream_id: StreamQueries(tx).drop(each)  # type: ignore[misc]
         )
 
     assert await read_stream(jobs, "run_1") == [b"a"]
@@ -248,19 +250,19 @@ async def test_an_invalid_stream_id_fails_alone(here: StreamProcess, jobs: Jobs)
 
 async def end_stream(jobs: Jobs, stream_id: str) -> None:
     """End a stream."""
-    await jobs.transactions.write(lambda tx: StreamQueries(tx).end(PROJECT, stream_id))
+    await jobs.transactions.of(PROJECT).write(lambda tx: StreamQueries(tx).end(stream_id))
 
 
 async def read_stream(jobs: Jobs, stream_id: str) -> list[bytes]:
     """Read all events of a stream."""
-    events = await jobs.transactions.read(lambda tx: read_stored_events(tx, stream_id))
+    events = await jobs.across_projects.read(lambda tx: read_stored_events(tx, stream_id))
     return [event.data for event in events]
 
 
 async def sweep_streams(jobs: Jobs, age: timedelta) -> int:
     """Delete the events of at most one stream that ended longer ago than `age`."""
     step = delete_streams_ended_before(age, limit=1)
-    deleted = await jobs.transactions.write(lambda tx: step(tx, utc_now()))
+    deleted = await jobs.across_projects.write(lambda tx: step(tx, utc_now()))
     return deleted.num_rows
 
 
@@ -321,15 +323,17 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
         await writer.conclude(wait)
 
     async def expire(tx: Transaction) -> None:
-        await StreamQueries(tx).append(PROJECT, "run_1", [b"b"], turn=1, token_ids=[5])
-        await StreamQueries(tx).end(PROJECT, "run_1", [b"c"])
-        await StreamQueries(tx).end(PROJECT, "run_1", [b"never"])
+        await StreamQueries(tx).append("run_1", [b"b"], turn=1, token_ids=[5])
+        await StreamQueries(tx).end("run_1", [b"c"])
+        await StreamQueries(tx).end("run_1", [b"never"])
 
-    await jobs.transactions.write(expire)
+    await jobs.transactions.of(PROJECT).write(expire)
     await follower.task
     assert follower.texts == [b"a", b"b", b"c"]
     with pytest.raises(StreamClosed):
-        await jobs.transactions.write(lambda tx: StreamQueries(tx).append(PROJECT, "run_1", [b"d"]))
+        await jobs.transactions.of(PROJECT).write(
+            lambda tx: StreamQueries(tx).append("run_1", [b"d"])
+        )
 
 
 async def test_tokens_and_events_of_a_turn_are_read(jobs: Jobs) -> None:
@@ -338,25 +342,25 @@ async def test_tokens_and_events_of_a_turn_are_read(jobs: Jobs) -> None:
     many = numbered_events(2 * MAX_CHUNK_EVENTS + 1, 2)
 
     async def append(tx: Transaction) -> None:
-        await StreamQueries(tx).append(PROJECT, "run_1", [], turn=1, token_ids=[1, 2])
-        await StreamQueries(tx).append(PROJECT, "run_1", many, turn=1, token_ids=[-3])
-        await StreamQueries(tx).append(PROJECT, "run_1", [b"x"], turn=2, token_ids=[4])
+        await StreamQueries(tx).append("run_1", [], turn=1, token_ids=[1, 2])
+        await StreamQueries(tx).append("run_1", many, turn=1, token_ids=[-3])
+        await StreamQueries(tx).append("run_1", [b"x"], turn=2, token_ids=[4])
 
-    await jobs.transactions.write(append)
+    await jobs.transactions.of(PROJECT).write(append)
 
-    async def check(tx: Transaction) -> None:
-        streams = StreamQueries(tx)
-        assert await streams.tokens(PROJECT, "run_1", 1) == [1, 2, -3]
-        assert await streams.tokens(PROJECT, "run_1", 2) == [4]
-        turn = await streams.events_of_turn(PROJECT, "run_1", 1)
+    async def check(tx: CrossProjectTransaction) -> None:
+        streams = StreamQueries(tx.of(PROJECT))
+        assert await streams.tokens("run_1", 1) == [1, 2, -3]
+        assert await streams.tokens("run_1", 2) == [4]
+        turn = await streams.events_of_turn("run_1", 1)
         assert [event.data for event in turn] == many
         assert turn[0].number == 2
-        stream = await streams.get(PROJECT, "run_1")
+        stream = await streams.get("run_1")
         assert stream is not None
         assert (stream.next_number, stream.state) == (3 + len(many), StreamState.OPEN)
-        assert await streams.get("q", "run_1") is None
+        assert await StreamQueries(tx.of("q")).get("run_1") is None
 
-    await jobs.transactions.read(check)
+    await jobs.across_projects.read(check)
 
 
 async def test_many_streams_share_commits_and_reads(
@@ -466,7 +470,7 @@ async def test_the_oldest_open_stream_of_a_project_is_found(jobs: Jobs) -> None:
     await end_stream(jobs, first)
 
     async def oldest(project: str) -> str:
-        return await jobs.transactions.read(lambda tx: StreamQueries(tx).oldest_open(project))
+        return await jobs.transactions.of(project).read(lambda tx: StreamQueries(tx).oldest_open())
 
     assert await oldest(PROJECT) == creation_key(min({old, ended, new} - {first}))
     assert await oldest("other-project") == ""

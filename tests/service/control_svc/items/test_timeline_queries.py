@@ -7,7 +7,7 @@ from itertools import product
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import Window
 from control_svc.db.engine import Database
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
@@ -46,7 +46,7 @@ def make_items(count: int) -> list[Item]:
 async def append_new(database: Database, timeline: str, count: int) -> list[Item]:
     """Append new items to a timeline, and return them."""
     items = make_items(count)
-    await database.transactions.write(lambda tx: TimelineQueries(tx).append(P, timeline, items))
+    await database.transactions.of(P).write(lambda tx: TimelineQueries(tx).append(timeline, items))
     return items
 
 
@@ -73,9 +73,9 @@ async def test_every_page_equals_that_of_a_list(database: Database) -> None:
 
     async def remove(tx: Transaction) -> None:
         for item in removed:
-            assert await TimelineQueries(tx).remove(P, "thread_1", item.id)
+            assert await TimelineQueries(tx).remove("thread_1", item.id)
 
-    await database.transactions.write(remove)
+    await database.transactions.of(P).write(remove)
     remaining = [item for item in items if item not in removed]
 
     async def check_pages(tx: Transaction) -> None:
@@ -85,11 +85,11 @@ async def test_every_page_equals_that_of_a_list(database: Database) -> None:
             window = Window(
                 limit, cursor if is_after else "", newest_first, "" if is_after else cursor
             )
-            page = await TimelineQueries(tx).page(P, "thread_1", window)
+            page = await TimelineQueries(tx).page("thread_1", window)
             expected = expected_page(remaining, window, ids)
             assert [entry.item for entry in page] == expected, window
 
-    await database.transactions.read(check_pages)
+    await database.transactions.of(P).read(check_pages)
 
 
 async def test_positions_of_removed_items_are_not_reused(database: Database) -> None:
@@ -98,15 +98,15 @@ async def test_positions_of_removed_items_are_not_reused(database: Database) -> 
 
     async def check(tx: Transaction) -> list[TimelineItem]:
         timelines = TimelineQueries(tx)
-        await timelines.remove(P, "thread_1", items[1].id)
-        await timelines.append(P, "thread_1", make_items(1), "run_1")
-        created = await timelines.read(P, "thread_1", 0, ItemFilter(origin="run_1"))
+        await timelines.remove("thread_1", items[1].id)
+        await timelines.append("thread_1", make_items(1), "run_1")
+        created = await timelines.read("thread_1", 0, ItemFilter(origin="run_1"))
         assert [entry.position for entry in created] == [4]
-        assert await timelines.position_from_end(P, "thread_1", 2, ItemFilter(("message",))) == 2
-        assert await timelines.position_from_end(P, "thread_1", 9) == 0
-        return await timelines.read(P, "thread_1", 2)
+        assert await timelines.position_from_end("thread_1", 2, ItemFilter(("message",))) == 2
+        assert await timelines.position_from_end("thread_1", 9) == 0
+        return await timelines.read("thread_1", 2)
 
-    entries = await database.transactions.write(check)
+    entries = await database.transactions.of(P).write(check)
     assert [entry.position for entry in entries] == [2, 3, 4]
 
 
@@ -114,34 +114,34 @@ async def test_an_item_is_deleted_with_its_last_timeline(database: Database) -> 
     """It is invisible to other projects."""
     items = await append_new(database, "thread_1", 2)
 
-    async def share(tx: Transaction) -> None:
-        timelines = TimelineQueries(tx)
-        await timelines.link(P, "conv_1", items)
-        assert await timelines.delete(P, "thread_1") == 2
-        assert await timelines.get("q", "conv_1", items[0].id) is None
-        assert await timelines.get(P, "conv_1", items[0].id) == TimelineItem(0, items[0])
+    async def share(tx: CrossProjectTransaction) -> None:
+        timelines = TimelineQueries(tx.of(P))
+        await timelines.link("conv_1", items)
+        assert await timelines.delete("thread_1") == 2
+        assert await TimelineQueries(tx.of("q")).get("conv_1", items[0].id) is None
+        assert await timelines.get("conv_1", items[0].id) == TimelineItem(0, items[0])
 
-    await database.transactions.write(share)
+    await database.across_projects.write(share)
     assert await count_rows(database, ItemRow) == 2
 
-    await database.transactions.write(lambda tx: TimelineQueries(tx).delete(P, "conv_1"))
+    await database.transactions.of(P).write(lambda tx: TimelineQueries(tx).delete("conv_1"))
     assert await count_rows(database, ItemRow) == 0
 
 
 async def test_timelines_deleted_concurrently_leave_no_items(database: Database) -> None:
     """The transaction that commits last deletes the shared items."""
     items = await append_new(database, "thread_1", 2)
-    await database.transactions.write(lambda tx: TimelineQueries(tx).link(P, "conv_1", items))
+    await database.transactions.of(P).write(lambda tx: TimelineQueries(tx).link("conv_1", items))
     others: list[asyncio.Task[int]] = []
 
     async def delete_concurrently(tx: Transaction) -> None:
-        await TimelineQueries(tx).delete(P, "thread_1")
-        other = database.transactions.write(lambda tx: TimelineQueries(tx).delete(P, "conv_1"))
+        await TimelineQueries(tx).delete("thread_1")
+        other = database.transactions.of(P).write(lambda tx: TimelineQueries(tx).delete("conv_1"))
         others.append(asyncio.ensure_future(other))
         # It cannot end before this transaction has, so the wait times out.
         await asyncio.wait(others, timeout=0.1)
 
-    await database.transactions.write(delete_concurrently)
+    await database.transactions.of(P).write(delete_concurrently)
     await asyncio.gather(*others)
 
     assert await count_rows(database, ItemRow) == 0
@@ -154,9 +154,9 @@ async def test_an_updated_item_is_stored(database: Database) -> None:
         Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE
     )
 
-    await database.transactions.write(lambda tx: TimelineQueries(tx).update(P, changed))
+    await database.transactions.of(P).write(lambda tx: TimelineQueries(tx).update(changed))
 
-    entry = await database.transactions.read(
-        lambda tx: TimelineQueries(tx).get(P, "thread_1", item.id)
+    entry = await database.transactions.of(P).read(
+        lambda tx: TimelineQueries(tx).get("thread_1", item.id)
     )
     assert entry == TimelineItem(0, changed)

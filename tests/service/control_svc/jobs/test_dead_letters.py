@@ -269,7 +269,7 @@ async def test_the_expiry_of_a_run_can_be_retried(
         set_principal(Principal(project="ops", scopes=frozenset({"admin"}), key_id="key_1"))
         retry = job_service_pb2.RetryJobRequest(job_id=dead.id)
         set_admin_call(AdminCall("/corral.control.v1.JobService/RetryJob", "unix:", retry))
-        operators = Jobs(database.transactions, PageTokens(b"key"), RETRIES)
+        operators = Jobs(database.across_projects, PageTokens(b"key"), RETRIES)
         if is_cancelled:
             await process.runs.cancel(PROJECT, thread.id, run.id)
             with pytest.raises(JobNotRetriable, match="no longer waits"):

@@ -233,7 +233,7 @@ async def test_a_job_claimed_during_the_stop_is_released(database: Database, job
     added = await jobs.add()
     handler = Handler(run_forever)
     terms = LeaseTerms(owner="a", lease=LEASE, is_exclusive=False)
-    leases = StoppingLeases(database.transactions, {KIND: handler}, terms)
+    leases = StoppingLeases(database.across_projects, {KIND: handler}, terms)
     leases.dispatcher = Dispatcher(
         leases, database.notifications, [handler], JobMetrics(CollectorRegistry())
     )
@@ -278,7 +278,7 @@ async def test_a_claim_whose_commit_got_no_response_is_found(
     """The process that owns the lease releases the job, whose attempt never began, and claims it
     again: this is no death of a process."""
     added = await jobs.add()
-    await make_leases(database.transactions, "a").claim([KIND])
+    await make_leases(database.across_projects, "a").claim([KIND])
 
     async with run_dispatcher(database, Handler(), "a") as work:
         released, done = await work.ended.get(), await work.ended.get()
@@ -297,7 +297,7 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
         async def on_dead(self, tx: Transaction, job: Job) -> None:
             raise RuntimeError("a defect")
 
-    dead_worker, failing_job = make_leases(database.transactions, "gone"), await jobs.add()
+    dead_worker, failing_job = make_leases(database.across_projects, "gone"), await jobs.add()
     for _ in range(MAX_LOST - 1):
         job = await dead_worker.claim_next()
         clock.now = (await dead_worker.end(job.claim, AttemptResult(Outcome.LOST))).run_after
@@ -334,12 +334,12 @@ async def test_the_result_is_stored_once_the_database_is_available(
 async def test_gauges_count_jobs(database: Database, jobs: Jobs, clock: SetClock) -> None:
     """By kind and state, and the time since the oldest queued job was due."""
     registry = CollectorRegistry()
-    gauges = JobGauges(database.transactions, JobMetrics(registry))
+    gauges = JobGauges(database.across_projects, JobMetrics(registry))
     await jobs.add()
     clock.advance(seconds=5)
     await jobs.add()
     await jobs.add()
-    await make_leases(database.transactions, "a").claim([KIND])
+    await make_leases(database.across_projects, "a").claim([KIND])
     clock.advance(seconds=2)
     await gauges.count()
 

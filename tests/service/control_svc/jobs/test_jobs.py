@@ -23,7 +23,7 @@ async def test_jobs_are_claimed_by_priority_and_age(database: Database, jobs: Jo
     batch = await jobs.add(priority=JobPriority.BATCH)
     late = await jobs.add(delay=timedelta(seconds=1))
     first, second = await jobs.add(), await jobs.add()
-    leases = make_leases(database.transactions, "a")
+    leases = make_leases(database.across_projects, "a")
 
     claimed = [await leases.claim([KIND]) for _ in range(4)]
 
@@ -38,7 +38,7 @@ async def test_projects_share_the_workers(database: Database, jobs: Jobs) -> Non
         await jobs.add()
     for _ in range(2):
         await other.add()
-    leases = make_leases(database.transactions, "a")
+    leases = make_leases(database.across_projects, "a")
 
     claimed = [await leases.claim([KIND]) for _ in range(5)]
 
@@ -63,7 +63,7 @@ async def test_claims_follow_the_documented_order(
             delay=timedelta(hours=random.choice([0, 0, 0, 1])),
         )
         queued[job.id] = job
-    leases = make_leases(database.transactions, "one")
+    leases = make_leases(database.across_projects, "one")
 
     def rank(job: Job) -> tuple[int, int, datetime]:
         flow = (job.project, job.kind)
@@ -90,7 +90,7 @@ async def test_a_worker_that_lost_its_job_cannot_write(
 ) -> None:
     """Once another worker has the job, every transaction of the first is rolled back."""
     added = await jobs.add()
-    one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
+    one, two = (make_leases(database.across_projects, owner) for owner in ("one", "two"))
     late = await one.claim_next()
     clock.advance(seconds=LEASE.total_seconds() - 1)
     assert await two.take_over_all() == []
@@ -117,10 +117,10 @@ async def test_a_renewed_lease_is_not_taken_over(
 ) -> None:
     """A heartbeat renews the whole lease."""
     await jobs.add()
-    one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
+    one, two = (make_leases(database.across_projects, owner) for owner in ("one", "two"))
     await one.claim([KIND])
     clock.advance(seconds=14)
-    await database.transactions.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
+    await database.across_projects.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
     clock.advance(seconds=14)
 
     assert await two.take_over_all() == []
@@ -130,7 +130,7 @@ async def test_a_refused_job_dies_at_once(database: Database, jobs: Jobs) -> Non
     """With its error, and its dead-letter handler is called."""
     added = await jobs.add()
     handler = Handler()
-    leases = make_leases(database.transactions, "a", {KIND: handler})
+    leases = make_leases(database.across_projects, "a", {KIND: handler})
     job = await leases.claim_next()
     await leases.end(job.claim, AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")))
 
@@ -144,7 +144,7 @@ async def test_a_job_is_postponed_without_limit(
 ) -> None:
     """An outage is not a failure of the job; the backoff grows to a minute."""
     added = await jobs.add()
-    leases = make_leases(database.transactions, "a")
+    leases = make_leases(database.across_projects, "a")
     waits = []
     for _ in range(10):
         job = await leases.claim_next()
@@ -162,7 +162,7 @@ async def test_a_cancelled_job_becomes_due(database: Database, jobs: Jobs, clock
     """Its handler ends its subject; a job that has ended cannot be cancelled."""
     added = await jobs.add(delay=timedelta(hours=1))
     cancelled = await jobs.cancel(added)
-    leases = make_leases(database.transactions, "a")
+    leases = make_leases(database.across_projects, "a")
     job = await leases.claim_next()
     assert cancelled is not None
     assert job.cancel_requested_at == clock.now == cancelled.cancel_requested_at
@@ -177,7 +177,7 @@ async def test_concurrent_claims_get_different_jobs(database: Database, jobs: Jo
     claimed = []
 
     async def claim_all(number: int) -> None:
-        leases = make_leases(database.transactions, str(number))
+        leases = make_leases(database.across_projects, str(number))
         while (job := await leases.claim([KIND])) is not None:
             claimed.append(job.id)
 
@@ -192,7 +192,7 @@ async def test_ended_jobs_are_deleted(
 ) -> None:
     """Done jobs after a day, dead letters after 30 days, queued ones never."""
     done, dead, queued = [await jobs.add() for _ in range(3)]
-    leases = make_leases(database.transactions, "a")
+    leases = make_leases(database.across_projects, "a")
     for result in (
         AttemptResult(Outcome.DONE),
         AttemptResult(Outcome.REFUSED, FileNotFound(file="file-1")),
@@ -202,7 +202,12 @@ async def test_ended_jobs_are_deleted(
     blobs = FolderBlobs(tmp_path / "blobs")
     blobs.prepare()
     sweeper = Sweeper(
-        database.transactions, blobs, clock, timedelta(hours=1), [delete_ended_jobs], BLOB_COLUMNS
+        database.across_projects,
+        blobs,
+        clock,
+        timedelta(hours=1),
+        [delete_ended_jobs],
+        BLOB_COLUMNS,
     )
 
     remaining = []

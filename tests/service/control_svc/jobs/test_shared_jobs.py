@@ -15,7 +15,7 @@ from sqlalchemy import insert, select
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
-from control_svc.db.transaction import Transaction
+from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.heartbeat import BEATS_PER_LEASE, renew_leases
 from control_svc.jobs.model import Claim, Job, JobState
@@ -101,14 +101,14 @@ async def test_a_claim_skips_a_locked_job(postgres_url: str, tmp_path: Path) -> 
         first, second = await jobs.add(), await jobs.add()
         is_locked, is_claimed = asyncio.Event(), asyncio.Event()
 
-        async def hold(tx: Transaction) -> None:
+        async def hold(tx: CrossProjectTransaction) -> None:
             await JobRecordQueries(tx).lock(first.id)
             is_locked.set()
             await is_claimed.wait()
 
-        holder = asyncio.create_task(database.transactions.write(hold))
+        holder = asyncio.create_task(database.across_projects.write(hold))
         await is_locked.wait()
-        claimed = await make_leases(database.transactions, "one").claim_next()
+        claimed = await make_leases(database.across_projects, "one").claim_next()
         is_claimed.set()
         await holder
 
@@ -166,11 +166,11 @@ async def test_a_worker_that_always_writes_keeps_its_lease(
     clock = SetClock()
     async with open_test_database(tmp_path, postgres_url, clock) as database:
         await Jobs(database, IdSource(clock)).add()
-        one, two = (make_leases(database.transactions, owner) for owner in ("one", "two"))
+        one, two = (make_leases(database.across_projects, owner) for owner in ("one", "two"))
         job = await one.claim_next()
 
         async def renew_meanwhile(_: Transaction) -> None:
-            await database.transactions.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
+            await database.across_projects.write(lambda tx: JobQueueQueries(tx).renew("one", LEASE))
 
         for _ in range(2 * BEATS_PER_LEASE):
             clock.advance(seconds=LEASE.total_seconds() / BEATS_PER_LEASE)
@@ -184,7 +184,7 @@ async def test_leases_are_renewed_while_the_event_loop_is_blocked(
     """Heartbeats run in a thread of their own."""
     async with open_test_database(tmp_path, postgres_url) as database:
         await Jobs(database, IdSource(utc_now)).add()
-        job = await make_leases(database.transactions, "busy").claim_next()
+        job = await make_leases(database.across_projects, "busy").claim_next()
         assert job.lease_expires_at is not None
         watching = threading.Thread(
             target=lambda: asyncio.run(until_renewed(postgres_url, job.lease_expires_at))

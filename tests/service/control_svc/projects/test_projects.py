@@ -16,7 +16,7 @@ from tests.support.jobs import open_test_database
 
 def make_projects(database: Database) -> Projects:
     """The operations on the projects of a database."""
-    return Projects(database.transactions, PageTokens(b"secret"), SetClock())
+    return Projects(database.across_projects, PageTokens(b"secret"), SetClock())
 
 
 async def test_two_processes_create_the_default_project(tmp_path: Path, postgres_url: str) -> None:

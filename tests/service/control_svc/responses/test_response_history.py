@@ -76,13 +76,13 @@ async def test_a_chain_of_responses_is_stored_as_one_row_each(
 
         async def add(tx: Transaction) -> None:
             for previous, each in zip(["", *response_ids], response_ids, strict=False):
-                await ResponseQueries(tx).add(P, make_response(each, previous, clock))
-                await TimelineQueries(tx).append(P, each, [make_user_item(each, ids, clock)])
+                await ResponseQueries(tx).add(make_response(each, previous, clock))
+                await TimelineQueries(tx).append(each, [make_user_item(each, ids, clock)])
 
-        await database.transactions.write(add)
+        await database.transactions.of(P).write(add)
         event.listen(Engine, "before_cursor_execute", record_statement)
-        history = await database.transactions.read(
-            lambda each: read_history(each, P, response_ids[-1])
+        history = await database.transactions.of(P).read(
+            lambda each: read_history(each, response_ids[-1])
         )
         event.remove(Engine, "before_cursor_execute", record_statement)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]

@@ -9,7 +9,11 @@ from sqlalchemy import event, inspect
 from sqlalchemy.orm import ORMExecuteState
 from sqlalchemy.util import await_only
 
-from control_svc.db.transaction import Transaction, Transactions
+from control_svc.db.transaction import (
+    CrossProjectTransaction,
+    CrossProjectTransactions,
+    CrossWork,
+)
 from control_svc.jobs.model import AttemptResult, Outcome
 from control_svc.runs.model import RunState, ToolOutput
 from control_svc.runs.queries import RunRow
@@ -23,22 +27,24 @@ from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, t
 ResultT = TypeVar("ResultT")
 
 
-class RacingTransactions(Transactions):
+class RacingTransactions(CrossProjectTransactions):
     """Transactions that call `race` before the first statement that locks a run, once the row of
     its job has been read."""
 
-    def __init__(self, transactions: Transactions, race: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(
+        self, transactions: CrossProjectTransactions, race: Callable[[], Awaitable[Any]]
+    ) -> None:
         self._transactions = transactions
         self._race: Callable[[], Awaitable[Any]] | None = race
 
-    async def read(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def read(self, work: CrossWork[ResultT]) -> ResultT:
         """Run a read transaction."""
         return await self._transactions.read(work)
 
-    async def write(self, work: Callable[[Transaction], Awaitable[ResultT]]) -> ResultT:
+    async def write(self, work: CrossWork[ResultT]) -> ResultT:
         """Run a write transaction."""
 
-        async def listen(tx: Transaction) -> ResultT:
+        async def listen(tx: CrossProjectTransaction) -> ResultT:
             event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
             return await work(tx)
 
@@ -69,8 +75,8 @@ async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker
         async def answer() -> None:
             await process.runs.submit(PROJECT, thread.id, run.id, [ToolOutput("call_1", "wet")], "")
 
-        transactions: Any = RacingTransactions(database.transactions, answer)
-        racing = database._replace(transactions=transactions)
+        transactions: Any = RacingTransactions(database.across_projects, answer)
+        racing = database._replace(across_projects=transactions)
         other = RunWorld(racing, turns, clock).process("b")
         cancelling = await other.runs.cancel(PROJECT, thread.id, run.id)
         assert cancelling.state is RunState.CANCELLING

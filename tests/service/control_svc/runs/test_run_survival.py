@@ -72,7 +72,7 @@ async def test_another_process_resumes_where_one_died(make_world: Worlds, at: in
                 await gate.reached.wait()
             gate.open.set()
             # A write in progress would renew the lease with the advanced clock.
-            await world.database.transactions.close()
+            await world.database.across_projects.close()
             world.clock.advance(seconds=LEASE.total_seconds() + 1)
             async with world.process("b").run_jobs() as second:
                 events = await read_events(second, run)

@@ -157,7 +157,7 @@ async def test_several_stores_are_searched_together(
         search = VectorSearch(
             database.transactions,
             WordEmbedder(),
-            VectorIndex(database.transactions, 1 << 20),
+            VectorIndex(1 << 20),
             FileAdder(IdSource(utc_now), utc_now, MODEL),
             utc_now,
         )

@@ -48,14 +48,14 @@ async def test_each_file_is_looked_up_once(tmp_path: Path) -> None:
             statements.append(str(state.statement))
 
     async def work(tx: Transaction) -> None:
-        await FileQueries(tx).add("p", file)
-        await ThreadQueries(tx).add("p", thread)
+        await FileQueries(tx).add(file)
+        await ThreadQueries(tx).add(thread)
         event.listen(tx.session.sync_session, "do_orm_execute", record_query)
-        await adder.add(tx, "p", thread, [message(file.id)] * 1000, "messages")
+        await adder.add(tx, thread, [message(file.id)] * 1000, "messages")
         assert len([text for text in statements if "FROM files" in text]) == 1, statements
         with pytest.raises(FileNotFound) as refused:
-            await adder.add(tx, "p", thread, [message("file-b")] * 2, "messages")
+            await adder.add(tx, thread, [message("file-b")] * 2, "messages")
         assert refused.value.field == "messages[0].attachments[0].file_id"
 
     async with open_test_database(tmp_path, None, lambda: NOW) as database:
-        await database.transactions.write(work)
+        await database.transactions.of("p").write(work)

@@ -51,7 +51,12 @@ class Rows:
             project=P, job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
         )
         self.cancelled = asyncio.Event()
-        self._transactions = transactions
+        self._transactions = transactions.of(P)
+
+    def of(self, project: str) -> "Rows":
+        """These transactions are those of the project."""
+        assert project == P
+        return self
 
     async def insert(
         self,
@@ -65,10 +70,10 @@ class Rows:
         lines = [PendingLine(number, b"", request) for number in range(1, num_lines + 1)]
 
         async def work(tx: Transaction) -> None:
-            await BatchQueries(tx).add(P, batch)
-            await BatchLineQueries(tx).add(P, batch.id, lines)
+            await BatchQueries(tx).add(batch)
+            await BatchLineQueries(tx).add(batch.id, lines)
             if deaths:
-                await BatchLineQueries(tx).set_engine_deaths(P, batch.id, deaths)
+                await BatchLineQueries(tx).set_engine_deaths(batch.id, deaths)
 
         await self._transactions.write(work)
 
@@ -91,7 +96,7 @@ class Rows:
 
     async def batch(self) -> Batch:
         """Read the batch."""
-        return await self._transactions.read(lambda tx: BatchQueries(tx).get(P, BATCH.id))
+        return await self._transactions.read(lambda tx: BatchQueries(tx).get(BATCH.id))
 
     async def ended(self) -> dict[int, LineState]:
         """Read the states of ended lines, by number."""

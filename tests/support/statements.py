@@ -1,0 +1,105 @@
+"""Watches the SQL of the control service: a statement of a project's transaction that names a table
+with a project must have the condition, or insert the value, of exactly this project.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from sqlalchemy import BindParameter, Column, Engine, Table, TextClause, event
+from sqlalchemy.sql import operators, visitors
+from sqlalchemy.sql.dml import Insert
+from sqlalchemy.sql.elements import BinaryExpression
+from sqlalchemy.util import concurrency
+
+from control_svc.db.transaction import (
+    CrossProjectQueries,
+    CrossProjectTransaction,
+    InstallationQueries,
+    Queries,
+    Transaction,
+)
+from control_svc.schema import METADATA
+
+OWNED = {table.name for table in METADATA.sorted_tables if "project" in table.columns}
+Rows = Sequence[Mapping[str, Any]]
+
+
+@contextmanager
+def watch_statements() -> Iterator[list[str]]:
+    """Yield the list of the statements that break the rule, to which the watch adds."""
+    found: list[str] = []
+
+    def check(_: object, statement: Any, many: Rows, one: Mapping[str, Any], __: object) -> None:
+        projects = _projects_of_caller()
+        if projects is None or not (_tables(statement) & OWNED):
+            return
+        named = _projects(statement, [*many, one] if one else many)
+        if named != projects or not named:
+            found.append(f"of {sorted(projects)}, names {sorted(named)}: {statement}")
+
+    event.listen(Engine, "before_execute", check)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_execute", check)
+
+
+def _projects_of_caller() -> set[str] | None:
+    """The project of the transaction of the innermost queries, or of the innermost function with a
+    transaction; empty for queries that may read no rows of projects, and None across projects.
+
+    SQLAlchemy runs statements in a greenlet, whose parent is where they are awaited.
+    """
+    parent = vars(concurrency)["getcurrent"]().parent
+    frame: FrameType | None = None if parent is None else parent.gr_frame
+    while frame is not None:
+        for each in (frame.f_locals.get("self"), frame.f_locals.get("tx")):
+            match each:
+                case Queries(_project=project) | Transaction(project=project):
+                    return {project}
+                case InstallationQueries():
+                    return set()
+                case CrossProjectQueries() | CrossProjectTransaction():
+                    return None
+        frame = frame.f_back
+    return None
+
+
+def _tables(statement: Any) -> set[str]:
+    if isinstance(statement, TextClause):
+        return set(re.findall(r"\w+", statement.text))
+    parts = [each for each in visitors.iterate(statement)]
+    columns = [each.table for each in parts if isinstance(each, Column)]
+    return {each.name for each in [*parts, *columns] if isinstance(each, Table)}
+
+
+def _projects(statement: Any, rows: Rows) -> set[Any]:
+    """The values with which columns `project` are compared, or that they get."""
+    if isinstance(statement, Insert | TextClause):
+        written = statement.compile().params if not rows else {}
+        return {row["project"] for row in [*rows, written] if "project" in row}
+    named = set()
+    for each in visitors.iterate(statement):
+        if isinstance(each, BinaryExpression):
+            named |= _compared(each, rows)
+    return named
+
+
+def _compared(condition: BinaryExpression[Any], rows: Rows) -> set[Any]:
+    left, right = condition.left, condition.right
+    if not isinstance(right, BindParameter):
+        return set()
+    values = [right.value] if right.value is not None else [row.get(right.key) for row in rows]
+    if condition.operator is operators.eq and _is_project(left):
+        return set(values)
+    parts = [*getattr(left, "clauses", ())]  # (project, id) IN ((…), …)
+    if condition.operator is operators.in_op and parts and _is_project(parts[0]):
+        return {key[0] for value in values for key in value or ()}
+    return set()
+
+
+def _is_project(element: Any) -> bool:
+    return isinstance(element, Column) and element.name == "project"
