@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from svc_kit.lifecycle import StartupError
+from svc_kit.sandbox.process import FOREIGN_SIGNALS
 
 log = logging.getLogger(__name__)
 _VARIABLE = "GLIBC_TUNABLES"
@@ -138,10 +139,13 @@ class ChildProcess(Generic[Received, Sent]):
 
 _MAX_PAUSE_S = 10.0
 _HEALTHY_S = 10.0
+_MAX_STARTS = 3
+"""Of a first start that others end, as the kernel does without memory."""
 
 
 class SupervisedProcess(Generic[Received, Sent]):
-    """A child process that is started again when it ends, unless its first start fails.
+    """A child process that is started again when it ends, unless its first start fails
+    by its own fault, or three times.
 
     `is_up` is whether it serves: from `mark_up` until it ends or is closed. `restarts` counts its
     restarts. Call all methods on the event loop.
@@ -246,13 +250,16 @@ class SupervisedProcess(Generic[Received, Sent]):
         if self._is_closed:
             return
         self._log("%s process ended (%s)", describe_exit(code))
-        self._fail_start(f"{self._early_exit} ({describe_exit(code)})")
-        if self._first_start is not None and self._first_start.exception() is not None:
-            return
         was_up, self.is_up = self.is_up, False
-        self.restarts += 1
         pause_s = self._next_pause(time.monotonic() - self._up_since if was_up else 0.0)
-        self._on_down(was_up, pause_s)
+        if self._first_start is None or self._first_start.done():
+            if self._first_start is not None and self._first_start.exception() is not None:
+                return
+            self.restarts += 1
+            self._on_down(was_up, pause_s)
+        elif -code not in FOREIGN_SIGNALS or self._early_exits == _MAX_STARTS:
+            self._fail_start(f"{self._early_exit} ({describe_exit(code)})")
+            return
         self._restart = asyncio.create_task(self._restart_after(pause_s))
 
     def _next_pause(self, uptime_s: float) -> float:

@@ -19,7 +19,8 @@ from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
 _EXIT_DEADLINE_S = 1.0
-_FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""A process that ends by one was ended by others: what it worked on is not to blame."""
 _PROCESS_CPU_CLOCK = 2
 """CPUCLOCK_SCHED in the clock id that Linux has for each process."""
 _OWN_SHARE = 0.1
@@ -138,7 +139,7 @@ class SandboxProcess:
         exceeds its own limits in other ways."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = await asyncio.to_thread(self._child.wait, _EXIT_DEADLINE_S)
-            return -code in _FOREIGN_SIGNALS
+            return -code in FOREIGN_SIGNALS
         return False
 
     def kill(self) -> None:

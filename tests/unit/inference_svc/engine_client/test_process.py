@@ -40,6 +40,7 @@ class Children:
 
     def __init__(self) -> None:
         self.count = 0
+        self.starts = asyncio.Queue[int]()
         self.downs: list[tuple[bool, float]] = []
         self.send: Callable[[object], None]
         self.end: Callable[[int], None]
@@ -58,6 +59,7 @@ class Children:
         """Start a process."""
         self.count += 1
         self.send, self.end = on_message, on_exit
+        self.starts.put_nowait(self.count)
         return cast(ChildProcess[Any, str], self)
 
     async def close(self) -> None:
@@ -82,7 +84,7 @@ async def test_a_process_that_ends_again_and_again_is_started_after_longer_pause
 
 @pytest.mark.parametrize(
     ("message", "problem"),
-    [(StartFailed("no weights"), "no weights"), (None, r"it ended early \(signal SIGKILL\)")],
+    [(StartFailed("no weights"), "no weights"), (None, r"it ended early \(signal SIGSEGV\)")],
 )
 async def test_a_process_that_fails_at_its_first_start_is_not_started_again(
     message: StartFailed | None, problem: str
@@ -93,9 +95,36 @@ async def test_a_process_that_fails_at_its_first_start_is_not_started_again(
     await settle()
     if message is not None:
         children.send(message)
-    children.end(-9)
+    children.end(-11)
     await settle()
 
     with pytest.raises(StartupError, match=problem):
         await start
     assert (children.count, children.downs) == (1, [])
+
+
+async def test_a_process_that_is_killed_in_its_first_start_is_started_again() -> None:
+    """Three times: what it loads is not to blame, but the memory may not suffice for it."""
+    children = Children()
+    start = asyncio.create_task(children.process.start())
+    await settle()
+    children.end(-9)
+    await settle()
+    children.send("ready")
+    await start
+
+    assert (children.count, children.process.is_up, children.downs) == (2, True, [])
+
+
+async def test_a_first_start_that_is_always_killed_fails() -> None:
+    """Later, since the pauses grow."""
+    children = Children()
+    start = asyncio.create_task(children.process.start())
+    await settle()
+    while await children.starts.get() < 3:
+        children.end(-9)
+    children.end(-9)
+
+    with pytest.raises(StartupError, match="SIGKILL"):
+        await start
+    assert children.count == 3
