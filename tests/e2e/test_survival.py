@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import grpc
@@ -16,7 +15,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from tests.e2e.conftest import KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
-from tests.support.processes import Ends, Program
+from tests.support.processes import Ends
 from tests.support.rpc import PARIS, Rpc, connect, endless_chat, make_chat, read_delta, read_error
 from tests.support.sdk import capital_of_france, start_story
 from tests.support.services import MODEL, RESTART_RETRIES, corral_up, expect_restart, run_inference
@@ -27,19 +26,13 @@ ENGINE = "inference_svc.engine_process.main"
 FRONTEND = "serve inference"
 
 
-def load_seconds(program: Program) -> float:
-    """Return the time that the engine took to load the model, from its log."""
-    return float(program.wait_for_line(r"ready in ([\d.]+) s")[1])
-
-
 # --- the engine is killed -------------------------------------------------------------------------
 
 
 async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> None:
-    """Streams fail as UNAVAILABLE with RetryInfo. It is ready within load time + 2 s."""
+    """Streams fail as UNAVAILABLE with RetryInfo, and the next call waits for the new engine."""
     with run_inference(tmp_path) as service:
         async with connect(service.target) as rpc:
-            load_s = load_seconds(service.program)
             streams = [rpc.inference.Chat(endless_chat()) for _ in range(2)]
             for stream in streams:
                 await read_delta(stream)
@@ -47,10 +40,8 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
             with Ends([engine]) as ends:
                 with expect_restart(service.target):
                     os.kill(engine, signal.SIGKILL)
-                    killed_at = time.monotonic()
                     errors = [await read_error(stream) for stream in streams]
                 answer = await rpc.chat(make_chat())
-                took = time.monotonic() - killed_at
                 running_pids = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
             engines = [member for member in service.program.family() if ENGINE in member.command]
@@ -60,7 +51,6 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
         assert error.retry_after is not None
         assert error.retry_after >= 1
     assert answer.text[0] == PARIS
-    assert took < load_s + 2
     assert not running_pids
     assert [member.pid for member in engines] == [info.engine_pid] != [engine]
     assert info.engine_restarts == 1
