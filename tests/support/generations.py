@@ -192,7 +192,7 @@ class Generations:
             PromptTokenizer(vocabulary, jobs, BUNDLED_PATH, 1 << 20),
         )
         generating = GenerationService(
-            self._pooled.catalog,
+            self._pooled.pool,
             ChatTemplates(jobs),
             GrammarCompiler(jobs),
             ConversationLimits(),
@@ -200,9 +200,8 @@ class Generations:
             MediaInputs(cast(MediaFetcher, None), cast(DocumentReader, None)),
             self._admit,
         )
-        self.servicer = InferenceServicer(
-            self._pooled.pool, generating, cast(EmbeddingService, None), discard_usage
-        )
+        embedding = cast(EmbeddingService, None)
+        self.servicer = InferenceServicer(generating, embedding, discard_usage)
         return self
 
     async def _admit(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
