@@ -19,7 +19,6 @@ from inference_svc.chat.conversation import Conversation, ConversationLimits
 from inference_svc.chat.reasoning_support import check_thinking, ignored_options
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import TextToTokenize
-from inference_svc.chat.tool_turns import pair_results
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter
@@ -38,16 +37,14 @@ from inference_svc.rpc.output_constraints import (
     text_output_spec,
 )
 from inference_svc.rpc.prefix_policy import PrefixGroups
-from inference_svc.rpc.prompts import check_counts, prompt_tokens, to_conversation
+from inference_svc.rpc.prompts import prompt_tokens, read_conversation, read_next_turn
 from inference_svc.rpc.request_options import Prompt, to_requests
 from inference_svc.rpc.streaming import AcceptedRequest, TextTurn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
-from inference_svc.validation import check_range
 from svc_kit.auth.principal import current_principal
 from svc_kit.errors import ModelNotFound
-from svc_kit.off_loop import off_loop
 from svc_kit.queue_share import QueueEntry
 
 
@@ -102,7 +99,7 @@ class GenerationService:
         """Submit the next turn of a conversation. Raises like `generate`."""
         _check_room(call)
         model, media = call.model, call.loaded.media
-        conversation = await self._next_turn(call.request)
+        conversation = await read_next_turn(call.request, self.limits)
         conversation = await self.media_inputs.read(conversation, media)
         prompt = await self.templates.render(model.template, conversation)
         if prompt.single_calls:
@@ -191,31 +188,10 @@ class GenerationService:
             raise ModelNotFound(model=name)
         return resolved
 
-    async def _next_turn(self, request: pb.ChatRequest) -> Conversation:
-        """Convert and validate the conversation of a request, with its budget of reasoning."""
-        conversation, options = await self._conversation(request.conversation), request.options
-        if not options.HasField("thinking_budget_tokens"):
-            return conversation
-        budget = options.thinking_budget_tokens
-        check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
-        template = replace(conversation.options, thinking_budget_tokens=budget)
-        return replace(conversation, options=template)
-
-    async def _conversation(self, request: pb.Conversation) -> Conversation:
-        """Convert and validate a conversation, in a thread if it is long."""
-
-        def convert(request: pb.Conversation) -> Conversation:
-            conversation = to_conversation(request, allows_templates=self.limits.allows_templates)
-            conversation.check(self.limits)
-            return pair_results(conversation)
-
-        check_counts(request, self.limits)
-        return await off_loop(len(request.messages), convert, request)
-
     async def render(self, name: str, request: pb.Conversation) -> tuple[RenderedPrompt, list[int]]:
         """Render a conversation for a model; return the prompt with its tokens. The model is loaded
         if there are pictures or sounds, which are counted, but not encoded."""
-        conversation = await self._conversation(request)
+        conversation = await read_conversation(request, self.limits)
         if not has_encoded(conversation):
             conversation = await self.media_inputs.read(conversation, None)
             return await self._render(conversation, await self.processor(name))

@@ -1,6 +1,7 @@
 """What is generated from: the conversations of Chat, and the prompts of Generate."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from corral.inference.v1 import chat_pb2
@@ -18,10 +19,12 @@ from inference_svc.chat.conversation import (
     TextPart,
 )
 from inference_svc.chat.tokenization import TextToTokenize
+from inference_svc.chat.tool_turns import pair_results
 from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.rpc.call import Call
 from inference_svc.validation import check_count, check_range
 from svc_kit.errors import InvalidField, MissingField, ModelCannot, UnsupportedField
+from svc_kit.off_loop import off_loop
 from svc_kit.rpc.message_mapper import MessageMapper
 
 MAX_FILES: Final = 256
@@ -44,6 +47,30 @@ _CONVERSATION: Final = MessageMapper(
     only_domain=["messages"],
     only_message=["messages"],
 )
+
+
+async def read_next_turn(request: pb.ChatRequest, limits: ConversationLimits) -> Conversation:
+    """Convert the conversation of a request like `read_conversation`, with its budget of
+    reasoning."""
+    conversation, options = await read_conversation(request.conversation, limits), request.options
+    if not options.HasField("thinking_budget_tokens"):
+        return conversation
+    budget = options.thinking_budget_tokens
+    check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
+    template = replace(conversation.options, thinking_budget_tokens=budget)
+    return replace(conversation, options=template)
+
+
+async def read_conversation(request: pb.Conversation, limits: ConversationLimits) -> Conversation:
+    """Convert a conversation, in a thread if it is long. Raises the error of what is invalid."""
+
+    def convert(request: pb.Conversation) -> Conversation:
+        conversation = to_conversation(request, allows_templates=limits.allows_templates)
+        conversation.check(limits)
+        return pair_results(conversation)
+
+    check_counts(request, limits)
+    return await off_loop(len(request.messages), convert, request)
 
 
 def to_conversation(conversation: pb.Conversation, *, allows_templates: bool) -> Conversation:
