@@ -66,6 +66,7 @@ async def test_a_call_that_fails_at_any_step_releases_what_it_holds(
     await whole.run(request_)
     taken = whole.steps.names
     assert tuple(name for name, _ in groupby(each for each in taken if each != "piece")) == steps
+    assert taken[-1] == "submit"
     assert whole.held() == (0, 0, 0)
 
     for number, name in enumerate(taken):
