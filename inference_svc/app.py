@@ -69,12 +69,10 @@ from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.admin_call import RecordCall
 from svc_kit.rpc.client import Option, open_channel
-from svc_kit.rpc.interceptors import MapError
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
-from svc_kit.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 _LAST_GRACE_S = 1.0  # for the last messages to be delivered
@@ -135,35 +133,46 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         control = await stack.enter_async_context(_control_channel(settings))
         outage_level = OutageLevel()
         count, admit = await _usage(settings, control, LimitMetrics(registry), outage_level, stack)
+        limits = settings.limits
         generating = GenerationService(
-            catalog,
+            pool,
             templates,
             GrammarCompiler(sandbox),
-            _conversation_limits(settings.limits),
+            ConversationLimits(limits.messages, limits.prompt_bytes, limits.caller_templates),
             PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()}),
-            _media_inputs(settings.limits, sandbox),
+            _media_inputs(limits, sandbox),
             admit,
         )
-        adapters = _adapter_loading(settings, catalog, sandbox)
-        added = AddedModelsService(settings, pool, adapters.load_beside)
-        servicer = InferenceServicer(
-            pool, generating, EmbeddingService(_embedding_bounds(settings), count, admit), count
+        adapters = AdapterService(
+            catalog, sandbox, settings.all_adapter_folders, copies=settings.data_dir
         )
-        authenticator = _authenticator(settings, control)
+        added = AddedModelsService(settings, pool, adapters.load_beside)
+        bounds = EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes)
+        embedding = EmbeddingService(bounds, count, admit)
         record_call = _call_recorder(settings, control, outage_level, stack)
         reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
-        server = _server(
-            settings,
-            registry,
-            pool,
-            added,
-            servicer,
-            adapters,
-            Explanations(pool, templates, sandbox),
-            authenticator,
-            tracer,
-            record_call,
-            None if reconciler is None else reconciler.map_error,
+        explanations = Explanations(pool, templates, sandbox)
+        server = RpcServer(
+            [
+                Service(
+                    inference_rpc.add_InferenceServiceServicer_to_server,
+                    InferenceServicer(generating, embedding, count),
+                    "corral.inference.v1.InferenceService",
+                ),
+                Service(
+                    engine_rpc.add_EngineServiceServicer_to_server,
+                    _engine_servicer(settings, pool, adapters, added, explanations),
+                    "corral.inference.v1.EngineService",
+                ),
+            ],
+            listen=settings.listen,
+            authenticator=_authenticator(settings, control),
+            registry=registry,
+            settings=settings.server,
+            tls=settings.tls,
+            tracer=tracer,
+            record_call=record_call,
+            map_error=None if reconciler is None else reconciler.map_error,
         )
         await server.start()
         stack.push_async_callback(server.drain, 0)
@@ -311,13 +320,6 @@ def _authenticator(settings: InferenceSettings, control: grpc.aio.Channel | None
     )
 
 
-def _adapter_loading(
-    settings: InferenceSettings, catalog: Catalog, sandbox: SandboxPool
-) -> AdapterService:
-    folders = settings.all_adapter_folders
-    return AdapterService(catalog, sandbox, folders, copies=settings.data_dir)
-
-
 def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
     return [
         AdapterOrder(name, adapter.model, adapter.path, adapter.digest, adapter.scale, True)
@@ -325,19 +327,13 @@ def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
     ]
 
 
-def _server(
+def _engine_servicer(
     settings: InferenceSettings,
-    registry: CollectorRegistry,
     pool: ModelPool,
-    added: AddedModelsService,
-    servicer: InferenceServicer,
     adapters: AdapterService,
+    added: AddedModelsService,
     explanations: Explanations,
-    authenticator: Authenticator,
-    tracer: Tracer,
-    record_call: RecordCall | None,
-    map_error: MapError | None,
-) -> RpcServer:
+) -> EngineServicer:
     info = ServerInfo(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
@@ -350,28 +346,7 @@ def _server(
     snapshots = SnapshotService(
         pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(disk_cache_folder(settings))
     )
-    return RpcServer(
-        [
-            Service(
-                inference_rpc.add_InferenceServiceServicer_to_server,
-                servicer,
-                "corral.inference.v1.InferenceService",
-            ),
-            Service(
-                engine_rpc.add_EngineServiceServicer_to_server,
-                EngineServicer(pool, info, adapters, snapshots, added, explanations),
-                "corral.inference.v1.EngineService",
-            ),
-        ],
-        listen=settings.listen,
-        authenticator=authenticator,
-        registry=registry,
-        settings=settings.server,
-        tls=settings.tls,
-        tracer=tracer,
-        record_call=record_call,
-        map_error=map_error,
-    )
+    return EngineServicer(pool, info, adapters, snapshots, added, explanations)
 
 
 @asynccontextmanager
@@ -386,19 +361,11 @@ async def _follow_added_models(added: AddedModelsService, pool: ModelPool) -> As
         await added.close()
 
 
-def _embedding_bounds(settings: InferenceSettings) -> EmbeddingBounds:
-    return EmbeddingBounds(settings.limits.prompt_bytes, settings.server.max_message_bytes)
-
-
 def _media_inputs(limits: LimitSettings, sandbox: SandboxPool) -> MediaInputs:
     documents = DocumentReader(
         sandbox, document_bytes=MAX_FETCHED_BYTES, text_bytes=limits.prompt_bytes
     )
     return MediaInputs(MediaFetcher(limits.media_hosts), documents)
-
-
-def _conversation_limits(limits: LimitSettings) -> ConversationLimits:
-    return ConversationLimits(limits.messages, limits.prompt_bytes, limits.caller_templates)
 
 
 def open_reconciler(

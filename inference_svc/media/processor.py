@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from inference_svc.engine.media import MediaKind
 from inference_svc.media.decoder import ImageSize, MediaDecoder
@@ -36,8 +36,7 @@ class MediaInput:
 
 @dataclass(frozen=True, slots=True)
 class MediaLease:
-    """Encoded media whose vectors stay until `release`, which may be called repeatedly, or the end
-    of a `with` block."""
+    """Encoded media whose vectors stay until `release`, which may be called repeatedly."""
 
     media: tuple[EncodedMedia, ...]
     _release: Callable[[], None]
@@ -45,12 +44,6 @@ class MediaLease:
     def release(self) -> None:
         """Let the vectors be deleted."""
         self._release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 @dataclass(eq=False, slots=True)

@@ -14,7 +14,7 @@ from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
 from inference_svc.limits.limiter import Admit, Need
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
-from inference_svc.rpc.request_options import Caller, resolve_priority
+from inference_svc.rpc.call import Caller
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
 from svc_kit.errors import (
@@ -55,7 +55,7 @@ class EmbeddingService:
         """Return the vectors in the order of the inputs. Raises a `DomainError`."""
         model, limits = loaded.processor, _limits(loaded)
         _check_inputs_count("inputs", request.inputs)
-        priority = resolve_priority(request.priority, caller.principal)
+        priority = caller.resolve_priority(request.priority)
         size = _vector_size(request, limits)
         self._check_response(len(request.inputs), size)
         tokens = await self._tokens(request.inputs, model)

@@ -7,27 +7,21 @@ import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as rpc
 
-from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.chat.tokenization import TextToTokenize
-from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.rpc import model_info
+from inference_svc.rpc.call import Caller
 from inference_svc.rpc.embeddings import EmbeddingService
 from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.generation_span import GenerationSpan, operation_attributes
-from inference_svc.rpc.media_inputs import has_encoded
 from inference_svc.rpc.pages import page
-from inference_svc.rpc.request_options import Caller
 from inference_svc.rpc.streaming import stream_responses
 from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import InvalidField, MissingField, ScopeMissing
-from svc_kit.logs import current_request_id
 from svc_kit.off_loop import off_loop
-from svc_kit.rpc.interceptors import current_deadline
 from svc_kit.tracing.span import Attributes, current_span, running_span
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -37,15 +31,11 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     """Implements InferenceService over the model pool."""
 
     def __init__(
-        self,
-        pool: ModelPool,
-        generating: GenerationService,
-        embedding: EmbeddingService,
-        count: RecordUsage,
+        self, generating: GenerationService, embedding: EmbeddingService, count: RecordUsage
     ) -> None:
         """`count` records the usage of a generation when it ends."""
         self._count = count
-        self._pool = pool
+        self._pool = generating.pool
         self._generating = generating
         self._embedding = embedding
 
@@ -54,24 +44,20 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     ) -> AsyncIterator[pb.GenerateResponse]:
         """Stream a raw continuation."""
         with GenerationSpan("text_completion", request) as span:
-            entry = self._pool.catalog.resolve(request.model, _project()).model
-            async with self._pool.use(entry, ModelFile.check_generates) as model:
-                accepted, turns = await self._generating.generate(request, model, _caller())
-                with accepted.admission:
-                    async for response in stream_responses(accepted, turns, self._count, span):
-                        yield response
+            async with self._generating.call(request, ModelFile.check_generates) as call:
+                accepted, turns = await self._generating.generate(call)
+                async for response in stream_responses(accepted, turns, self._count, span):
+                    yield response
 
     async def Chat(
         self, request: pb.ChatRequest, context: Context
     ) -> AsyncIterator[pb.ChatResponse]:
         """Stream the next turn of a conversation."""
         with GenerationSpan("chat", request) as span:
-            entry = self._pool.catalog.resolve(request.model, _project()).model
-            async with self._pool.use(entry, ModelFile.check_chats) as model:
-                accepted, turns = await self._generating.chat(request, model, _caller())
-                with accepted.media, accepted.admission:
-                    async for response in stream_responses(accepted, turns, self._count, span):
-                        yield response
+            async with self._generating.call(request, ModelFile.check_chats) as call:
+                accepted, turns = await self._generating.chat(call)
+                async for response in stream_responses(accepted, turns, self._count, span):
+                    yield response
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         """Embed texts or token lists."""
@@ -80,7 +66,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         with running_span(current_span().child(f"embeddings {entry.name}")) as span:
             span.set(operation_attributes("embeddings", request.model or entry.name))
             async with self._pool.use(entry, ModelFile.check_embeds) as model:
-                answer = await self._embedding.embed(request, model, _caller())
+                answer = await self._embedding.embed(request, model, Caller.current())
                 if request.with_digest:
                     await entry.digest_computed.wait()
                     answer.model_digest = entry.digest
@@ -92,11 +78,11 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         find = self._pool.catalog.find_model
         entry = find(request.model, ModelClass.RERANKER, operation="rerank", project=_project())
         async with self._pool.use(entry, ModelFile.check_ranks) as model:
-            return await self._embedding.rerank(request, model, _caller())
+            return await self._embedding.rerank(request, model, Caller.current())
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """Convert text to token ids."""
-        model = await self._processor(request.model)
+        model = await self._generating.processor(request.model)
         text = TextToTokenize(request.text, request.add_special, request.parse_special)
         tokens = await model.tokenizer.tokenize(text, field="text")
         vocabulary = model.vocabulary
@@ -112,7 +98,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         """Convert token ids to text."""
-        model = await self._processor(request.model)
+        model = await self._generating.processor(request.model)
         detokenize = partial(model.vocabulary.detokenize, special=request.special_tokens)
         text = await off_loop(len(request.token_ids), detokenize, request.token_ids)
         return pb.DetokenizeResponse(text=text)
@@ -121,7 +107,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.CountTokensRequest, context: Context
     ) -> pb.CountTokensResponse:
         """Count the tokens of a prompt of Generate or Chat, or of each of several texts."""
-        model, prompt = await self._processor(request.model), request.WhichOneof("prompt")
+        model = await self._generating.processor(request.model)
+        prompt = request.WhichOneof("prompt")
         if request.texts and prompt is not None:
             raise InvalidField(field="texts", problem="it cannot be combined with a prompt")
         if request.texts:
@@ -129,7 +116,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
             return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
         match prompt:
             case "conversation":
-                _, tokens = await self._render(request.model, request.conversation)
+                _, tokens = await self._generating.render(request.model, request.conversation)
             case "text":
                 text = TextToTokenize(request.text, add_special=True)
                 tokens = await model.tokenizer.tokenize(text, field="text")
@@ -141,25 +128,8 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
         """Render the prompt of a conversation."""
-        prompt, tokens = await self._render(request.model, request.conversation)
+        prompt, tokens = await self._generating.render(request.model, request.conversation)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
-
-    async def _render(
-        self, model_name: str, request: pb.Conversation
-    ) -> tuple[RenderedPrompt, list[int]]:
-        """Render a conversation. The model is loaded if there are pictures or sounds."""
-        generating, conversation = self._generating, await self._generating.conversation(request)
-        if not has_encoded(conversation):
-            conversation = await generating.media_inputs.read(conversation, None)
-            model = await self._processor(model_name)
-            prompt, (tokens, _) = await generating.render(conversation, model)
-            return prompt, tokens
-        entry = self._pool.catalog.resolve(model_name, _project()).model
-        async with self._pool.use(entry, ModelFile.check_chats) as loaded:
-            conversation = await generating.media_inputs.read(conversation, loaded.media)
-            media = await generating.count_media(conversation, loaded, _project())
-            prompt, (tokens, _) = await generating.render(conversation, loaded.processor, media)
-            return prompt, tokens
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
@@ -181,12 +151,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         """Return one model; its template is included even if it is not loaded."""
         catalog, project = self._pool.catalog, _project()
         if catalog.resolve(request.model, project).model.resident.state is not ModelState.FAILED:
-            await self._processor(request.model)
+            await self._generating.processor(request.model)
         resolved = catalog.resolve(request.model, project)
         return pb.GetModelResponse(model=model_info.model(resolved))
-
-    async def _processor(self, name: str) -> ModelProcessor:
-        return await self._pool.processor(self._pool.catalog.resolve(name, _project()).model)
 
 
 def _embedding_attributes(answer: pb.EmbedResponse) -> Attributes:
@@ -199,7 +166,3 @@ def _embedding_attributes(answer: pb.EmbedResponse) -> Attributes:
 
 def _project() -> str:
     return current_principal().project
-
-
-def _caller() -> Caller:
-    return Caller(current_principal(), current_request_id(), current_deadline())

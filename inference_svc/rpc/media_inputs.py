@@ -7,14 +7,13 @@ from inference_svc.chat.conversation import Conversation, MediaPart, Part, TextP
 from inference_svc.engine.media import MediaKind
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
-from inference_svc.media.processor import MediaInput, MediaLease, MediaProcessor
+from inference_svc.media.processor import MediaInput, MediaProcessor
 from inference_svc.validation import check_count
 from svc_kit.errors import UnsupportedField
 
 MAX_PARTS: Final = 100
 """Maximum number of pictures, sounds and documents of a conversation."""
 MAX_FETCHED_BYTES: Final = 25_000_000
-NO_MEDIA: Final = MediaLease((), lambda: None)
 _DOCUMENT: Final = "document"
 
 
@@ -36,10 +35,11 @@ class MediaInputs:
         """
         media = conversation.media
         check_count("messages", media, MAX_PARTS)
-        if processor is None:
-            _check_no_encoded(conversation)
-        else:
-            processor.check([_input(field, part) for field, part in media if _is_encoded(part)])
+        encoded = [_input(field, part) for field, part in media if _is_encoded(part)]
+        if processor is not None:
+            processor.check(encoded)
+        elif encoded:
+            raise UnsupportedField(field=encoded[0].field)
         if all(_is_encoded(part) and not part.url for _, part in media):
             return conversation
         with_pages = processor is not None and processor.ready.reads_images
@@ -75,13 +75,6 @@ def has_encoded(conversation: Conversation) -> bool:
 
 def _is_encoded(part: MediaPart) -> bool:
     return part.kind != _DOCUMENT
-
-
-def _check_no_encoded(conversation: Conversation) -> None:
-    """Raise `UnsupportedField` if there is a picture or a sound."""
-    for field, part in conversation.media:
-        if _is_encoded(part):
-            raise UnsupportedField(field=field)
 
 
 def media_files(conversation: Conversation) -> list[MediaInput]:

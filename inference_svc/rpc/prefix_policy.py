@@ -32,7 +32,6 @@ class PrefixGroups:
         return f"group {len(group)}:{group}"
 
 
-NO_GROUPS = PrefixGroups({})
 _NOT_REUSABLE = "it requires cache.reuse and excludes deterministic"
 
 

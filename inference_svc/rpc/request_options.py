@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import sampling_pb2 as sampling_pb
@@ -16,16 +16,14 @@ from google.protobuf.duration_pb2 import Duration
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
+from inference_svc.rpc.call import AnyCall
 from inference_svc.rpc.prefix_policy import (
-    NO_GROUPS,
-    PrefixGroups,
     cache_key,
     check_retention,
     may_reuse,
     resolve_stored_object,
 )
 from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
-from svc_kit.auth.principal import Principal
 from svc_kit.errors import (
     ContextLengthExceeded,
     FeatureUnsupported,
@@ -36,7 +34,6 @@ from svc_kit.errors import (
 )
 from svc_kit.rpc.message_mapper import MessageMapper
 
-MAX_CHOICES = 128
 MAX_STOP_TEXTS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKENS = 64
@@ -46,30 +43,6 @@ MAX_PROMPT_LOGPROBS = 2**18
 MAX_LABEL_BYTES = 256
 MAX_REQUESTED_DRAFT = 32
 MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Principal, request id and deadline (monotonic clock) of a call."""
-
-    principal: Principal
-    request_id: str
-    deadline: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The model of a request with its limits and adapters; `slot_tokens` is the context of one
-    sequence, `digest` the SHA-256 of the model's files (empty until it is computed), and
-    `source_tokens` what the encoder of an encoder-decoder model reads at most."""
-
-    model: str
-    vocabulary_size: int
-    slot_tokens: int
-    default_sampling: Sampling
-    adapters: AdapterStack = NO_ADAPTERS
-    digest: str = ""
-    source_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,94 +57,83 @@ class Prompt:
     decoder_start: int | None = None
 
 
-class _Resumed(NamedTuple):
-    """What a choice resumes from: fields of `SequenceRequest`."""
-
-    resumed: "array[int]" = array("i")
-    snapshot_id: str = ""
-
-
 def to_requests(
-    options: generation.GenerationOptions,
-    prompt: Prompt,
-    target: Target,
-    caller: Caller,
-    groups: PrefixGroups = NO_GROUPS,
+    call: AnyCall, prompt: Prompt, adapters: AdapterStack = NO_ADAPTERS
 ) -> list[SequenceRequest]:
-    """Convert options to one `SequenceRequest` per choice; ids are assigned at admission.
+    """Convert the options of a call to one `SequenceRequest` per choice; ids are assigned at
+    admission.
 
     Raises the `DomainError` of the first invalid field.
     """
-    principal, stopping = caller.principal, options.stopping
+    options, model, principal = call.options, call.model, call.caller.principal
+    stopping = options.stopping
     check_retention(options)
     check_bytes("label", options.label, MAX_LABEL_BYTES)
-    _check_prompt(prompt, target)
-    num_choices = options.num_choices if options.HasField("num_choices") else 1
-    check_range("n", num_choices, 1, MAX_CHOICES)
-    sampling = to_sampling(options.sampling, target.default_sampling)
-    sampling.validate(vocabulary_size=target.vocabulary_size, context_tokens=target.slot_tokens)
-    now = time.monotonic()
+    _check_prompt(prompt, call)
+    num_choices = call.num_choices
+    sampling = to_sampling(options.sampling, model.default_sampling)
+    sampling.validate(vocabulary_size=model.vocabulary.size, context_tokens=call.slot_tokens)
     tokens, source = array("i", prompt.tokens), array("i")
     if prompt.decoder_start is not None:
         _check_encoder_decoder(options)
         tokens, source = array("i", [prompt.decoder_start]), tokens
     template = SequenceRequest(
         sequence_id=-1,
-        model=target.model,
+        model=model.name,
         prompt=tokens,
         source=source,
         media=prompt.media,
         sampling=sampling,
         seed=_seed(options),
         choice=0,
-        max_tokens=_max_tokens(stopping, len(tokens), target.slot_tokens),
-        cache_key=cache_key(options.cache, groups.owner(principal.project), target.adapters),
+        max_tokens=_max_tokens(stopping, len(tokens), call.slot_tokens),
+        cache_key=cache_key(options.cache, call.owner, adapters),
         resumed=array("i"),
-        priority=resolve_priority(options.scheduling.priority, principal),
-        project=principal.project,
-        deadline=caller.deadline,
-        queue_deadline=_queue_deadline(options.scheduling, now),
+        priority=call.priority,
+        project=call.project,
+        deadline=call.caller.deadline,
+        queue_deadline=_queue_deadline(options.scheduling),
         reuse=may_reuse(options) and not source,
         keep=options.cache.keep,
-        keep_for=resolve_stored_object(options, principal, target.digest),
+        keep_for=resolve_stored_object(options, principal, call.loaded.digest),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,
-        adapters=target.adapters,
+        adapters=adapters,
         top_logprobs=_top_logprobs(options.output),
         prompt_logprobs=_prompt_logprobs(options.output, len(tokens)),
-        request_id=caller.request_id,
+        request_id=call.caller.request_id,
         stop=tuple(stopping.stop),
         stop_tokens=frozenset(stopping.stop_token_ids),
         min_tokens=stopping.min_tokens,
         ignore_eos=stopping.ignore_eos,
         include_stop=stopping.include_stop,
     )
-    _check_stopping(stopping, target)
-    resumed = _resumed(options, num_choices, sampling, target, len(tokens))
+    _check_stopping(call)
     others = replace(template, prompt_logprobs=None)  # the prompt's are sent once
-    return [
-        replace(
-            others if choice else template,
-            choice=choice,
-            **resumed.get(choice, _Resumed())._asdict(),
+    requests = [template, *(replace(others, choice=i) for i in range(1, num_choices))]
+    for choice in _checked_resume(call, sampling, len(tokens)):
+        requests[choice.index] = replace(
+            requests[choice.index],
+            resumed=array("i", choice.output_token_ids),
+            snapshot_id=choice.snapshot_id,
         )
-        for choice in range(num_choices)
-    ]
+    return requests
 
 
-def _check_prompt(prompt: Prompt, target: Target) -> None:
+def _check_prompt(prompt: Prompt, call: AnyCall) -> None:
     count = len(prompt.tokens)
     if count == 0:
         raise MissingField(field=prompt.field)
     if prompt.decoder_start is None:
-        is_too_long, limit = count >= target.slot_tokens, target.slot_tokens
+        is_too_long, limit = count >= call.slot_tokens, call.slot_tokens
     else:
-        is_too_long, limit = count > target.source_tokens, target.source_tokens
+        limit = call.loaded.ready.source_tokens
+        is_too_long = count > limit
     if is_too_long:
         raise ContextLengthExceeded(field=prompt.field, prompt_tokens=count, context_tokens=limit)
     if not prompt.media:
-        check_tokens(prompt.field, prompt.tokens, target.vocabulary_size)
+        check_tokens(prompt.field, prompt.tokens, call.model.vocabulary.size)
 
 
 def _check_encoder_decoder(options: generation.GenerationOptions) -> None:
@@ -205,15 +167,16 @@ def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_to
     return min(stopping.max_tokens, remaining)
 
 
-def _check_stopping(stopping: generation.StoppingParams, target: Target) -> None:
+def _check_stopping(call: AnyCall) -> None:
+    stopping = call.options.stopping
     check_count("stop", stopping.stop, MAX_STOP_TEXTS)
     for text in stopping.stop:
         if not text:
             raise InvalidField(field="stop", problem="a stop text is empty")
         check_bytes("stop", text, MAX_STOP_BYTES)
     check_count("stop_token_ids", stopping.stop_token_ids, MAX_STOP_TOKENS)
-    check_tokens("stop_token_ids", stopping.stop_token_ids, target.vocabulary_size)
-    check_range("min_tokens", stopping.min_tokens, 0, target.slot_tokens)
+    check_tokens("stop_token_ids", stopping.stop_token_ids, call.model.vocabulary.size)
+    check_range("min_tokens", stopping.min_tokens, 0, call.slot_tokens)
 
 
 def _max_draft(options: generation.GenerationOptions) -> int:
@@ -250,50 +213,34 @@ def _prompt_logprobs(output: generation.OutputOptions, num_tokens: int) -> int |
     return output.prompt_logprobs
 
 
-def resolve_priority(request: generation.Priority, principal: Principal) -> int:
-    """Return the priority of a request. Raises `OutOfRange` if it exceeds the caller's own."""
-    if request == generation.PRIORITY_UNSPECIFIED:
-        return int(principal.priority)
-    check_range("priority", request, 1, int(principal.priority))
-    return int(request)
-
-
-def _queue_deadline(scheduling: generation.SchedulingOptions, now: float) -> float | None:
+def _queue_deadline(scheduling: generation.SchedulingOptions) -> float | None:
     if not scheduling.HasField("queue_timeout"):
         return None
-    return now + to_seconds("queue_timeout", scheduling.queue_timeout, 0)
+    return time.monotonic() + to_seconds("queue_timeout", scheduling.queue_timeout, 0)
 
 
-def _resumed(
-    options: generation.GenerationOptions,
-    num_choices: int,
-    sampling: Sampling,
-    target: Target,
-    prompt_tokens: int,
-) -> dict[int, _Resumed]:
-    if not options.resume:
-        return {}
-    if not options.sampling.HasField("seed"):
+def _checked_resume(
+    call: AnyCall, sampling: Sampling, prompt_tokens: int
+) -> Sequence[generation.ResumedChoice]:
+    """Return what choices resume from."""
+    options = call.options
+    indices: set[int] = set()
+    if options.resume and not options.sampling.HasField("seed"):
         raise MissingField(field="seed")
-    resumed: dict[int, _Resumed] = {}
     for choice in options.resume:
-        check_range("resume.index", choice.index, 0, num_choices - 1)
-        if choice.index in resumed:
-            raise InvalidField(
-                field="resume.index", problem=f"choice {choice.index} is named twice"
-            )
+        check_range("resume.index", choice.index, 0, call.num_choices - 1)
+        if choice.index in indices:
+            problem = f"choice {choice.index} is named twice"
+            raise InvalidField(field="resume.index", problem=problem)
+        indices.add(choice.index)
         if sampling.has_hidden_state and not choice.snapshot_id:
             feature = "resume with mirostat or adaptive-p without a snapshot"
             raise FeatureUnsupported(feature=feature)
-        check_tokens("resume.output_token_ids", choice.output_token_ids, target.vocabulary_size)
-        if prompt_tokens + len(choice.output_token_ids) > target.slot_tokens:
-            raise ContextLengthExceeded(
-                field="resume.output_token_ids",
-                prompt_tokens=prompt_tokens + len(choice.output_token_ids),
-                context_tokens=target.slot_tokens,
-            )
-        resumed[choice.index] = _Resumed(array("i", choice.output_token_ids), choice.snapshot_id)
-    return resumed
+        field, num_tokens = "resume.output_token_ids", prompt_tokens + len(choice.output_token_ids)
+        check_tokens(field, choice.output_token_ids, call.model.vocabulary.size)
+        if num_tokens > (limit := call.slot_tokens):
+            raise ContextLengthExceeded(field=field, prompt_tokens=num_tokens, context_tokens=limit)
+    return options.resume
 
 
 def to_seconds(field: str, span: Duration, minimum: float) -> float:

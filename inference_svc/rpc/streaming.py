@@ -6,7 +6,7 @@ of the call that carries the messages.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
@@ -15,17 +15,12 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
-from inference_svc.chat.parsers.parser import TurnParser
-from inference_svc.chat.parsers.turn import TurnDelta
 from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
 from inference_svc.limits.limiter import Admission
-from inference_svc.media.processor import MediaLease
-from inference_svc.rpc.content_logprobs import ContentLogprobs
 from inference_svc.rpc.generation_span import GenerationSpan
-from inference_svc.rpc.media_inputs import NO_MEDIA
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
 from svc_kit.rpc.message_mapper import EnumMapper
@@ -42,16 +37,14 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
-    """A submitted request: its choices, its stream, and the values of the first event. The vectors
-    of its pictures and sounds are kept until `media` is released. `prompt_token_ids`: send the
-    tokens of the prompt."""
+    """A submitted request: its choices, its stream, and the values of the first event.
+    `prompt_token_ids`: send the tokens of the prompt."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
     queue_position: int
     usage_key: UsageKey
     admission: Admission
-    media: MediaLease = NO_MEDIA
     prompt_token_ids: bool = False
     ignored_options: tuple[str, ...] = ()
 
@@ -158,7 +151,7 @@ def _count(request: SequenceRequest, kind: MediaKind) -> int:
 
 
 class Turn(ABC, Generic[ResponseT]):
-    """Converts the output of one choice to responses; see `TextTurn` and `ChatTurn`."""
+    """Converts the output of one choice to responses: `TextTurn`, or `chat_turn.ChatTurn`."""
 
     response_type: type[ResponseT]
 
@@ -200,98 +193,8 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
         response.delta.text = output.text
         self._write_tokens(output, response.delta)
         if output.logprobs:
-            response.delta.logprobs.extend(map(_chosen, output.logprobs))
+            response.delta.logprobs.extend(map(chosen_logprob, output.logprobs))
         return (response,)
-
-
-class ChatTurn(Turn[service_pb.ChatResponse]):
-    """Content, reasoning and tool calls, for `Chat`; calls beyond `max_calls` are dropped. The
-    texts of `stop` end turns in their content only."""
-
-    response_type = service_pb.ChatResponse
-
-    def __init__(
-        self,
-        index: int,
-        parser: TurnParser,
-        *,
-        token_ids: bool,
-        max_calls: int | None = None,
-        stop: Collection[str] = (),
-    ) -> None:
-        super().__init__(index, token_ids=token_ids)
-        self._stop = stop
-        self._parser = parser
-        self._max_calls = max_calls
-        self._logprobs = ContentLogprobs()
-
-    def delta(self, output: events.Delta) -> Sequence[service_pb.ChatResponse]:
-        """Return the parsed output, all tokens, and the log probabilities of the content."""
-        self._parse(output.texts)
-        for logprob in output.logprobs:
-            self._logprobs.add(logprob.text, logprob)
-        responses = self._responses(self._parser.num_decided) or [service_pb.ChatResponse()]
-        self._write_tokens(output, responses[-1].delta)
-        return responses
-
-    def replay(self, texts: Sequence[str], pieces: Sequence[bytes]) -> None:
-        """Parse the texts of resumed tokens, which are not sent again; `pieces` are their bytes."""
-        self._parse(texts)
-        for piece in pieces:
-            self._logprobs.add(piece, None)
-        self._parser.pop_deltas()
-
-    def finish(self, finished: events.Finished) -> Sequence[service_pb.ChatResponse]:
-        """Return the output that the parser withheld."""
-        is_cut = finished.reason is events.FinishReason.LENGTH
-        in_content = finished.stop_text in self._stop
-        self._parser.finish("" if is_cut else finished.stop_text, in_content=in_content)
-        return self._responses(None)
-
-    def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Return TOOL_CALLS if the turn stopped with calls, LENGTH if it ended inside a call, else
-        the engine's reason."""
-        if self._parser.ends_in_call:
-            return pb.FINISH_REASON_LENGTH
-        if finished.reason is events.FinishReason.STOP and self._parser.has_tool_calls:
-            return pb.FINISH_REASON_TOOL_CALLS
-        return super().reason(finished)
-
-    def _parse(self, texts: Sequence[str]) -> None:
-        for text in texts:
-            self._parser.feed(text)
-
-    def _responses(self, num_decided: int | None) -> list[service_pb.ChatResponse]:
-        """The parsed output in order, if any; `num_decided` as in `ContentLogprobs.pop`."""
-        deltas = self._parser.pop_deltas()
-        responses: list[service_pb.ChatResponse] = []
-        for number, parsed in enumerate(deltas, 1):
-            decided = num_decided
-            if number < len(deltas):
-                decided = next((d.ranges[0][0] for d in deltas[number:] if d.ranges), decided)
-            response = service_pb.ChatResponse()
-            delta = response.delta
-            self._write(parsed, delta, decided)
-            if not delta.ByteSize():  # its calls are beyond the maximum, if it has any
-                continue
-            if responses:
-                responses[-1].delta.is_continued = True
-            delta.index = self._index
-            responses.append(response)
-        return responses
-
-    def _write(
-        self, parsed: TurnDelta, delta: service_pb.ChatDelta, num_decided: int | None
-    ) -> None:
-        delta.logprobs.extend(map(_chosen, self._logprobs.pop(parsed.ranges, num_decided)))
-        delta.content = parsed.content
-        if parsed.reasoning:
-            delta.reasoning = parsed.reasoning
-        for call in parsed.tool_calls:
-            if self._max_calls is None or call.index < self._max_calls:
-                delta.tool_calls.add(
-                    index=call.index, id=call.id, name=call.name, arguments_json=call.arguments
-                )
 
 
 async def stream_responses(
@@ -380,7 +283,8 @@ def _finished(choice: int, event: events.Finished, reason: pb.FinishReason) -> p
     return finished
 
 
-def _chosen(logprob: events.ChosenLogprob) -> pb.ChosenLogprob:
+def chosen_logprob(logprob: events.ChosenLogprob) -> pb.ChosenLogprob:
+    """Convert the log probability of a token, with its alternatives."""
     return pb.ChosenLogprob(chosen=_logprob(logprob.chosen), top=map(_logprob, logprob.top))
 
 

@@ -7,7 +7,7 @@ from corral.inference.v1.inference_service_pb2 import ChatResponse
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
-from inference_svc.rpc.streaming import ChatTurn
+from inference_svc.rpc.chat_turn import ChatTurn
 from tests.support.wire_events import chat_accepted, done, finished
 
 Batches = Sequence[Sequence[bytes]]

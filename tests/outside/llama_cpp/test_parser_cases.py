@@ -29,7 +29,7 @@ from inference_svc.chat.conversation import (
 from inference_svc.chat.json_values import json_or_none
 from inference_svc.chat.parsers.formats import ReasoningFormat
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate, RenderedPrompt
-from inference_svc.rpc.generation import make_parser
+from inference_svc.rpc.chat_turn import make_parser
 from inference_svc.rpc.output_constraints import chat_output_spec
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.grammar import whole_grammar

@@ -16,7 +16,7 @@ from inference_svc.chat.control_tokens import ControlTexts
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
-from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.prompts import to_conversation
 from svc_kit.errors import TemplateFailed
 from tests.outside.llama_cpp.conversations import CONVERSATIONS
 from tests.outside.llama_cpp.differences import DIFFERENCES, cases_of

@@ -15,7 +15,7 @@ from inference_svc.chat.json_values import json_or_none
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tool_turns import pair_results
-from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.prompts import to_conversation
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inference_svc.chat.conversation import ConversationLimits, Message, Role
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.chat.tool_turns import pair_results
-from inference_svc.rpc.chat_messages import to_conversation
+from inference_svc.rpc.prompts import to_conversation
 from svc_kit.errors import DomainError, InvalidField, MissingField, TooShort
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN

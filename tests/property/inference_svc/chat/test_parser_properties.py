@@ -32,7 +32,7 @@ from inference_svc.engine.events import (
     Logprob,
     Timings,
 )
-from inference_svc.rpc.streaming import ChatTurn
+from inference_svc.rpc.chat_turn import ChatTurn
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns

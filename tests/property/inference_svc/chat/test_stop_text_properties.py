@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inference_svc.chat.parsers.parser import make_finder
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
-from inference_svc.rpc.streaming import ChatTurn
+from inference_svc.rpc.chat_turn import ChatTurn
 from tests.support.examples import examples
 from tests.support.golden_turns import GOLDEN
 from tests.support.turns import Golden, Parsed, feed, finish, merge_deltas

@@ -96,12 +96,14 @@ async def test_pictures_are_encoded_for_a_loaded_model(media_pair: Pairs, tmp_pa
     async with served(media_pair("gemma3").model, tmp_path) as (inference, entry):
         async with inference.pool.use(entry) as loaded:
             assert loaded.media is not None
-            with await loaded.media.encode([INPUT], owner="a", project="a") as lease:
-                assert [chunk.num_tokens for chunk in lease.media[0].chunks] == [1, 16, 1]
+            lease = await loaded.media.encode([INPUT], owner="a", project="a")
+            assert [chunk.num_tokens for chunk in lease.media[0].chunks] == [1, 16, 1]
+            lease.release()
             os.kill(loaded.media.encoder.pid, signal.SIGKILL)
             other = MediaInput("image", MediaKind.IMAGE, png_file(picture(90, 90, seed=1)))
-            with await loaded.media.encode([other], owner="a", project="a") as lease:
-                assert len(lease.media) == 1
+            lease = await loaded.media.encode([other], owner="a", project="a")
+            assert len(lease.media) == 1
+            lease.release()
             assert loaded.engine.restarts == 0
             samples = {
                 sample.name.removeprefix("corral_media_"): sample.value
@@ -133,8 +135,9 @@ async def test_an_encoder_that_its_engine_left_stopped_continues(
         assert loaded.media is not None
         os.kill(loaded.media.encoder.pid, signal.SIGSTOP)
         os.kill(loaded.engine.pid, signal.SIGKILL)
-        with await loaded.media.encode([INPUT], owner="a", project="a") as lease:
-            assert len(lease.media) == 1
+        lease = await loaded.media.encode([INPUT], owner="a", project="a")
+        assert len(lease.media) == 1
+        lease.release()
 
 
 async def test_a_projector_that_does_not_fit_fails_the_load(

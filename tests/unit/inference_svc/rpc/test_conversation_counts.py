@@ -5,7 +5,7 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.conversation import MAX_TOOLS, ConversationLimits
-from inference_svc.rpc.chat_messages import check_counts
+from inference_svc.rpc.prompts import check_counts
 from svc_kit.errors import TooLong
 
 LIMITS = ConversationLimits(max_messages=4)

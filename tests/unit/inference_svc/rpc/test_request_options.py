@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
+from corral.inference.v1 import inference_service_pb2 as service_pb
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
@@ -17,14 +19,11 @@ from inference_svc.engine.request import (
     StoredObjectRef,
 )
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.rpc.prefix_policy import NO_GROUPS, PrefixGroups
-from inference_svc.rpc.request_options import (
-    MAX_PROMPT_LOGPROBS,
-    Caller,
-    Prompt,
-    Target,
-    to_requests,
-)
+from inference_svc.engine_client.client import EngineClient
+from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
+from inference_svc.rpc.call import Call, Caller
+from inference_svc.rpc.prefix_policy import PrefixGroups
+from inference_svc.rpc.request_options import MAX_PROMPT_LOGPROBS, Prompt, to_requests
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -38,17 +37,37 @@ from svc_kit.errors import (
     TooLong,
 )
 
-TARGET = Target("demo", vocabulary_size=100, slot_tokens=64, default_sampling=Sampling(top_k=7))
 PRINCIPAL = Principal(
     project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
 )
-CALLER = Caller(PRINCIPAL, "r", None)
+SERVICE = replace(PRINCIPAL, is_service=True)
+NO_GROUPS = PrefixGroups({})
+
+
+def _call(
+    options: pb.GenerationOptions | None = None,
+    principal: Principal = PRINCIPAL,
+    *,
+    slot_tokens: int = 64,
+    digest: str = "",
+    groups: PrefixGroups = NO_GROUPS,
+) -> Call[service_pb.GenerateRequest]:
+    """A call of a model with 100 tokens."""
+    vocabulary, defaults = SimpleNamespace(size=100), Sampling(top_k=7)
+    model = SimpleNamespace(name="demo", vocabulary=vocabulary, default_sampling=defaults)
+    engine = SimpleNamespace(ready=SimpleNamespace(slot_tokens=slot_tokens))
+    loaded = LoadedModel(cast(ModelProcessor, model), cast(EngineClient, engine), digest)
+    request = service_pb.GenerateRequest(options=options)
+    return Call(request, loaded, Caller(principal, "r", None), groups.owner(principal.project))
 
 
 def _convert(
-    options: pb.GenerationOptions | None = None, tokens: tuple[int, ...] = (1, 2, 3)
+    options: pb.GenerationOptions | None = None,
+    tokens: tuple[int, ...] = (1, 2, 3),
+    **changes: Any,
 ) -> list[SequenceRequest]:
-    return to_requests(options or pb.GenerationOptions(), Prompt(tokens, "prompt"), TARGET, CALLER)
+    """`changes` are arguments of `_call`."""
+    return to_requests(_call(options, **changes), Prompt(tokens, "prompt"))
 
 
 def _options(**fields: Any) -> pb.GenerationOptions:
@@ -81,8 +100,7 @@ def test_each_adapter_stack_has_its_own_cache_key() -> None:
     ]
     requests: list[SequenceRequest] = []
     for stack in stacks:
-        target = replace(TARGET, adapters=stack)
-        requests += to_requests(_options(), Prompt((1, 2), "prompt"), target, CALLER)
+        requests += to_requests(_call(), Prompt((1, 2), "prompt"), stack)
 
     assert [request.adapters for request in requests] == stacks
     assert len({request.cache_key for request in requests}) == len(stacks)
@@ -110,9 +128,8 @@ def test_each_project_and_salt_has_its_own_cache_key() -> None:
     """Equal concatenations of project and salt have different keys."""
 
     def key(project: str, salt: str) -> bytes:
-        caller = Caller(Principal(project=project, scopes=frozenset(), key_id="k"), "r", None)
         options = _options(cache=pb.CacheOptions(salt=salt))
-        return to_requests(options, Prompt((1,), "prompt"), TARGET, caller)[0].cache_key
+        return _convert(options, principal=replace(PRINCIPAL, project=project))[0].cache_key
 
     assert len({key("a", ""), key("b", ""), key("a", "b"), key("ab", ""), key("", "ab")}) == 5
 
@@ -122,10 +139,9 @@ def test_only_projects_of_a_group_share_cache_keys() -> None:
     groups = PrefixGroups({"team": ["red", "green"]})
 
     def key(project: str, salt: str = "", groups: PrefixGroups = groups) -> bytes:
-        caller = Caller(Principal(project=project, scopes=frozenset(), key_id="k"), "r", None)
         options = _options(cache=pb.CacheOptions(salt=salt))
-        (request,) = to_requests(options, Prompt((1,), "prompt"), TARGET, caller, groups)
-        return request.cache_key
+        principal = replace(PRINCIPAL, project=project)
+        return _convert(options, principal=principal, groups=groups)[0].cache_key
 
     assert key("red") == key("green")
     assert key("red", "s") == key("green", "s")
@@ -301,41 +317,35 @@ def test_mirostat_can_be_resumed_with_a_snapshot() -> None:
     assert (second.snapshot_id, list(second.resumed), second.keep) == ("snap_1", [4], True)
 
 
-SERVICE_CALLER = replace(CALLER, principal=replace(PRINCIPAL, is_service=True))
-HASHED_TARGET = replace(TARGET, digest="d1")
-
-
 def _convert_keep_for(
-    object_id: str, caller: Caller, target: Target, **fields: Any
+    object_id: str, principal: Principal, digest: str, **fields: Any
 ) -> StoredObjectRef | None:
     options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
-    (request,) = to_requests(options, Prompt((1, 2), "prompt"), target, caller)
+    (request,) = _convert(options, principal=principal, digest=digest)
     return request.keep_for
 
 
 def test_a_service_may_name_the_stored_object_of_a_request() -> None:
     """It is ignored until the digest of the model is known."""
-    assert _convert_keep_for("thread_1", SERVICE_CALLER, HASHED_TARGET) == StoredObjectRef(
-        "thread_1", "d1"
-    )
-    assert _convert_keep_for("thread_1", SERVICE_CALLER, TARGET) is None
-    assert _convert_keep_for("", CALLER, HASHED_TARGET) is None
+    assert _convert_keep_for("thread_1", SERVICE, "d1") == StoredObjectRef("thread_1", "d1")
+    assert _convert_keep_for("thread_1", SERVICE, "") is None
+    assert _convert_keep_for("", PRINCIPAL, "d1") is None
 
 
 @pytest.mark.parametrize(
-    ("object_id", "caller", "fields", "kind"),
+    ("object_id", "principal", "fields", "kind"),
     [
-        ("thread_1", CALLER, {}, ServiceOnly),
-        ("x" * 129, SERVICE_CALLER, {}, TooLong),
-        ("thread_1", SERVICE_CALLER, {"deterministic": True}, InvalidField),
+        ("thread_1", PRINCIPAL, {}, ServiceOnly),
+        ("x" * 129, SERVICE, {}, TooLong),
+        ("thread_1", SERVICE, {"deterministic": True}, InvalidField),
     ],
 )
 def test_invalid_stored_objects_are_rejected(
-    object_id: str, caller: Caller, fields: dict[str, Any], kind: type[DomainError]
+    object_id: str, principal: Principal, fields: dict[str, Any], kind: type[DomainError]
 ) -> None:
     """From other callers, with an id that is too long, and for deterministic requests."""
     with pytest.raises(kind) as failure:
-        _convert_keep_for(object_id, caller, HASHED_TARGET, **fields)
+        _convert_keep_for(object_id, principal, "d1", **fields)
     assert failure.value.field == "cache.keep_for"
 
 
@@ -391,9 +401,8 @@ def test_log_probabilities_of_a_prompt_are_computed_once() -> None:
 @pytest.mark.parametrize(("number", "error"), [(21, OutOfRange), (-1, OutOfRange), (20, TooLong)])
 def test_log_probabilities_of_a_prompt_are_limited(number: int, error: type[DomainError]) -> None:
     """Both the alternatives of a token, and all of a prompt together."""
-    target = replace(TARGET, slot_tokens=2 * MAX_PROMPT_LOGPROBS)
     tokens = (1,) * (MAX_PROMPT_LOGPROBS // 21 + 1)
     output = pb.OutputOptions(prompt_logprobs=number)
 
     with pytest.raises(error, match="prompt_logprobs"):
-        to_requests(_options(output=output), Prompt(tokens, "prompt"), target, CALLER)
+        _convert(_options(output=output), tokens, slot_tokens=2 * MAX_PROMPT_LOGPROBS)

@@ -14,10 +14,10 @@ from inference_svc.engine import events
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.limits.limiter import Admission
+from inference_svc.rpc.chat_turn import ChatTurn
 from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.rpc.streaming import (
     AcceptedRequest,
-    ChatTurn,
     ResponseT,
     TextTurn,
     Turn,

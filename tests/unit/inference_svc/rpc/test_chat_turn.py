@@ -5,7 +5,7 @@ import pytest
 from inference_svc.chat.control_tokens import PromptSpan
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.templates import RenderedPrompt
-from inference_svc.rpc.generation import content_finder, make_parser
+from inference_svc.rpc.chat_turn import content_finder, make_parser
 from tests.support.conversations import GET_WEATHER, assistant, call, conversation, result, user
 from tests.support.turns import feed
 

@@ -1,0 +1,94 @@
+"""A call of Generate or Chat: its request, its model, its caller, and what it holds until it ends.
+
+`generation.py` makes and prepares calls.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from inference_svc.limits.limiter import Admission
+from inference_svc.media.processor import MediaLease
+from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
+from inference_svc.validation import check_range
+from svc_kit.auth.principal import Principal, current_principal
+from svc_kit.logs import current_request_id
+from svc_kit.rpc.interceptors import current_deadline
+
+MAX_CHOICES: Final = 128
+RequestT = TypeVar("RequestT", pb.GenerateRequest, pb.ChatRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Principal, request id and deadline (monotonic clock) of a call."""
+
+    principal: Principal
+    request_id: str
+    deadline: float | None
+
+    @classmethod
+    def current(cls) -> "Caller":
+        """The caller of the running RPC."""
+        return cls(current_principal(), current_request_id(), current_deadline())
+
+    def resolve_priority(self, request: generation.Priority) -> int:
+        """Return the priority of a request. Raises `OutOfRange` if it exceeds the caller's own."""
+        if request == generation.PRIORITY_UNSPECIFIED:
+            return int(self.principal.priority)
+        check_range("priority", request, 1, int(self.principal.priority))
+        return int(request)
+
+
+@dataclass(slots=True)
+class Call(Generic[RequestT]):
+    """A request with its model, which stays loaded until the call ends. The prefixes that it
+    computes are cached for `owner`. Its `admission` and the vectors of its pictures and sounds,
+    `media`, are released by `close`."""
+
+    request: RequestT
+    loaded: LoadedModel
+    caller: Caller
+    owner: str
+    media: MediaLease = field(default_factory=lambda: MediaLease((), lambda: None))
+    admission: Admission = field(default_factory=lambda: Admission(0))
+
+    @property
+    def options(self) -> generation.GenerationOptions:
+        return self.request.options
+
+    @property
+    def model(self) -> ModelProcessor:
+        """Vocabulary and template of the model."""
+        return self.loaded.processor
+
+    @property
+    def slot_tokens(self) -> int:
+        """The context of one sequence."""
+        return self.loaded.ready.slot_tokens
+
+    @property
+    def project(self) -> str:
+        return self.caller.principal.project
+
+    @property
+    def num_choices(self) -> int:
+        """The number of choices. Raises `OutOfRange`."""
+        number = self.options.num_choices if self.options.HasField("num_choices") else 1
+        check_range("n", number, 1, MAX_CHOICES)
+        return number
+
+    @property
+    def priority(self) -> int:
+        """The priority of its sequences. Raises `OutOfRange` if it exceeds the caller's own."""
+        return self.caller.resolve_priority(self.options.scheduling.priority)
+
+    def close(self) -> None:
+        """Release what the call holds."""
+        self.media.release()
+        self.admission.release()
+
+
+AnyCall = Call[pb.GenerateRequest] | Call[pb.ChatRequest]
