@@ -294,13 +294,11 @@ def build_api(context: AppContext, corral_version: str) -> FastAPI:
         batches.router,
         responses.router,
         conversations.router,
-        conversations.items_router,
         vector_stores.router,
         vector_store_files.router,
         vector_store_files.batches_router,
         assistants.router,
         runs.router,  # before threads.router, where "runs" would match {thread_id}
-        runs.run_router,
         threads.router,
         threads.messages_router,
         continuation.router,

@@ -268,7 +268,7 @@ class ResponseSocket:
         """Generate a response. Returns whether it completed."""
         expanded = self._history.expand(request)
         proto = pb.StreamResponseRequest(new_response=expanded)
-        call = control.stream(control.responses.StreamResponse, proto)
+        call = control.stream(proto)
         result = ""
         with self._context.active_calls.track(call):
             await call.open()
@@ -286,8 +286,8 @@ class ResponseSocket:
         """Prefill the prompt of a later response. The client gets an id to continue from."""
         expanded = self._history.expand(request)
         reply = await control.call(
-            control.responses.PrepareResponse,
             pb.PrepareResponseRequest(new_response=expanded),
+            pb.PrepareResponseResponse,
             timeout_s=control.transfer_timeout_s,
         )
         response = response_pb2.Response(

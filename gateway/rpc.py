@@ -1,36 +1,27 @@
-"""The gRPC clients of the control and the inference service: their stubs, and one way to call them.
+"""The gRPC clients of the control and the inference service, and one way to call them.
 
-A route gets a client for its caller, names the method and builds the request:
-`await control.call(control.files.GetFile, GetFileRequest(file_id=...))`.
+A route gets a client for its caller, builds the request, which belongs to one method, and names the
+type of its reply: `await control.call(GetFileRequest(file_id=...), GetFileResponse)`.
 """
 
 import copy
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol, Self, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, Self, TypeVar
 
 import grpc.aio
-from corral.control.v1.adapter_service_pb2_grpc import AdapterServiceStub
-from corral.control.v1.assistant_service_pb2_grpc import AssistantServiceStub
-from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
-from corral.control.v1.batch_service_pb2_grpc import BatchServiceStub
-from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
-from corral.control.v1.file_service_pb2_grpc import FileServiceStub
-from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
-from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
-from corral.control.v1.message_service_pb2_grpc import MessageServiceStub
-from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
-from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
-from corral.control.v1.run_service_pb2_grpc import RunServiceStub
-from corral.control.v1.thread_service_pb2_grpc import ThreadServiceStub
-from corral.control.v1.upload_service_pb2_grpc import UploadServiceStub
-from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
-from corral.control.v1.vector_store_file_service_pb2_grpc import VectorStoreFileServiceStub
-from corral.control.v1.vector_store_service_pb2_grpc import VectorStoreServiceStub
-from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
-from corral.inference.v1.inference_service_pb2 import ChatRequest, GenerateRequest
-from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
+from corral.inference.v1.inference_service_pb2 import (
+    ChatRequest,
+    GenerateRequest,
+    GetModelRequest,
+    GetModelResponse,
+    ListModelsRequest,
+    ListModelsResponse,
+)
+from corral.inference.v1.model_pb2 import Model
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from dialects.openai.errors import with_prompt_number
@@ -43,17 +34,22 @@ PROBE_TIMEOUT_S: Final = 2.0
 UNARY_TIMEOUT_S: Final = 30.0
 SEARCH_TIMEOUT_S: Final = 120.0
 """Deadline of a search, which may have to load a model first."""
-RequestT = TypeVar("RequestT", bound=Message)
-ReplyT = TypeVar("ReplyT")
+ReplyT = TypeVar("ReplyT", bound=Message)
 
 
-class Page(Protocol):
-    """A page of a list."""
+def method_of(request: type[Message]) -> MethodDescriptor:
+    """The gRPC method with this type of request, which belongs to no other."""
+    descriptor: Any = request.DESCRIPTOR
+    services = descriptor.file.services_by_name.values()
+    methods = (method for service in services for method in service.methods)
+    found: MethodDescriptor = next(each for each in methods if each.input_type is descriptor)
+    return found
 
-    next_page_token: str
 
-
-PageT = TypeVar("PageT", bound=Page)
+def method_name(request: type[Message]) -> str:
+    """The name of a request's method, as in METHOD_SCOPES."""
+    method = method_of(request)
+    return f"/{method.containing_service.full_name}/{method.name}"
 
 
 class RpcClient:
@@ -73,7 +69,9 @@ class RpcClient:
     def __init__(
         self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
     ) -> None:
+        self._channel = channel
         self._health = health_pb2_grpc.HealthStub(channel)
+        self._methods: dict[type[Message], Callable[..., Any]] = {}
         self._credentials = credentials
         self.transfer_timeout_s = transfer_timeout_s
 
@@ -93,57 +91,45 @@ class RpcClient:
         return client
 
     async def call(
-        self,
-        method: Callable[..., Awaitable[ReplyT]],
-        request: Message,
-        *,
-        timeout_s: float = UNARY_TIMEOUT_S,
+        self, request: Message, reply: type[ReplyT], *, timeout_s: float = UNARY_TIMEOUT_S
     ) -> ReplyT:
-        """Call a unary method and return its reply."""
+        """Call a unary method and return its reply. Raises TypeError if it has another type."""
+        method = self._method(type(request))
         with translate_errors(self.service):
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
+            answer = await method(request, timeout=timeout_s, metadata=self._metadata)
+        if not isinstance(answer, reply):
+            raise TypeError(f"the reply is a {type(answer).__name__}")
+        return answer
 
-    async def pages(
-        self, method: Callable[..., Awaitable[PageT]], request: Any
-    ) -> AsyncIterator[PageT]:
-        """Yield all pages of a list. `request` has a `page_token`."""
+    async def pages(self, request: Any, reply: type[ReplyT]) -> AsyncIterator[ReplyT]:
+        """Yield all pages of a list. Requests have a `page_token`, replies a `next_page_token`."""
         while True:
-            page = await self.call(method, request)
+            page: Any = await self.call(request, reply)
             yield page
             if not page.next_page_token:
                 return
             request.page_token = page.next_page_token
 
-    def unary(
-        self, method: Callable[..., grpc.aio.UnaryUnaryCall[Any, ReplyT]], request: Message
-    ) -> UnaryCall[ReplyT]:
+    def unary(self, request: Message) -> UnaryCall[Any]:
         """Start a unary method that generates. The call can be stopped."""
-        return UnaryCall(method(request, **self._transfer_options), self.service)
+        return UnaryCall(self._start(request), self.service)
 
-    def stream(
-        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
-    ) -> StreamCall[ReplyT]:
+    def stream(self, request: Message) -> StreamCall[Any]:
         """Start a server-streaming method."""
-        return StreamCall(method(request, **self._transfer_options), self.service)
+        return StreamCall(self._start(request), self.service)
 
-    def follow(
-        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
-    ) -> StreamCall[ReplyT]:
+    def follow(self, request: Message) -> StreamCall[Any]:
         """Start a method that streams the events after a given one, possibly none."""
-        call = method(request, **self._transfer_options)
-        return StreamCall(call, self.service, may_be_empty=True)
+        return StreamCall(self._start(request), self.service, may_be_empty=True)
 
-    def watch(
-        self, method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]], request: Message
-    ) -> StreamCall[ReplyT]:
+    def watch(self, request: Message) -> StreamCall[Any]:
         """Start a method that streams for as long as it is read, without a deadline."""
-        return StreamCall(method(request, metadata=self._metadata), self.service)
+        call = self._method(type(request))(request, metadata=self._metadata)
+        return StreamCall(call, self.service)
 
-    def upload(
-        self, method: Callable[..., grpc.aio.StreamUnaryCall[RequestT, ReplyT]]
-    ) -> UploadCall[RequestT, ReplyT]:
-        """Start a client-streaming method."""
-        return UploadCall(method(**self._transfer_options), self.service)
+    def upload(self, request: type[Message]) -> UploadCall[Any, Any]:
+        """Start a client-streaming method, to which requests of this type are then written."""
+        return UploadCall(self._method(request)(**self._transfer_options), self.service)
 
     async def check_serving(self) -> None:
         """Raise UpstreamUnavailable unless the service is reachable and SERVING."""
@@ -157,33 +143,27 @@ class RpcClient:
     def _transfer_options(self) -> dict[str, Any]:
         return {"timeout": self.transfer_timeout_s, "metadata": self._metadata}
 
+    def _start(self, request: Message) -> Any:
+        return self._method(type(request))(request, **self._transfer_options)
+
+    def _method(self, request: type[Message]) -> Callable[..., Any]:
+        """The callable of a method, as generated stubs have it."""
+        if request not in self._methods:
+            method = method_of(request)
+            sides = (method.client_streaming, method.server_streaming)
+            kind = "_".join("stream" if is_stream else "unary" for is_stream in sides)
+            self._methods[request] = getattr(self._channel, kind)(
+                method_name(request),
+                request_serializer=request.SerializeToString,
+                response_deserializer=GetMessageClass(method.output_type).FromString,
+            )
+        return self._methods[request]
+
 
 class ControlClient(RpcClient):
     """The services of the control service over one channel."""
 
     service = "control"
-
-    def __init__(
-        self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
-    ) -> None:
-        super().__init__(channel, credentials, transfer_timeout_s)
-        self.adapters = AdapterServiceStub(channel)
-        self.assistants = AssistantServiceStub(channel)
-        self.audit = AuditServiceStub(channel)
-        self.batches = BatchServiceStub(channel)
-        self.conversations = ConversationServiceStub(channel)
-        self.files = FileServiceStub(channel)
-        self.keys = KeyServiceStub(channel)
-        self.limits = LimitServiceStub(channel)
-        self.messages = MessageServiceStub(channel)
-        self.projects = ProjectServiceStub(channel)
-        self.responses = ResponseServiceStub(channel)
-        self.runs = RunServiceStub(channel)
-        self.threads = ThreadServiceStub(channel)
-        self.usage = UsageServiceStub(channel)
-        self.uploads = UploadServiceStub(channel)
-        self.vector_stores = VectorStoreServiceStub(channel)
-        self.vector_store_files = VectorStoreFileServiceStub(channel)
 
 
 class InferenceClient(RpcClient):
@@ -192,22 +172,21 @@ class InferenceClient(RpcClient):
     service = "inference"
     health_name = "corral.inference.v1.InferenceService"
 
-    def __init__(
-        self, channel: grpc.aio.Channel, credentials: Credentials, transfer_timeout_s: float
-    ) -> None:
-        super().__init__(channel, credentials, transfer_timeout_s)
-        self.methods = InferenceServiceStub(channel)
-        self.engine = EngineServiceStub(channel)
+    async def get_model(self, name: str) -> Model:
+        """A model by its name or an alias; an empty name is the server's first. Raises
+        ModelNotFound, ModelLoading or ModelLoadFailed."""
+        return (await self.call(GetModelRequest(model=name), GetModelResponse)).model
 
-    def generate(
-        self,
-        method: Callable[..., grpc.aio.UnaryStreamCall[Any, ReplyT]],
-        requests: Sequence[ChatRequest | GenerateRequest],
-    ) -> Calls[ReplyT]:
+    async def list_models(self) -> list[Model]:
+        """All models."""
+        pages = self.pages(ListModelsRequest(), ListModelsResponse)
+        return [model async for page in pages for model in page.models]
+
+    def generate(self, requests: Sequence[ChatRequest | GenerateRequest]) -> Calls[Any]:
         """Start Chat or Generate for each request."""
         for request in requests:
             request.options.label = self._label
-        starts = [functools.partial(self.stream, method, request) for request in requests]
+        starts = [functools.partial(self.stream, request) for request in requests]
         if len(starts) == 1:
             return starts[0]()
         return CallGroup(starts, self.service, with_prompt_number)

@@ -47,7 +47,7 @@ class StoredFileReader:
 
     async def _read(self, control: ControlClient, file_id: str, fields: dict[str, str]) -> bytes:
         request = file_service_pb2.DownloadFileRequest(file_id=file_id)
-        call = control.stream(control.files.DownloadFile, request)
+        call = control.stream(request)
         try:
             with self._active_calls.track(call):
                 await call.open()
@@ -59,6 +59,6 @@ class StoredFileReader:
 async def _find(control: ControlClient, field: str, file_id: str) -> file_pb2.File:
     request = file_service_pb2.GetFileRequest(file_id=file_id)
     try:
-        return (await control.call(control.files.GetFile, request)).file
+        return (await control.call(request, file_service_pb2.GetFileResponse)).file
     except FileNotFound:
         raise FileNotFound(file=file_id, field=field) from None

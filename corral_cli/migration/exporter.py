@@ -1,6 +1,6 @@
 """Exports a project's assistants, threads, messages, vector stores and files as JSON lines."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -101,11 +101,11 @@ class Exporter:
             return
         self._write("files", file_object(file))
 
-    def _write(self, kind: str, obj: dict[str, object]) -> None:
+    def _write(self, kind: str, obj: Mapping[str, object]) -> None:
         self._write_line(obj)
         self.counts[kind] += 1
 
-    def _write_line(self, obj: dict[str, object]) -> None:
+    def _write_line(self, obj: Mapping[str, object]) -> None:
         self._output.write(orjson.dumps(obj) + b"\n")
 
 

@@ -9,9 +9,11 @@ import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, Response
+
+from dialects.shared.wire import WRITTEN
 
 _SCHEMAS = "#/components/schemas/"
 _PUBLIC = ("/health", "/v1/health", "/ready")
@@ -130,6 +132,7 @@ def _reference(name: str) -> dict[str, str]:
 
 
 ollama_operation = functools.partial(operation, error=OLLAMA_ERROR)
+llama_server_operation = functools.partial(operation, error=LLAMA_SERVER_ERROR)
 
 
 def describe_api(app: FastAPI) -> Mapping[str, Any]:
@@ -146,12 +149,22 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
     )
     components = document.setdefault("components", {})
     written = resources.files("gateway.http").joinpath("response_schemas.json").read_bytes()
-    components["schemas"] = schemas["$defs"] | orjson.loads(written)
+    declared = _declared_schemas()
+    components["schemas"] = schemas["$defs"] | orjson.loads(written) | declared
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["security"] = [] if path in _PUBLIC else [{"key": []}]
     return document
+
+
+def _declared_schemas() -> dict[str, Any]:
+    """The schemas of objects with a type, by its name."""
+    _, schemas = TypeAdapter.json_schemas(
+        [(shape, "serialization", TypeAdapter[Any](shape)) for shape in WRITTEN],
+        ref_template=_SCHEMAS + "{model}",
+    )
+    return dict(schemas["$defs"])
 
 
 def docs_page() -> HTMLResponse:

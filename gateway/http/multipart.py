@@ -13,11 +13,13 @@ from svc_kit.errors import (
     BodyTooSlow,
     CallerCancelled,
     InvalidField,
+    MissingField,
     TooLong,
     UnsupportedMediaType,
 )
 
 MEDIA_TYPE: Final = "multipart/form-data"
+FILE_FIELD: Final = "file"
 MAX_FIELDS: Final = 32
 MAX_FIELD_BYTES: Final = 4096
 
@@ -61,6 +63,26 @@ async def read_form(request: Request, idle_timeout_s: float) -> AsyncIterator[Fo
         raise CallerCancelled from None
     if not form.is_complete:
         raise InvalidField(field="request", problem="the form is incomplete")
+
+
+async def read_file(
+    request: Request, idle_timeout_s: float, fields: dict[str, str]
+) -> AsyncIterator[FormFile | bytes]:
+    """Yield the only file of a form, which is in FILE_FIELD: its name, then its bytes. The text
+    fields are added to `fields` as they arrive. Raises as `read_form`, and MissingField."""
+    has_file = False
+    async for piece in read_form(request, idle_timeout_s):
+        if isinstance(piece, FormField):
+            fields[piece.name] = piece.text
+            continue
+        if isinstance(piece, FormFile):
+            if piece.name != FILE_FIELD or has_file:
+                problem = f"the form must have exactly one file, in the field '{FILE_FIELD}'"
+                raise InvalidField(field=piece.name, problem=problem)
+            has_file = True
+        yield piece
+    if not has_file:
+        raise MissingField(field=FILE_FIELD)
 
 
 def _boundary(request: Request) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from gateway.http.docs import RequestBody
@@ -77,13 +77,9 @@ def proto_body(message: type[Message]) -> RequestBody:
     return RequestBody({"application/json": {"schema": schema}})
 
 
-def proto_reply(request: type[Message]) -> dict[str, Any]:
-    """The reply to a request as the content of a response."""
-    descriptor = request.DESCRIPTOR
-    services = descriptor.file.services_by_name.values()
-    methods = [each for service in services for each in service.methods]
-    reply = next(each.output_type for each in methods if each.input_type is descriptor)
-    return {"application/json": {"schema": _message_schema(reply)}}
+def proto_reply(method: MethodDescriptor) -> dict[str, Any]:
+    """The reply of a method as the content of a response."""
+    return {"application/json": {"schema": _message_schema(method.output_type)}}
 
 
 def proto_parameters(message: type[Message], path: str) -> list[dict[str, Any]]:

@@ -18,17 +18,16 @@ from dialects.openai.resources.adapters import (
     parse_wait,
     update_request,
 )
-from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.objects import deleted_object
 from dialects.openai.shared.pagination import parse_page_fields
 from dialects.shared.json_body import parse_object
 from gateway.calls import UploadCall
 from gateway.context import Context, Control, JsonObject, idempotency_key
 from gateway.http.docs import INTEGER, either_body, form_body, json_body, operation
 from gateway.http.errors import json_response
-from gateway.http.multipart import MEDIA_TYPE, FormField, FormFile, read_form
-from gateway.routes.files import FILE_FIELD, ONE_FILE
+from gateway.http.multipart import FILE_FIELD, MEDIA_TYPE, read_file
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
-from svc_kit.errors import InvalidField, MissingField
+from gateway.rpc_routes import Page, Resource, RpcRoutes
 
 _BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))
 _MAX_PAGE = 1000
@@ -37,7 +36,10 @@ _AdapterUpload = UploadCall[
 ]
 
 
+ADAPTER = Resource("Adapter", adapter_object)
+
 router = APIRouter(prefix="/v1/adapters")
+rpc = RpcRoutes(router, ADAPTER_PARAMS)
 
 
 @router.post("", **operation("Register an adapter", "Adapter", _BODY))
@@ -46,7 +48,7 @@ async def create_adapter(control: Control, request: Request, context: Context) -
     is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
     with openai_names(ADAPTER_PARAMS):
         if is_form:
-            upload = control.upload(control.adapters.CreateAdapter)
+            upload = control.upload(adapter_service_pb2.CreateAdapterRequest)
             with context.active_calls.track(upload):
                 idle_timeout_s = context.settings.receive_timeout_s
                 adapter = await _send_form(request, upload, idle_timeout_s)
@@ -57,14 +59,11 @@ async def create_adapter(control: Control, request: Request, context: Context) -
     return json_response(adapter_object(adapter))
 
 
-@router.get("", **operation("List the adapters", "AdapterList", query=AdapterListQuery))
-async def list_adapters(control: Control, request: Request) -> Response:
+@rpc.route("GET", "", "List the adapters", Page(ADAPTER), query=AdapterListQuery)
+def list_adapters(request: Request) -> adapter_service_pb2.ListAdaptersRequest:
     """List adapters, paged by `after`, `limit` and `order`."""
-    with openai_names(ADAPTER_PARAMS):
-        query = parse_page_fields(request.query_params, AdapterListQuery)
-        proto = adapter_service_pb2.ListAdaptersRequest(**query)
-        page = await control.call(control.adapters.ListAdapters, proto)
-    return json_response(list_object(page.adapters, adapter_object, page.next_page_token))
+    query = parse_page_fields(request.query_params, AdapterListQuery)
+    return adapter_service_pb2.ListAdaptersRequest(**query)
 
 
 @router.get("/{adapter}", **operation("Retrieve an adapter", "Adapter", query={"wait": INTEGER}))
@@ -75,33 +74,24 @@ async def retrieve_adapter(control: Control, request: Request, adapter: str) -> 
     return json_response(adapter_object(await get_adapter(control, adapter, wait)))
 
 
-@router.post(
-    "/{adapter}", **operation("Update an adapter", "Adapter", json_body(AdapterUpdateBody))
-)
-@router.patch(
-    "/{adapter}", **operation("Update an adapter", "Adapter", json_body(AdapterUpdateBody))
-)
-async def update_adapter(control: Control, adapter: str, body: JsonObject) -> Response:
+@rpc.route("POST", "/{adapter}", "Update an adapter", ADAPTER, AdapterUpdateBody)
+@rpc.route("PATCH", "/{adapter}", "Update an adapter", ADAPTER, AdapterUpdateBody)
+def update_adapter(adapter: str, body: JsonObject) -> adapter_service_pb2.UpdateAdapterRequest:
     """Update the scales or the description of an adapter."""
-    with openai_names(ADAPTER_PARAMS):
-        proto = update_request(adapter, body)
-        reply = await control.call(control.adapters.UpdateAdapter, proto)
-    return json_response(adapter_object(reply.adapter))
+    return update_request(adapter, body)
 
 
-@router.post("/{adapter}/retry", **operation("Retry an adapter", "Adapter"))
-async def retry_adapter(control: Control, adapter: str) -> Response:
+@rpc.route("POST", "/{adapter}/retry", "Retry an adapter", ADAPTER)
+def retry_adapter(adapter: str) -> adapter_service_pb2.RetryAdapterRequest:
     """Retry loading an adapter in engines that failed to load it."""
-    proto = adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
-    reply = await control.call(control.adapters.RetryAdapter, proto)
-    return json_response(adapter_object(reply.adapter))
+    return adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
 
 
 @router.delete("/{adapter}", **operation("Delete an adapter", "Deleted"))
 async def delete_adapter(control: Control, adapter: str) -> Response:
     """Delete an adapter. Running requests continue to use it."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)
-    reply = await control.call(control.adapters.DeleteAdapter, proto)
+    reply = await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
     return json_response(deleted_object(reply.adapter_id, "adapter"))
 
 
@@ -110,18 +100,9 @@ async def _send_form(
 ) -> adapter_pb2.Adapter:
     """Stream the file of a form to the control service, then the header with all fields."""
     fields: dict[str, str] = {}
-    has_file = False
-    async for piece in read_form(request, idle_timeout_s):
-        if isinstance(piece, FormField):
-            fields[piece.name] = piece.text
-        elif isinstance(piece, FormFile):
-            if piece.name != FILE_FIELD or has_file:
-                raise InvalidField(field=piece.name, problem=ONE_FILE)
-            has_file = True
-        else:
+    async for piece in read_file(request, idle_timeout_s, fields):
+        if isinstance(piece, bytes):
             await upload.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
-    if not has_file:
-        raise MissingField(field=FILE_FIELD)
     header = header_from_form(fields, await idempotency_key(request))
     return await _finish(upload, header)
 
@@ -130,7 +111,7 @@ async def register_adapter(
     control: ControlClient, header: adapter_pb2.AdapterHeader
 ) -> adapter_pb2.Adapter:
     """Register an adapter from a stored file or a path."""
-    return await _finish(control.upload(control.adapters.CreateAdapter), header)
+    return await _finish(control.upload(adapter_service_pb2.CreateAdapterRequest), header)
 
 
 async def _finish(upload: _AdapterUpload, header: adapter_pb2.AdapterHeader) -> adapter_pb2.Adapter:
@@ -144,8 +125,8 @@ async def get_adapter(
     """Get an adapter by id or name, after at most `wait` for engines that are loading it."""
     request = adapter_service_pb2.GetAdapterRequest(adapter=adapter, wait=wait)
     timeout_s = UNARY_TIMEOUT_S + (wait.seconds if wait is not None else 0)
-    reply = await control.call(control.adapters.GetAdapter, request, timeout_s=timeout_s)
-    return reply.adapter
+    reply = adapter_service_pb2.GetAdapterResponse
+    return (await control.call(request, reply, timeout_s=timeout_s)).adapter
 
 
 async def list_all_adapters(control: ControlClient) -> list[adapter_pb2.Adapter]:
@@ -153,5 +134,5 @@ async def list_all_adapters(control: ControlClient) -> list[adapter_pb2.Adapter]
     request = adapter_service_pb2.ListAdaptersRequest(
         page_size=_MAX_PAGE, order=listing_pb2.LIST_ORDER_OLDEST_FIRST
     )
-    pages = control.pages(control.adapters.ListAdapters, request)
+    pages = control.pages(request, adapter_service_pb2.ListAdaptersResponse)
     return [adapter async for page in pages for adapter in page.adapters]

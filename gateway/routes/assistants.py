@@ -3,68 +3,45 @@
 from corral.control.v1 import assistant_service_pb2 as pb
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
-from dialects.openai.assistants.objects import assistant_object
-from dialects.openai.assistants.requests import (
-    AssistantBody,
-    AssistantUpdateBody,
-    create_assistant_request,
-    update_assistant_request,
-)
-from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
-from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.assistants import requests
+from dialects.openai.assistants.objects import Assistant
+from dialects.openai.errors import ASSISTANT_PARAMS
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
+from gateway.context import IdempotencyKey, JsonObject
+from gateway.rpc_routes import Deleted, Page, RpcRoutes
 
 router = APIRouter(prefix="/v1/assistants")
+rpc = RpcRoutes(router, ASSISTANT_PARAMS)
 
 
-@router.post("", **operation("Create an assistant", "Assistant", json_body(AssistantBody)))
-async def create_assistant(
-    control: Control, body: JsonObject, request_id: IdempotencyKey
-) -> Response:
+@rpc.route("POST", "", "Create an assistant", Assistant, requests.AssistantBody)
+def create_assistant(body: JsonObject, request_id: IdempotencyKey) -> pb.CreateAssistantRequest:
     """Create an assistant: a model with instructions and tools, to be run on threads."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = create_assistant_request(body, request_id)
-        reply = await control.call(control.assistants.CreateAssistant, proto)
-    return json_response(assistant_object(reply.assistant))
+    return requests.create_assistant_request(body, request_id)
 
 
-@router.get("", **operation("List the assistants", "AssistantList", query=PageQuery))
-async def list_assistants(control: Control, request: Request) -> Response:
+@rpc.route("GET", "", "List the assistants", Page(Assistant), query=PageQuery)
+def list_assistants(request: Request) -> pb.ListAssistantsRequest:
     """List assistants, paged by `after`, `before`, `limit` and `order`."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = pb.ListAssistantsRequest(**parse_page_fields(request.query_params))
-        page = await control.call(control.assistants.ListAssistants, proto)
-    return json_response(list_object(page.assistants, assistant_object, page.next_page_token))
+    return pb.ListAssistantsRequest(**parse_page_fields(request.query_params))
 
 
-@router.get("/{assistant_id}", **operation("Retrieve an assistant", "Assistant"))
-async def retrieve_assistant(control: Control, assistant_id: str) -> Response:
+@rpc.route("GET", "/{assistant_id}", "Retrieve an assistant", Assistant)
+def retrieve_assistant(assistant_id: str) -> pb.GetAssistantRequest:
     """Retrieve an assistant."""
-    proto = pb.GetAssistantRequest(assistant_id=assistant_id)
-    reply = await control.call(control.assistants.GetAssistant, proto)
-    return json_response(assistant_object(reply.assistant))
+    return pb.GetAssistantRequest(assistant_id=assistant_id)
 
 
-@router.post(
-    "/{assistant_id}",
-    **operation("Update an assistant", "Assistant", json_body(AssistantUpdateBody)),
+@rpc.route(
+    "POST", "/{assistant_id}", "Update an assistant", Assistant, requests.AssistantUpdateBody
 )
-async def update_assistant(control: Control, assistant_id: str, body: JsonObject) -> Response:
+def update_assistant(assistant_id: str, body: JsonObject) -> pb.UpdateAssistantRequest:
     """Update the fields in the body; null resets a field. Active runs are not affected."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = update_assistant_request(assistant_id, body)
-        reply = await control.call(control.assistants.UpdateAssistant, proto)
-    return json_response(assistant_object(reply.assistant))
+    return requests.update_assistant_request(assistant_id, body)
 
 
-@router.delete("/{assistant_id}", **operation("Delete an assistant", "Deleted"))
-async def delete_assistant(control: Control, assistant_id: str) -> Response:
+@rpc.route("DELETE", "/{assistant_id}", "Delete an assistant", Deleted("assistant.deleted"))
+def delete_assistant(assistant_id: str) -> pb.DeleteAssistantRequest:
     """Delete an assistant. Threads and runs keep its id."""
-    proto = pb.DeleteAssistantRequest(assistant_id=assistant_id)
-    await control.call(control.assistants.DeleteAssistant, proto)
-    return json_response(deleted_object(assistant_id, "assistant.deleted"))
+    return pb.DeleteAssistantRequest(assistant_id=assistant_id)

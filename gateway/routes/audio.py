@@ -4,14 +4,12 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from dialects.openai.chat.transcription import (
-    FILE_FIELD,
     AudioFields,
     Transcription,
     TranscriptionFields,
@@ -27,8 +25,8 @@ from gateway.azure_paths import with_deployment
 from gateway.calls import Calls
 from gateway.context import Context, Inference
 from gateway.http.docs import form_body, operation
-from gateway.http.multipart import FormField, FormFile, read_form
-from svc_kit.errors import InvalidField, MissingField, TooLong
+from gateway.http.multipart import FILE_FIELD, read_file
+from svc_kit.errors import MissingField, TooLong
 
 router = APIRouter(prefix="/v1/audio")
 
@@ -83,12 +81,9 @@ async def _respond(
 ) -> Response:
     fields, data = await _read_form(request, context.settings.receive_timeout_s)
     body = parse(with_deployment(request.scope, fields))
-    found = await inference.call(
-        inference.methods.GetModel, inference_service_pb2.GetModelRequest(model=body.model)
-    )
-    check_reads_audio(found.model)
+    check_reads_audio(await inference.get_model(body.model))
     requests = [transcription_request(body, data)]
-    start = functools.partial(inference.generate, inference.methods.Chat, requests)
+    start = functools.partial(inference.generate, requests)
     transcription = Transcription(body, data)
     if isinstance(body, TranscriptionFields) and body.stream:
         return context.stream_response(start, transcription, TRANSCRIPTION_PARAMS)
@@ -100,21 +95,14 @@ async def _respond(
 async def _read_form(request: Request, idle_timeout_s: float) -> tuple[dict[str, str], bytes]:
     """The text fields and the file of a form. Raises InvalidField, MissingField or TooLong."""
     fields: dict[str, str] = {}
-    chunks: list[bytes] | None = None
+    chunks: list[bytes] = []
     size = 0
-    async for piece in read_form(request, idle_timeout_s):
-        if isinstance(piece, FormField):
-            fields[piece.name] = piece.text
-        elif isinstance(piece, FormFile):
-            if piece.name != FILE_FIELD or chunks is not None:
-                problem = f"the form must have exactly one file, in the field '{FILE_FIELD}'"
-                raise InvalidField(field=piece.name, problem=problem)
-            chunks = []
-        elif chunks is not None:
+    async for piece in read_file(request, idle_timeout_s, fields):
+        if isinstance(piece, bytes):
             size += len(piece)
             if size > MAX_FILE_BYTES:
                 raise TooLong(field=FILE_FIELD, length=size, limit=MAX_FILE_BYTES, unit="bytes")
             chunks.append(piece)
-    if not size or chunks is None:
+    if not size:
         raise MissingField(field=FILE_FIELD)
     return fields, b"".join(chunks)

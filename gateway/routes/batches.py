@@ -3,53 +3,37 @@
 from corral.control.v1 import batch_service_pb2 as pb
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
-from dialects.openai.errors import BATCH_PARAMS, openai_names
-from dialects.openai.resources.batches import (
-    BatchBody,
-    BatchListQuery,
-    batch_object,
-    create_batch_request,
-    list_batches_request,
-)
-from dialects.openai.shared.objects import list_object
-from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
+from dialects.openai.errors import BATCH_PARAMS
+from dialects.openai.resources import batches
+from gateway.context import IdempotencyKey, JsonObject
+from gateway.rpc_routes import Page, Resource, RpcRoutes
+
+BATCH = Resource("Batch", batches.batch_object)
 
 router = APIRouter(prefix="/v1/batches")
+rpc = RpcRoutes(router, BATCH_PARAMS)
 
 
-@router.post("", **operation("Create a batch", "Batch", json_body(BatchBody)))
-async def create_batch(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
+@rpc.route("POST", "", "Create a batch", BATCH, batches.BatchBody)
+def create_batch(body: JsonObject, request_id: IdempotencyKey) -> pb.CreateBatchRequest:
     """Create a batch. Its file is validated, then its requests run in the background."""
-    with openai_names(BATCH_PARAMS):
-        proto = create_batch_request(body, request_id)
-        reply = await control.call(control.batches.CreateBatch, proto)
-    return json_response(batch_object(reply.batch))
+    return batches.create_batch_request(body, request_id)
 
 
-@router.get("", **operation("List the batches", "BatchList", query=BatchListQuery))
-async def list_batches(control: Control, request: Request) -> Response:
+@rpc.route("GET", "", "List the batches", Page(BATCH), query=batches.BatchListQuery)
+def list_batches(request: Request) -> pb.ListBatchesRequest:
     """List batches, newest first, paged by `after` and `limit`."""
-    with openai_names(BATCH_PARAMS):
-        proto = list_batches_request(request.query_params)
-        page = await control.call(control.batches.ListBatches, proto)
-    return json_response(list_object(page.batches, batch_object, page.next_page_token))
+    return batches.list_batches_request(request.query_params)
 
 
-@router.get("/{batch_id}", **operation("Retrieve a batch", "Batch"))
-async def retrieve_batch(control: Control, batch_id: str) -> Response:
+@rpc.route("GET", "/{batch_id}", "Retrieve a batch", BATCH)
+def retrieve_batch(batch_id: str) -> pb.GetBatchRequest:
     """Retrieve a batch with its current counts and usage."""
-    proto = pb.GetBatchRequest(batch_id=batch_id)
-    reply = await control.call(control.batches.GetBatch, proto)
-    return json_response(batch_object(reply.batch))
+    return pb.GetBatchRequest(batch_id=batch_id)
 
 
-@router.post("/{batch_id}/cancel", **operation("Cancel a batch", "Batch"))
-async def cancel_batch(control: Control, batch_id: str) -> Response:
+@rpc.route("POST", "/{batch_id}/cancel", "Cancel a batch", BATCH)
+def cancel_batch(batch_id: str) -> pb.CancelBatchRequest:
     """Cancel a batch. Results so far are kept in its output files."""
-    proto = pb.CancelBatchRequest(batch_id=batch_id)
-    reply = await control.call(control.batches.CancelBatch, proto)
-    return json_response(batch_object(reply.batch))
+    return pb.CancelBatchRequest(batch_id=batch_id)

@@ -66,7 +66,7 @@ async def _chat_response(
 ) -> CallResponse:
     params = chat_params(body)
     requests = [await convert(chat_request, body, files)]
-    start = functools.partial(inference.generate, inference.methods.Chat, requests)
+    start = functools.partial(inference.generate, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:
         return context.object_response(start, ChatCompletion(envelope, body), params)
@@ -92,11 +92,12 @@ async def create_completion(inference: Inference, fields: JsonObject, context: C
         request = inference_service_pb2.DetokenizeRequest(
             model=body.model, token_ids=tokens, special_tokens=True
         )
-        return (await inference.call(inference.methods.Detokenize, request)).text
+        reply = await inference.call(request, inference_service_pb2.DetokenizeResponse)
+        return reply.text
 
     with openai_names(params):
         echoes = await render_echoes(body, detokenize)
-    start = functools.partial(inference.generate, inference.methods.Generate, requests)
+    start = functools.partial(inference.generate, requests)
     envelope = context.new_envelope(COMPLETION_ID, body.model)
     if not body.stream:
         return context.object_response(start, TextCompletion(envelope, body, echoes), params)

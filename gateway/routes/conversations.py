@@ -3,125 +3,94 @@
 from corral.control.v1 import conversation_service_pb2 as pb
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
 
-from dialects.openai.errors import RESPONSE_PARAMS, openai_names
-from dialects.openai.responses.conversations import (
-    ConversationBody,
-    ConversationUpdateBody,
-    NewItemsBody,
-    conversation_object,
-    create_conversation_request,
-    create_items_request,
-    parse_item_query,
-    update_conversation_request,
-)
+from dialects.openai.errors import RESPONSE_PARAMS
+from dialects.openai.responses import conversations
 from dialects.openai.responses.output_items import item_object
 from dialects.openai.responses.requests import parse_includes
-from dialects.openai.shared.objects import deleted_object, list_object
 from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_fields
-from gateway.context import Control, IdempotencyKey, Include, JsonObject
-from gateway.http.docs import json_body, operation
-from gateway.http.errors import json_response
-from gateway.http.large_bodies import convert
+from gateway.context import IdempotencyKey, Include, JsonObject
+from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
+
+CONVERSATION = Resource("Conversation", conversations.conversation_object)
+ITEM = Resource("Item", item_object)
 
 router = APIRouter(prefix="/v1/conversations")
-items_router = APIRouter(prefix="/v1/conversations/{conversation_id}/items")
+rpc = RpcRoutes(router, RESPONSE_PARAMS)
+by_id = RpcRoutes(router, {})
+"""Routes whose errors name the id in the path as it is there, not as the field of a response."""
 
 
-@router.post("", **operation("Create a conversation", "Conversation", json_body(ConversationBody)))
-async def create_conversation(
-    control: Control, body: JsonObject, request_id: IdempotencyKey
-) -> Response:
+@rpc.route("POST", "", "Create a conversation", CONVERSATION, conversations.ConversationBody)
+def create_conversation(
+    body: JsonObject, request_id: IdempotencyKey
+) -> pb.CreateConversationRequest:
     """Create a conversation, optionally with items."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = await convert(create_conversation_request, body, request_id)
-        reply = await control.call(control.conversations.CreateConversation, proto)
-    return json_response(conversation_object(reply.conversation))
+    return conversations.create_conversation_request(body, request_id)
 
 
-@router.get("", **operation("List the conversations", "ConversationList", query=PageQuery))
-async def list_conversations(control: Control, request: Request) -> Response:
+@rpc.route("GET", "", "List the conversations", Page(CONVERSATION), query=PageQuery)
+def list_conversations(request: Request) -> pb.ListConversationsRequest:
     """List conversations, paged by `after`, `before`, `limit` and `order`. Extension of Corral."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = pb.ListConversationsRequest(**parse_page_fields(request.query_params))
-        page = await control.call(control.conversations.ListConversations, proto)
-    return json_response(list_object(page.conversations, conversation_object, page.next_page_token))
+    return pb.ListConversationsRequest(**parse_page_fields(request.query_params))
 
 
-@router.get("/{conversation_id}", **operation("Retrieve a conversation", "Conversation"))
-async def retrieve_conversation(control: Control, conversation_id: str) -> Response:
+@by_id.route("GET", "/{conversation_id}", "Retrieve a conversation", CONVERSATION)
+def retrieve_conversation(conversation_id: str) -> pb.GetConversationRequest:
     """Retrieve a conversation without its items."""
-    proto = pb.GetConversationRequest(conversation_id=conversation_id)
-    reply = await control.call(control.conversations.GetConversation, proto)
-    return json_response(conversation_object(reply.conversation))
+    return pb.GetConversationRequest(conversation_id=conversation_id)
 
 
-@router.post(
+@by_id.route(
+    "POST",
     "/{conversation_id}",
-    **operation("Update a conversation", "Conversation", json_body(ConversationUpdateBody)),
+    "Update a conversation",
+    CONVERSATION,
+    conversations.ConversationUpdateBody,
 )
-async def update_conversation(control: Control, conversation_id: str, body: JsonObject) -> Response:
+def update_conversation(conversation_id: str, body: JsonObject) -> pb.UpdateConversationRequest:
     """Replace the metadata of a conversation."""
-    proto = update_conversation_request(conversation_id, body)
-    reply = await control.call(control.conversations.UpdateConversation, proto)
-    return json_response(conversation_object(reply.conversation))
+    return conversations.update_conversation_request(conversation_id, body)
 
 
-@router.delete("/{conversation_id}", **operation("Delete a conversation", "Deleted"))
-async def delete_conversation(control: Control, conversation_id: str) -> Response:
+@by_id.route(
+    "DELETE", "/{conversation_id}", "Delete a conversation", Deleted("conversation.deleted")
+)
+def delete_conversation(conversation_id: str) -> pb.DeleteConversationRequest:
     """Delete a conversation. Items that belong to a response are kept."""
-    proto = pb.DeleteConversationRequest(conversation_id=conversation_id)
-    await control.call(control.conversations.DeleteConversation, proto)
-    return json_response(deleted_object(conversation_id, "conversation.deleted"))
+    return pb.DeleteConversationRequest(conversation_id=conversation_id)
 
 
-@items_router.post("", **operation("Add items", "ItemList", json_body(NewItemsBody)))
-async def create_items(
-    control: Control,
-    conversation_id: str,
-    body: JsonObject,
-    request_id: IdempotencyKey,
-    include: Include,
-) -> Response:
+@rpc.route("POST", "/{conversation_id}/items", "Add items", Page(ITEM), conversations.NewItemsBody)
+def create_items(
+    conversation_id: str, body: JsonObject, request_id: IdempotencyKey, include: Include
+) -> pb.CreateConversationItemsRequest:
     """Append items to a conversation."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = await convert(create_items_request, conversation_id, body, include, request_id)
-        reply = await control.call(control.conversations.CreateConversationItems, proto)
-    return json_response(list_object(reply.items, item_object))
+    return conversations.create_items_request(conversation_id, body, include, request_id)
 
 
-@items_router.get("", **operation("List the items", "ItemList", query=ListQuery))
-async def list_items(
-    control: Control, conversation_id: str, request: Request, include: Include
-) -> Response:
+@rpc.route("GET", "/{conversation_id}/items", "List the items", Page(ITEM), query=ListQuery)
+def list_items(
+    conversation_id: str, request: Request, include: Include
+) -> pb.ListConversationItemsRequest:
     """List items, paged by `after`, `limit` and `order`."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = pb.ListConversationItemsRequest(
-            conversation_id=conversation_id,
-            **parse_item_query(request.query_params, include),
-        )
-        page = await control.call(control.conversations.ListConversationItems, proto)
-    return json_response(list_object(page.items, item_object, page.next_page_token))
-
-
-@items_router.get("/{item_id}", **operation("Retrieve an item", "Item"))
-async def retrieve_item(
-    control: Control, conversation_id: str, item_id: str, include: Include
-) -> Response:
-    """Retrieve an item."""
-    proto = pb.GetConversationItemRequest(
+    return pb.ListConversationItemsRequest(
         conversation_id=conversation_id,
-        item_id=item_id,
-        include=parse_includes(include),
+        **conversations.parse_item_query(request.query_params, include),
     )
-    reply = await control.call(control.conversations.GetConversationItem, proto)
-    return json_response(item_object(reply.item))
 
 
-@items_router.delete("/{item_id}", **operation("Remove an item", "Conversation"))
-async def delete_item(control: Control, conversation_id: str, item_id: str) -> Response:
+@by_id.route("GET", "/{conversation_id}/items/{item_id}", "Retrieve an item", ITEM)
+def retrieve_item(
+    conversation_id: str, item_id: str, include: Include
+) -> pb.GetConversationItemRequest:
+    """Retrieve an item."""
+    return pb.GetConversationItemRequest(
+        conversation_id=conversation_id, item_id=item_id, include=parse_includes(include)
+    )
+
+
+@by_id.route("DELETE", "/{conversation_id}/items/{item_id}", "Remove an item", CONVERSATION)
+def delete_item(conversation_id: str, item_id: str) -> pb.DeleteConversationItemRequest:
     """Remove an item from a conversation. It is kept if it belongs to a response."""
-    proto = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
-    reply = await control.call(control.conversations.DeleteConversationItem, proto)
-    return json_response(conversation_object(reply.conversation))
+    return pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)

@@ -30,8 +30,7 @@ router = APIRouter(prefix="/v1")
 async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
     body = await convert(parse_embedding, fields)
-    method, proto = inference.methods.Embed, await convert(embed_request, body)
-    start = functools.partial(inference.unary, method, proto)
+    start = functools.partial(inference.unary, await convert(embed_request, body))
     write = functools.partial(embedding_list, body)
     return context.reply_response(start, write, EMBEDDING_PARAMS)
 
@@ -43,8 +42,7 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
 async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Score the relevance of each document to a query, from 0 to 1."""
     body = await convert(parse_rerank, fields)
-    method, proto = inference.methods.Rerank, await convert(rerank_request, body)
-    start = functools.partial(inference.unary, method, proto)
+    start = functools.partial(inference.unary, await convert(rerank_request, body))
     envelope = context.new_envelope("rerank-", body.model)
     write = functools.partial(ranked_list, envelope.id, body)
     return context.reply_response(start, write, RERANK_PARAMS)

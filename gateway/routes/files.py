@@ -21,19 +21,18 @@ from dialects.openai.resources.files import (
     part_object,
     upload_object,
 )
-from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.objects import list_object
 from gateway.calls import UploadCall
 from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
 from gateway.http.docs import form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
-from gateway.http.multipart import FormField, FormFile, read_form
-from svc_kit.errors import InvalidField, MissingField, UnknownField
+from gateway.http.multipart import FILE_FIELD, FormFile, read_file, read_form
+from gateway.rpc_routes import Deleted, Resource, RpcRoutes
+from svc_kit.errors import MissingField, UnknownField
 from svc_kit.off_loop import off_loop
 
-FILE_FIELD = "file"
 DATA_FIELD = "data"
-ONE_FILE = "the form must have exactly one file, in the field 'file'"
 
 
 _FileUpload = UploadCall[file_service_pb2.CreateFileRequest, file_service_pb2.CreateFileResponse]
@@ -42,13 +41,17 @@ _PartUpload = UploadCall[
 ]
 
 
+FILE = Resource("File", file_object)
+UPLOAD = Resource("Upload", upload_object)
+
 router = APIRouter(prefix="/v1")
+rpc = RpcRoutes(router, FILE_PARAMS)
 
 
 @router.post("/files", **operation("Store a file", "File", form_body(FileFields, FILE_FIELD)))
 async def create_file(control: Control, request: Request, context: Context) -> Response:
     """Store the file of a form. It is streamed to the control service."""
-    upload = control.upload(control.files.CreateFile)
+    upload = control.upload(file_service_pb2.CreateFileRequest)
     with context.active_calls.track(upload), openai_names(FILE_PARAMS):
         file = await _send_form(request, upload, context.settings.receive_timeout_s)
     return json_response(file_object(file))
@@ -59,24 +62,20 @@ async def list_files(control: Control, request: Request) -> Response:
     """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
     with openai_names(FILE_PARAMS):
         proto = list_files_request(request.query_params)
-        page = await control.call(control.files.ListFiles, proto)
+        page = await control.call(proto, file_service_pb2.ListFilesResponse)
     return await off_loop(len(page.files), _file_list, page)
 
 
-@router.get("/files/{file_id}", **operation("Retrieve a file", "File"))
-async def retrieve_file(control: Control, file_id: str) -> Response:
+@rpc.route("GET", "/files/{file_id}", "Retrieve a file", FILE)
+def retrieve_file(file_id: str) -> file_service_pb2.GetFileRequest:
     """Retrieve a file's metadata."""
-    proto = file_service_pb2.GetFileRequest(file_id=file_id)
-    reply = await control.call(control.files.GetFile, proto)
-    return json_response(file_object(reply.file))
+    return file_service_pb2.GetFileRequest(file_id=file_id)
 
 
-@router.delete("/files/{file_id}", **operation("Delete a file", "Deleted"))
-async def delete_file(control: Control, file_id: str) -> Response:
+@rpc.route("DELETE", "/files/{file_id}", "Delete a file", Deleted("file"))
+def delete_file(file_id: str) -> file_service_pb2.DeleteFileRequest:
     """Delete a file and its content."""
-    proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
-    await control.call(control.files.DeleteFile, proto)
-    return json_response(deleted_object(file_id, "file"))
+    return file_service_pb2.DeleteFileRequest(file_id=file_id)
 
 
 @router.get("/files/{file_id}/content", **operation("Download a file", "application/octet-stream"))
@@ -87,12 +86,12 @@ async def retrieve_content(
     header, byte_range = request.headers.get("range"), None
     if header is not None:
         get_file = file_service_pb2.GetFileRequest(file_id=file_id)
-        reply = await control.call(control.files.GetFile, get_file)
+        reply = await control.call(get_file, file_service_pb2.GetFileResponse)
         byte_range = parse_range(header, reply.file.size_bytes)
     proto = file_service_pb2.DownloadFileRequest(file_id=file_id)
     if byte_range is not None:
         proto.offset, proto.length = byte_range.first, byte_range.length
-    start = functools.partial(control.stream, control.files.DownloadFile, proto)
+    start = functools.partial(control.stream, proto)
     return context.call_response(start, FileContent(byte_range), FILE_PARAMS)
 
 
@@ -108,36 +107,35 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     """
     request_id = await idempotency_key(request)
     fields: dict[str, str] = {}
-    filename: str | None = None
+    filename = ""
 
     async def send_header(filename: str) -> None:
         header = file_header(fields, filename, request_id)
         await upload.write(file_service_pb2.CreateFileRequest(header=header))
 
-    async for piece in read_form(request, idle_timeout_s):
-        if isinstance(piece, FormField):
-            fields[piece.name] = piece.text
-        elif isinstance(piece, FormFile):
-            if piece.name != FILE_FIELD or filename is not None:
-                raise InvalidField(field=piece.name, problem=ONE_FILE)
-            filename = piece.filename
-            if "purpose" in fields:
-                await send_header(filename)
-        else:
+    async for piece in read_file(request, idle_timeout_s, fields):
+        if isinstance(piece, bytes):
             await upload.write(file_service_pb2.CreateFileRequest(chunk=piece))
-    if filename is None:
-        raise MissingField(field=FILE_FIELD)
+            continue
+        filename = piece.filename
+        if "purpose" in fields:
+            await send_header(filename)
     await send_header(filename)
     return (await upload.finish()).file
 
 
-@router.post("/uploads", **operation("Create an upload", "Upload", json_body(UploadBody)))
-async def create_upload(control: Control, body: JsonObject, request_id: IdempotencyKey) -> Response:
+@rpc.route("POST", "/uploads", "Create an upload", UPLOAD, UploadBody)
+def create_upload(
+    body: JsonObject, request_id: IdempotencyKey
+) -> upload_service_pb2.CreateUploadRequest:
     """Create an upload, which accepts parts for an hour."""
-    with openai_names(FILE_PARAMS):
-        proto = create_upload_request(body, request_id)
-        reply = await control.call(control.uploads.CreateUpload, proto)
-    return json_response(upload_object(reply.upload))
+    return create_upload_request(body, request_id)
+
+
+@rpc.route("POST", "/uploads/{upload_id}/cancel", "Cancel an upload", UPLOAD)
+def cancel_upload(upload_id: str) -> upload_service_pb2.CancelUploadRequest:
+    """Cancel an upload and delete its parts."""
+    return upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
 
 
 @router.post(
@@ -148,7 +146,7 @@ async def add_part(
     control: Control, request: Request, upload_id: str, context: Context
 ) -> Response:
     """Add the file of a form as a part of an upload."""
-    upload = control.upload(control.uploads.AddUploadPart)
+    upload = control.upload(upload_service_pb2.AddUploadPartRequest)
     with context.active_calls.track(upload), openai_names(FILE_PARAMS):
         part = await _send_part(request, upload_id, upload, context.settings.receive_timeout_s)
     return json_response(part_object(part))
@@ -163,16 +161,10 @@ async def complete_upload(control: Control, upload_id: str, body: JsonObject) ->
     with openai_names(FILE_PARAMS):
         proto = complete_upload_request(upload_id, body)
         reply = await control.call(
-            control.uploads.CompleteUpload, proto, timeout_s=control.transfer_timeout_s
+            proto,
+            upload_service_pb2.CompleteUploadResponse,
+            timeout_s=control.transfer_timeout_s,
         )
-    return json_response(upload_object(reply.upload))
-
-
-@router.post("/uploads/{upload_id}/cancel", **operation("Cancel an upload", "Upload"))
-async def cancel_upload(control: Control, upload_id: str) -> Response:
-    """Cancel an upload and delete its parts."""
-    proto = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
-    reply = await control.call(control.uploads.CancelUpload, proto)
     return json_response(upload_object(reply.upload))
 
 

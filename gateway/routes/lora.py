@@ -50,7 +50,7 @@ async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
             proto = adapter_service_pb2.UpdateAdapterRequest(
                 adapter=adapters[index].id, standing_scale=scale
             )
-            await control.call(control.adapters.UpdateAdapter, proto)
+            await control.call(proto, adapter_service_pb2.UpdateAdapterResponse)
     return json_response({"success": True})
 
 
@@ -78,7 +78,7 @@ async def unload(control: OperatorControl, body: JsonObject) -> Response:
     """Delete an adapter."""
     name = parse_unload(body)
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
-    await control.call(control.adapters.DeleteAdapter, proto)
+    await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
@@ -108,7 +108,7 @@ async def register(
 async def unregister(control: OperatorControl, name: str) -> Response:
     """Delete an adapter."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
-    await control.call(control.adapters.DeleteAdapter, proto)
+    await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
     return json_response({"name": name, "status": "unregistered"})
 
 
@@ -123,5 +123,5 @@ async def _load(control: ControlClient, header: adapter_pb2.AdapterHeader) -> No
     if problems := load_problems(adapter):
         if not header.replace:
             proto = adapter_service_pb2.DeleteAdapterRequest(adapter=created.id)
-            await control.call(control.adapters.DeleteAdapter, proto)
+            await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
         raise AdapterInvalid(adapter=header.name, problem=problems[0])

@@ -1,6 +1,5 @@
 """Routes: /health, /ready and /v1/models."""
 
-from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,9 +38,7 @@ async def ready(context: Context) -> Response:
 )
 async def list_models(inference: Models, request: Request) -> Response:
     """List the models, as Anthropic does for requests with the header anthropic-version."""
-    proto = inference_service_pb2.ListModelsRequest()
-    pages = inference.pages(inference.methods.ListModels, proto)
-    models = [model async for page in pages for model in page.models]
+    models = await inference.list_models()
     if dialect_of(request.scope) is Dialect.ANTHROPIC:
         query = anthropic.parse_page_query(request.query_params)
         return json_response(anthropic.model_page(models, query))
@@ -56,8 +53,6 @@ async def retrieve_model(inference: Models, model: str, request: Request) -> Res
     """Retrieve a model by name or alias. Names may contain slashes and colons."""
     if not model:  # for the inference service, an empty name is its first model
         raise ModelNotFound(model=model)
-    proto = inference_service_pb2.GetModelRequest(model=model)
-    reply = await inference.call(inference.methods.GetModel, proto)
-    if dialect_of(request.scope) is Dialect.ANTHROPIC:
-        return json_response(anthropic.model_object(reply.model))
-    return json_response(model_object(reply.model))
+    found = await inference.get_model(model)
+    is_anthropic = dialect_of(request.scope) is Dialect.ANTHROPIC
+    return json_response(anthropic.model_object(found) if is_anthropic else model_object(found))

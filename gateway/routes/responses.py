@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.control.v1 import response_service_pb2 as pb
-from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,7 +25,7 @@ from dialects.openai.responses.requests import (
     parse_response,
     report_reasoning,
 )
-from dialects.openai.shared.objects import DONE, deleted_object, list_object
+from dialects.openai.shared.objects import DONE
 from dialects.openai.shared.pagination import ListQuery, PageQuery, parse_page_fields
 from dialects.shared.parameters import parameter_report
 from gateway.context import (
@@ -42,6 +41,7 @@ from gateway.http.errors import error_response, json_response
 from gateway.http.large_bodies import convert
 from gateway.response_socket import ResponseSocket
 from gateway.rpc import InferenceClient
+from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
 from svc_kit.errors import DomainError, Draining
 
 
@@ -68,7 +68,10 @@ class ResponseFrames:
         return error_frame(error, self._last)
 
 
+RESPONSE = Resource("ResponseResource", response_object)
+
 router = APIRouter(prefix="/v1/responses")
+rpc = RpcRoutes(router, RESPONSE_PARAMS)
 
 
 @router.post(
@@ -92,10 +95,10 @@ async def create_response(
     request_id = "" if body.store is False else request_id
     if body.stream:
         stream = pb.StreamResponseRequest(new_response=proto, request_id=request_id)
-        start = functools.partial(control.stream, control.responses.StreamResponse, stream)
+        start = functools.partial(control.stream, stream)
         return context.stream_response(start, ResponseFrames(), RESPONSE_PARAMS)
     unary = pb.CreateResponseRequest(new_response=proto, request_id=request_id)
-    create = functools.partial(control.unary, control.responses.CreateResponse, unary)
+    create = functools.partial(control.unary, unary)
     return context.reply_response(create, _created_object, RESPONSE_PARAMS)
 
 
@@ -103,9 +106,8 @@ async def _report_ignored(inference: InferenceClient, body: ResponseBody) -> Non
     """Report settings of reasoning that the model ignores. The response reports other errors."""
     if body.reasoning is None and not chosen_reasoning(body).names:
         return
-    request = inference_service_pb2.GetModelRequest(model=body.model)
     try:
-        model = (await inference.call(inference.methods.GetModel, request)).model
+        model = await inference.get_model(body.model)
     except DomainError:
         return
     report_reasoning(body, model.thinking)
@@ -126,7 +128,7 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     body = await convert(parse_response, fields)
     proto = pb.CountInputTokensRequest(new_response=await convert(new_response, body))
     with openai_names(RESPONSE_PARAMS):
-        reply = await control.call(control.responses.CountInputTokens, proto)
+        reply = await control.call(proto, pb.CountInputTokensResponse)
     content = {"object": "response.input_tokens", "input_tokens": reply.input_tokens}
     return json_response(content)
 
@@ -135,18 +137,8 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
 async def compact(control: Control, body: JsonObject, context: Context) -> Response:
     """Summarize items to fewer tokens, as input of later responses."""
     proto = await convert(compact_request, body)
-    start = functools.partial(control.unary, control.responses.CompactResponse, proto)
+    start = functools.partial(control.unary, proto)
     return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
-
-
-@router.get("", **operation("List the responses", "ResponseList", query=PageQuery))
-async def list_responses(control: Control, request: Request) -> Response:
-    """List stored responses without their output, paged by `after`, `before`, `limit` and `order`.
-    Extension of Corral."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = pb.ListResponsesRequest(**parse_page_fields(request.query_params))
-        page = await control.call(control.responses.ListResponses, proto)
-    return json_response(list_object(page.responses, response_object, page.next_page_token))
 
 
 @router.get(
@@ -167,43 +159,48 @@ async def retrieve_response(
     if request.query_params.get("stream") == "true":
         after = parse_starting_after(request.query_params)
         proto = pb.WatchResponseRequest(response_id=response_id, after=after)
-        start = functools.partial(control.follow, control.responses.WatchResponse, proto)
+        start = functools.partial(control.follow, proto)
         return context.stream_response(start, ResponseFrames(after), RESPONSE_PARAMS)
     get = pb.GetResponseRequest(response_id=response_id, include=includes)
-    reply = await control.call(control.responses.GetResponse, get)
+    reply = await control.call(get, pb.GetResponseResponse)
     return json_response(response_object(reply.response))
 
 
-@router.delete("/{response_id}", **operation("Delete a response", "Deleted"))
-async def delete_response(control: Control, response_id: str) -> Response:
-    """Delete a response and its items, except those that belong to a conversation."""
-    proto = pb.DeleteResponseRequest(response_id=response_id)
-    await control.call(control.responses.DeleteResponse, proto)
-    return json_response(deleted_object(response_id, "response"))
-
-
-@router.post("/{response_id}/cancel", **operation("Cancel a response", "ResponseResource"))
-async def cancel_response(control: Control, response_id: str) -> Response:
-    """Cancel a background response. Its output so far is kept."""
-    proto = pb.CancelResponseRequest(response_id=response_id)
-    reply = await control.call(control.responses.CancelResponse, proto)
-    return json_response(response_object(reply.response))
-
-
-@router.get(
-    "/{response_id}/input_items", **operation("List input items", "ItemList", query=ListQuery)
+@rpc.route(
+    "GET", "", "List the responses", Page(Resource("Response", response_object)), query=PageQuery
 )
-async def list_input_items(
-    control: Control, response_id: str, request: Request, include: Include
-) -> Response:
+def list_responses(request: Request) -> pb.ListResponsesRequest:
+    """List stored responses without their output, paged by `after`, `before`, `limit` and `order`.
+    Extension of Corral."""
+    return pb.ListResponsesRequest(**parse_page_fields(request.query_params))
+
+
+@rpc.route("DELETE", "/{response_id}", "Delete a response", Deleted("response"))
+def delete_response(response_id: str) -> pb.DeleteResponseRequest:
+    """Delete a response and its items, except those that belong to a conversation."""
+    return pb.DeleteResponseRequest(response_id=response_id)
+
+
+@rpc.route("POST", "/{response_id}/cancel", "Cancel a response", RESPONSE)
+def cancel_response(response_id: str) -> pb.CancelResponseRequest:
+    """Cancel a background response. Its output so far is kept."""
+    return pb.CancelResponseRequest(response_id=response_id)
+
+
+@rpc.route(
+    "GET",
+    "/{response_id}/input_items",
+    "List input items",
+    Page(Resource("Item", item_object)),
+    query=ListQuery,
+)
+def list_input_items(
+    response_id: str, request: Request, include: Include
+) -> pb.ListInputItemsRequest:
     """List the input items of a response, paged by `after`, `limit` and `order`."""
-    with openai_names(RESPONSE_PARAMS):
-        proto = pb.ListInputItemsRequest(
-            response_id=response_id,
-            **parse_item_query(request.query_params, include),
-        )
-        page = await control.call(control.responses.ListInputItems, proto)
-    return json_response(list_object(page.items, item_object, page.next_page_token))
+    return pb.ListInputItemsRequest(
+        response_id=response_id, **parse_item_query(request.query_params, include)
+    )
 
 
 @router.websocket("")

@@ -46,6 +46,7 @@ from gateway.http.errors import json_response
 from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import ControlClient
+from gateway.rpc_routes import Page, Resource, RpcRoutes
 from svc_kit.errors import DomainError
 
 
@@ -74,7 +75,7 @@ _EVENT_PARAMS = {**ASSISTANT_PARAMS, "after": "starting_after"}
 _Reply = pb.CreateRunResponse | pb.CreateThreadAndRunResponse | pb.SubmitToolOutputsResponse
 _StartRun = Callable[[], Awaitable[_Reply]]
 _WatchRun = Callable[[pb.WatchRunRequest], StreamCall[pb.WatchRunResponse]]
-_POLL_HEADER = "openai-poll-after-ms"
+_ONE_RUN = "/{thread_id}/runs/{run_id}"
 
 
 class StartedRun:
@@ -141,9 +142,8 @@ class RunResponder:
         if not stream:
             reply = await start_run()
             set_rate_limits(self._scope, reply)
-            return _run_response(reply.run)
-        watch = functools.partial(self._control.stream, self._control.runs.WatchRun)
-        start = functools.partial(StartedRun, start_run, watch)
+            return RUN.respond(reply)
+        start = functools.partial(StartedRun, start_run, self._control.stream)
         return self._context.stream_response(start, RunFrames(self._include), ASSISTANT_PARAMS)
 
 
@@ -156,14 +156,14 @@ async def _responder(
 Responder = Annotated[RunResponder, Depends(_responder)]
 
 
-def _run_response(run: run_pb2.Run) -> Response:
-    response = json_response(run_object(run))
-    response.headers[_POLL_HEADER] = str(poll_after_ms(run, time.time()))
-    return response
+def _poll_headers(run: run_pb2.Run) -> dict[str, str]:
+    return {"openai-poll-after-ms": str(poll_after_ms(run, time.time()))}
 
+
+RUN = Resource("Run", run_object, _poll_headers)
 
 router = APIRouter(prefix="/v1/threads")
-run_router = APIRouter(prefix="/v1/threads/{thread_id}/runs/{run_id}")
+rpc = RpcRoutes(router, ASSISTANT_PARAMS)
 
 
 @router.post(
@@ -182,7 +182,7 @@ async def create_thread_and_run(
     body = await convert(parse_thread_and_run, fields)
     with openai_names(ASSISTANT_PARAMS):
         proto = await convert(create_thread_and_run_request, body, request_id)
-        create = functools.partial(control.call, control.runs.CreateThreadAndRun, proto)
+        create = functools.partial(control.call, proto, pb.CreateThreadAndRunResponse)
         return await responder.respond(create, stream=body.stream)
 
 
@@ -201,46 +201,36 @@ async def create_run(
     body = await convert(parse_run, fields)
     with openai_names(ASSISTANT_PARAMS):
         proto = await convert(create_run_request, thread_id, body, request_id)
-        create = functools.partial(control.call, control.runs.CreateRun, proto)
+        create = functools.partial(control.call, proto, pb.CreateRunResponse)
         return await responder.respond(create, stream=body.stream)
 
 
-@router.get("/{thread_id}/runs", **operation("List the runs", "RunList", query=PageQuery))
-async def list_runs(control: Control, request: Request, thread_id: str) -> Response:
+@rpc.route("GET", "/{thread_id}/runs", "List the runs", Page(RUN), query=PageQuery)
+def list_runs(request: Request, thread_id: str) -> pb.ListRunsRequest:
     """List runs, paged by `after`, `before`, `limit` and `order`."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
-        page = await control.call(control.runs.ListRuns, proto)
-    return json_response(list_object(page.runs, run_object, page.next_page_token))
+    return pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
 
 
-@run_router.get("", **operation("Retrieve a run", "Run"))
-async def retrieve_run(control: Control, thread_id: str, run_id: str) -> Response:
+@rpc.route("GET", _ONE_RUN, "Retrieve a run", RUN)
+def retrieve_run(thread_id: str, run_id: str) -> pb.GetRunRequest:
     """Retrieve a run. The header `openai-poll-after-ms` suggests a polling interval."""
-    proto = pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
-    reply = await control.call(control.runs.GetRun, proto)
-    return _run_response(reply.run)
+    return pb.GetRunRequest(thread_id=thread_id, run_id=run_id)
 
 
-@run_router.post("", **operation("Update a run", "Run", json_body(MetadataBody)))
-async def update_run(control: Control, thread_id: str, run_id: str, body: JsonObject) -> Response:
+@rpc.route("POST", _ONE_RUN, "Update a run", RUN, MetadataBody)
+def update_run(thread_id: str, run_id: str, body: JsonObject) -> pb.UpdateRunRequest:
     """Replace the metadata of a run."""
-    with openai_names(ASSISTANT_PARAMS):
-        proto = update_run_request(thread_id, run_id, body)
-        reply = await control.call(control.runs.UpdateRun, proto)
-        return _run_response(reply.run)
+    return update_run_request(thread_id, run_id, body)
 
 
-@run_router.post("/cancel", **operation("Cancel a run", "Run"))
-async def cancel_run(control: Control, thread_id: str, run_id: str) -> Response:
+@rpc.route("POST", f"{_ONE_RUN}/cancel", "Cancel a run", RUN)
+def cancel_run(thread_id: str, run_id: str) -> pb.CancelRunRequest:
     """Cancel a run. Its messages so far are kept."""
-    proto = pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
-    reply = await control.call(control.runs.CancelRun, proto)
-    return _run_response(reply.run)
+    return pb.CancelRunRequest(thread_id=thread_id, run_id=run_id)
 
 
-@run_router.post(
-    "/submit_tool_outputs",
+@router.post(
+    f"{_ONE_RUN}/submit_tool_outputs",
     **operation("Submit tool outputs", "Run", json_body(ToolOutputsBody), events="ThreadEvent"),
 )
 async def submit_tool_outputs(
@@ -254,13 +244,13 @@ async def submit_tool_outputs(
     """Submit the outputs of all required calls. The run then continues."""
     body = await convert(parse_outputs, fields)
     proto = submit_request(thread_id, run_id, body, request_id)
-    submit = functools.partial(control.call, control.runs.SubmitToolOutputs, proto)
+    submit = functools.partial(control.call, proto, pb.SubmitToolOutputsResponse)
     with openai_names(ASSISTANT_PARAMS):
         return await responder.respond(submit, stream=body.stream)
 
 
-@run_router.get(
-    "/events",
+@router.get(
+    f"{_ONE_RUN}/events",
     **operation(
         "Stream the events of a run", "", query={"starting_after": INTEGER}, events="ThreadEvent"
     ),
@@ -278,11 +268,11 @@ async def follow_run(
     after = request.query_params.get("starting_after")
     after = request.headers.get("last-event-id") if after is None else after
     proto = watch_request(thread_id, run_id, after)
-    watch = functools.partial(control.follow, control.runs.WatchRun, proto)
+    watch = functools.partial(control.follow, proto)
     return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
 
 
-@run_router.get("/steps", **operation("List run steps", "RunStepList", query=PageQuery))
+@router.get(f"{_ONE_RUN}/steps", **operation("List run steps", "RunStepList", query=PageQuery))
 async def list_steps(
     control: Control, request: Request, thread_id: str, run_id: str, include: Include
 ) -> Response:
@@ -292,16 +282,16 @@ async def list_steps(
             thread_id=thread_id, run_id=run_id, **parse_page_fields(request.query_params)
         )
         write = functools.partial(step_object, with_results=wants_search_results(include))
-        page = await control.call(control.runs.ListRunSteps, proto)
+        page = await control.call(proto, pb.ListRunStepsResponse)
     return json_response(list_object(page.steps, write, page.next_page_token))
 
 
-@run_router.get("/steps/{step_id}", **operation("Retrieve a run step", "RunStep"))
+@router.get(f"{_ONE_RUN}/steps/{{step_id}}", **operation("Retrieve a run step", "RunStep"))
 async def retrieve_step(
     control: Control, thread_id: str, run_id: str, step_id: str, include: Include
 ) -> Response:
     """Retrieve a step of a run."""
     with_results = wants_search_results(include)
     proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
-    reply = await control.call(control.runs.GetRunStep, proto)
+    reply = await control.call(proto, pb.GetRunStepResponse)
     return json_response(step_object(reply.step, with_results=with_results))

@@ -5,89 +5,57 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
-from dialects.openai.resources.vector_stores import (
-    StoreFileListQuery,
-    VectorStoreFileBatchBody,
-    VectorStoreFileBody,
-    VectorStoreFileUpdateBody,
-    content_page,
-    create_file_batch_request,
-    create_file_request,
-    file_batch_object,
-    list_store_files_request,
-    store_file_object,
-    update_file_request,
-)
-from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.errors import VECTOR_STORE_PARAMS
+from dialects.openai.resources import vector_stores
 from gateway.context import Control, IdempotencyKey, JsonObject
-from gateway.http.docs import json_body, operation
+from gateway.http.docs import operation
 from gateway.http.errors import json_response
-from gateway.http.rate_limits import set_rate_limits
-from gateway.routes.vector_stores import polled
+from gateway.routes.vector_stores import poll_headers
+from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
+
+FILE = Resource("VectorStoreFile", vector_stores.store_file_object, poll_headers)
+BATCH = Resource("VectorStoreFileBatch", vector_stores.file_batch_object, poll_headers)
 
 router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
+rpc = RpcRoutes(router, VECTOR_STORE_PARAMS)
 batches_router = APIRouter(prefix="/v1/vector_stores/{store_id}/file_batches")
+batches = RpcRoutes(batches_router, VECTOR_STORE_PARAMS)
 
 
-@router.post(
-    "",
-    **operation("Add a file to a vector store", "VectorStoreFile", json_body(VectorStoreFileBody)),
-)
-async def create_vector_store_file(
-    control: Control,
-    store_id: str,
-    body: JsonObject,
-    request_id: IdempotencyKey,
-    request: Request,
-) -> Response:
+@rpc.route("POST", "", "Add a file to a vector store", FILE, vector_stores.VectorStoreFileBody)
+def create_vector_store_file(
+    store_id: str, body: JsonObject, request_id: IdempotencyKey
+) -> pb.CreateVectorStoreFileRequest:
     """Add a file to a vector store. It is ingested in the background."""
-    with openai_names(VECTOR_STORE_PARAMS):
-        proto = create_file_request(store_id, body, request_id)
-        reply = await control.call(control.vector_store_files.CreateVectorStoreFile, proto)
-        set_rate_limits(request.scope, reply)
-        return polled(store_file_object(reply.file), reply.file)
+    return vector_stores.create_file_request(store_id, body, request_id)
 
 
-@router.get(
-    "", **operation("List the files of a store", "VectorStoreFileList", query=StoreFileListQuery)
+@rpc.route(
+    "GET", "", "List the files of a store", Page(FILE), query=vector_stores.StoreFileListQuery
 )
-async def list_vector_store_files(control: Control, request: Request, store_id: str) -> Response:
+def list_vector_store_files(request: Request, store_id: str) -> pb.ListVectorStoreFilesRequest:
     """List files, paged by `after`, `before`, `limit` and `order`, filtered by `filter`."""
-    with openai_names(VECTOR_STORE_PARAMS):
-        proto = list_store_files_request(store_id, request.query_params)
-        page = await control.call(control.vector_store_files.ListVectorStoreFiles, proto)
-    return json_response(list_object(page.files, store_file_object, page.next_page_token))
+    return vector_stores.list_store_files_request(store_id, request.query_params)
 
 
-@router.get("/{file_id}", **operation("Retrieve a file", "VectorStoreFile"))
-async def retrieve_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
+@rpc.route("GET", "/{file_id}", "Retrieve a file", FILE)
+def retrieve_vector_store_file(store_id: str, file_id: str) -> pb.GetVectorStoreFileRequest:
     """Retrieve a file of a vector store."""
-    proto = pb.GetVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
-    reply = await control.call(control.vector_store_files.GetVectorStoreFile, proto)
-    return polled(store_file_object(reply.file), reply.file)
+    return pb.GetVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
 
 
-@router.post(
-    "/{file_id}",
-    **operation("Update a file", "VectorStoreFile", json_body(VectorStoreFileUpdateBody)),
-)
-async def update_vector_store_file(
-    control: Control, store_id: str, file_id: str, body: JsonObject
-) -> Response:
+@rpc.route("POST", "/{file_id}", "Update a file", FILE, vector_stores.VectorStoreFileUpdateBody)
+def update_vector_store_file(
+    store_id: str, file_id: str, body: JsonObject
+) -> pb.UpdateVectorStoreFileRequest:
     """Replace the attributes of a file."""
-    with openai_names(VECTOR_STORE_PARAMS):
-        proto = update_file_request(store_id, file_id, body)
-        reply = await control.call(control.vector_store_files.UpdateVectorStoreFile, proto)
-        return polled(store_file_object(reply.file), reply.file)
+    return vector_stores.update_file_request(store_id, file_id, body)
 
 
-@router.delete("/{file_id}", **operation("Remove a file", "Deleted"))
-async def delete_vector_store_file(control: Control, store_id: str, file_id: str) -> Response:
+@rpc.route("DELETE", "/{file_id}", "Remove a file", Deleted("vector_store.file.deleted"))
+def delete_vector_store_file(store_id: str, file_id: str) -> pb.DeleteVectorStoreFileRequest:
     """Remove a file from a vector store. The file itself is kept."""
-    proto = pb.DeleteVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
-    await control.call(control.vector_store_files.DeleteVectorStoreFile, proto)
-    return json_response(deleted_object(file_id, "vector_store.file.deleted"))
+    return pb.DeleteVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
 
 
 @router.get("/{file_id}/content", **operation("Get a file's text", "VectorStoreFileContent"))
@@ -96,61 +64,46 @@ async def retrieve_vector_store_file_content(
 ) -> Response:
     """Return the text extracted from a file, in chunks."""
     proto = pb.ListVectorStoreFileContentsRequest(vector_store_id=store_id, file_id=file_id)
-    method = control.vector_store_files.ListVectorStoreFileContents
-    pages = control.pages(method, proto)
-    return json_response(content_page([text async for page in pages for text in page.texts]))
+    pages = control.pages(proto, pb.ListVectorStoreFileContentsResponse)
+    texts = [text async for page in pages for text in page.texts]
+    return json_response(vector_stores.content_page(texts))
 
 
-@batches_router.post(
-    "",
-    **operation(
-        "Add files to a vector store", "VectorStoreFileBatch", json_body(VectorStoreFileBatchBody)
-    ),
+@batches.route(
+    "POST", "", "Add files to a vector store", BATCH, vector_stores.VectorStoreFileBatchBody
 )
-async def create_vector_store_file_batch(
-    control: Control,
-    store_id: str,
-    body: JsonObject,
-    request_id: IdempotencyKey,
-    request: Request,
-) -> Response:
+def create_vector_store_file_batch(
+    store_id: str, body: JsonObject, request_id: IdempotencyKey
+) -> pb.CreateVectorStoreFileBatchRequest:
     """Add several files to a vector store."""
-    with openai_names(VECTOR_STORE_PARAMS):
-        proto = create_file_batch_request(store_id, body, request_id)
-        reply = await control.call(control.vector_store_files.CreateVectorStoreFileBatch, proto)
-        set_rate_limits(request.scope, reply)
-        return polled(file_batch_object(reply.batch), reply.batch)
+    return vector_stores.create_file_batch_request(store_id, body, request_id)
 
 
-@batches_router.get("/{batch_id}", **operation("Retrieve a file batch", "VectorStoreFileBatch"))
-async def retrieve_vector_store_file_batch(
-    control: Control, store_id: str, batch_id: str
-) -> Response:
+@batches.route("GET", "/{batch_id}", "Retrieve a file batch", BATCH)
+def retrieve_vector_store_file_batch(
+    store_id: str, batch_id: str
+) -> pb.GetVectorStoreFileBatchRequest:
     """Retrieve a file batch with its current counts."""
-    proto = pb.GetVectorStoreFileBatchRequest(vector_store_id=store_id, batch_id=batch_id)
-    reply = await control.call(control.vector_store_files.GetVectorStoreFileBatch, proto)
-    return polled(file_batch_object(reply.batch), reply.batch)
+    return pb.GetVectorStoreFileBatchRequest(vector_store_id=store_id, batch_id=batch_id)
 
 
-@batches_router.post("/{batch_id}/cancel", **operation("Cancel a batch", "VectorStoreFileBatch"))
-async def cancel_vector_store_file_batch(
-    control: Control, store_id: str, batch_id: str
-) -> Response:
+@batches.route("POST", "/{batch_id}/cancel", "Cancel a batch", BATCH)
+def cancel_vector_store_file_batch(
+    store_id: str, batch_id: str
+) -> pb.CancelVectorStoreFileBatchRequest:
     """Cancel the ingestion of files that are not completed."""
-    proto = pb.CancelVectorStoreFileBatchRequest(vector_store_id=store_id, batch_id=batch_id)
-    reply = await control.call(control.vector_store_files.CancelVectorStoreFileBatch, proto)
-    return polled(file_batch_object(reply.batch), reply.batch)
+    return pb.CancelVectorStoreFileBatchRequest(vector_store_id=store_id, batch_id=batch_id)
 
 
-@batches_router.get(
+@batches.route(
+    "GET",
     "/{batch_id}/files",
-    **operation("List the files of a batch", "VectorStoreFileList", query=StoreFileListQuery),
+    "List the files of a batch",
+    Page(FILE),
+    query=vector_stores.StoreFileListQuery,
 )
-async def list_vector_store_file_batch_files(
-    control: Control, request: Request, store_id: str, batch_id: str
-) -> Response:
+def list_vector_store_file_batch_files(
+    request: Request, store_id: str, batch_id: str
+) -> pb.ListVectorStoreFilesRequest:
     """List the files of a batch, paged and filtered as files of a store."""
-    with openai_names(VECTOR_STORE_PARAMS):
-        proto = list_store_files_request(store_id, request.query_params, batch_id)
-        page = await control.call(control.vector_store_files.ListVectorStoreFiles, proto)
-    return json_response(list_object(page.files, store_file_object, page.next_page_token))
+    return vector_stores.list_store_files_request(store_id, request.query_params, batch_id)

@@ -47,6 +47,14 @@ def test_every_update_has_a_field_mask(method: MethodDescriptor) -> None:
     assert mask.full_name == "google.protobuf.FieldMask"
 
 
+def test_every_request_belongs_to_one_method() -> None:
+    """Of a service in the same file, so that clients find the method by the request's type."""
+    requests = [method.input_type.full_name for method in METHODS]
+
+    assert sorted(set(requests)) == sorted(requests)
+    assert all(method.input_type.file is method.containing_service.file for method in METHODS)
+
+
 FILLER: Final = set(
     re.findall(
         r"\w+",

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from corral.control.v1 import (
     adapter_pb2,
-    assistant_pb2,
     batch_pb2,
     conversation_pb2,
     file_pb2,
@@ -49,7 +48,6 @@ from dialects.ollama.embeddings import EmbedAnswer, prompt_embedding
 from dialects.ollama.events import ChatAnswer, PromptAnswer, loaded
 from dialects.ollama.pull import PullProgress
 from dialects.openai import errors as openai_errors
-from dialects.openai.assistants import objects as assistants
 from dialects.openai.assistants import run_objects
 from dialects.openai.chat import embeddings, objects
 from dialects.openai.chat.chat_request import parse_chat
@@ -274,11 +272,8 @@ OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "VectorStoreSearchResults": lambda: [
         vector_stores.search_page([TEXT], examples(vector_store_search_pb2.VectorStoreSearchHit))
     ],
-    "Assistant": _written(assistants.assistant_object, assistant_pb2.Assistant),
     "AssistantList": _listed("Assistant"),
-    "Thread": _written(assistants.thread_object, thread_pb2.Thread),
     "ThreadList": _listed("Thread"),
-    "ThreadMessage": _written(assistants.message_object, message_pb2.Message),
     "ThreadMessageList": _listed("ThreadMessage"),
     "Run": _written(run_objects.run_object, run_pb2.Run),
     "RunList": _listed("Run"),

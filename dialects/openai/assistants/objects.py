@@ -1,73 +1,122 @@
 """Assistants, threads and messages as OpenAI's objects."""
 
+from typing import Annotated, Literal
+
 from corral.control.v1 import assistant_pb2, item_pb2, message_pb2, thread_pb2
+from typing_extensions import TypedDict
 
-from dialects.openai.assistants.tools import format_object, resources_object, tool_objects
-from dialects.openai.shared.objects import (
-    Json,
-    enum_name,
-    incomplete_details,
-    optional_float,
-    optional_seconds,
-    state_name,
+from dialects.openai.assistants.tools import (
+    AnswerFormatObject,
+    ToolObject,
+    ToolResources,
+    format_object,
+    resources_object,
+    tool_objects,
 )
+from dialects.openai.shared.objects import incomplete_details
+from dialects.shared.wire import From, each, seconds, writer
 
 
-def assistant_object(assistant: assistant_pb2.Assistant) -> Json:
+class Assistant(TypedDict):
     """An assistant."""
-    sampling = assistant.options.sampling
-    return {
-        "id": assistant.id,
-        "object": "assistant",
-        "created_at": assistant.create_time.seconds,
-        "name": assistant.name or None,
-        "description": assistant.description or None,
-        "model": assistant.model,
-        "instructions": assistant.instructions or None,
-        "tools": tool_objects(assistant.tools),
-        "tool_resources": resources_object(assistant.tool_resources),
-        "metadata": dict(assistant.metadata),
-        "temperature": optional_float(sampling, "temperature"),
-        "top_p": optional_float(sampling, "top_p"),
-        "reasoning_effort": assistant.reasoning_effort or None,
-        "response_format": format_object(assistant),
-        "etag": assistant.etag,
-    }
+
+    id: str
+    object: Literal["assistant"]
+    created_at: Annotated[int, seconds("create_time")]
+    name: str | None
+    description: str | None
+    model: str
+    instructions: str | None
+    tools: Annotated[list[ToolObject], From(write=tool_objects)]
+    tool_resources: Annotated[ToolResources, From(write=resources_object)]
+    metadata: dict[str, str]
+    temperature: Annotated[float | None, From("options.sampling.temperature")]
+    top_p: Annotated[float | None, From("options.sampling.top_p")]
+    reasoning_effort: str | None
+    response_format: Annotated[AnswerFormatObject, From(".", format_object)]
+    etag: str
 
 
-def thread_object(thread: thread_pb2.Thread) -> Json:
+class Thread(TypedDict):
     """A thread."""
-    return {
-        "id": thread.id,
-        "object": "thread",
-        "created_at": thread.create_time.seconds,
-        "metadata": dict(thread.metadata),
-        "tool_resources": resources_object(thread.tool_resources),
-        "etag": thread.etag,
-    }
+
+    id: str
+    object: Literal["thread"]
+    created_at: Annotated[int, seconds("create_time")]
+    metadata: dict[str, str]
+    tool_resources: Annotated[ToolResources, From(write=resources_object)]
+    etag: str
 
 
-def message_object(message: message_pb2.Message) -> Json:
-    """A message."""
-    return {
-        "id": message.id,
-        "object": "thread.message",
-        "created_at": message.create_time.seconds,
-        "thread_id": message.thread_id,
-        "status": state_name(message),
-        "incomplete_details": incomplete_details(message),
-        "completed_at": optional_seconds(message, "completed_time"),
-        "incomplete_at": optional_seconds(message, "incomplete_time"),
-        "role": enum_name(item_pb2.ItemRole.Name(message.role), "ITEM_ROLE_"),
-        "content": [content_object(part) for part in message.parts],
-        "assistant_id": message.assistant_id or None,
-        "run_id": message.run_id or None,
-        "attachments": [_attachment_object(attachment) for attachment in message.attachments],
-        "metadata": dict(message.metadata),
-    }
+class CitedFile(TypedDict):
+    """The file of a citation."""
+
+    file_id: str
 
 
-def content_object(part: item_pb2.ItemPart) -> Json:
+class FileCitation(TypedDict):
+    """A citation of a file."""
+
+    type: Literal["file_citation"]
+    text: Annotated[str, From("marker")]
+    start_index: Annotated[int, From("start")]
+    end_index: Annotated[int, From("end")]
+    file_citation: Annotated[CitedFile, From(".", writer(item_pb2.FileCitation, CitedFile))]
+
+
+class TextValue(TypedDict):
+    """A text with its citations."""
+
+    value: str
+    annotations: list[FileCitation]
+
+
+class TextContent(TypedDict):
+    """A text in a message."""
+
+    type: Literal["text"]
+    text: TextValue
+
+
+class RefusalContent(TypedDict):
+    """A refusal in a message."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class StoredImage(TypedDict):
+    """An image in a stored file."""
+
+    file_id: str
+    detail: str
+
+
+class ImageFileContent(TypedDict):
+    """An image of a stored file in a message."""
+
+    type: Literal["image_file"]
+    image_file: StoredImage
+
+
+class LinkedImage(TypedDict):
+    """An image by URL."""
+
+    url: str
+    detail: str
+
+
+class ImageUrlContent(TypedDict):
+    """An image by URL in a message."""
+
+    type: Literal["image_url"]
+    image_url: LinkedImage
+
+
+MessageContent = TextContent | RefusalContent | ImageFileContent | ImageUrlContent
+
+
+def content_object(part: item_pb2.ItemPart) -> MessageContent:
     """A part of a message."""
     kind = part.WhichOneof("part")
     if kind == "refusal":
@@ -85,20 +134,48 @@ def content_object(part: item_pb2.ItemPart) -> Json:
     return {"type": "text", "text": {"value": part.text.text, "annotations": annotations}}
 
 
-def citation_object(citation: item_pb2.FileCitation) -> Json:
-    """A citation of a file."""
-    return {
-        "type": "file_citation",
-        "text": citation.marker,
-        "start_index": citation.start,
-        "end_index": citation.end,
-        "file_citation": {"file_id": citation.file_id},
-    }
+class AttachmentTool(TypedDict):
+    """A tool that may use an attachment."""
+
+    type: Literal["file_search"]
 
 
-def _attachment_object(attachment: message_pb2.Attachment) -> Json:
-    tools = [
-        {"type": enum_name(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
-        for tool in attachment.tools
-    ]
-    return {"file_id": attachment.file_id, "tools": tools}
+class Attachment(TypedDict):
+    """A file attached to a message."""
+
+    file_id: str
+    tools: Annotated[list[AttachmentTool], From(write=each(lambda _: {"type": "file_search"}))]
+
+
+attachment_object = writer(message_pb2.Attachment, Attachment)
+
+
+class IncompleteMessage(TypedDict):
+    """Why a message is incomplete."""
+
+    reason: Literal["content_filter", "max_tokens", "run_cancelled", "run_expired", "run_failed"]
+
+
+class ThreadMessage(TypedDict):
+    """A message of a thread."""
+
+    id: str
+    object: Literal["thread.message"]
+    created_at: Annotated[int, seconds("create_time")]
+    thread_id: str
+    status: Annotated[Literal["in_progress", "completed", "incomplete"], From("state")]
+    incomplete_details: Annotated[IncompleteMessage | None, From(".", incomplete_details)]
+    completed_at: Annotated[int | None, seconds("completed_time")]
+    incomplete_at: Annotated[int | None, seconds("incomplete_time")]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Annotated[list[MessageContent], From("parts", each(content_object))]
+    assistant_id: str | None
+    run_id: str | None
+    attachments: Annotated[list[Attachment], From(write=each(attachment_object))]
+    metadata: dict[str, str]
+
+
+assistant_object = writer(assistant_pb2.Assistant, Assistant)
+thread_object = writer(thread_pb2.Thread, Thread)
+message_object = writer(message_pb2.Message, ThreadMessage)
+citation_object = writer(item_pb2.FileCitation, FileCitation)

@@ -1,6 +1,6 @@
 """Runs, their steps and their events as OpenAI's objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -183,6 +183,7 @@ DONE: Final = b"event: done\ndata: [DONE]\n\n"
 def event_frame(message: pb.WatchRunResponse, *, with_results: bool) -> bytes | None:
     """Encode an event as SSE, with its number as id. None if OpenAI has no such event."""
     event = message.event
+    data: Mapping[str, object]
     match event.WhichOneof("event"):
         case "thread_created":
             name, data = "thread.created", thread_object(event.thread_created)

@@ -1,16 +1,16 @@
 """Tools, tool resources and output formats of assistants and runs: JSON to protos and back."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import orjson
 from corral.control.v1 import assistant_pb2, run_pb2, tool_pb2, vector_store_service_pb2
 from pydantic import Field, Tag
+from typing_extensions import TypedDict
 
 from dialects.openai.chat.output_format import JsonSchemaFormat
 from dialects.openai.chat.tools import FunctionDefinition
 from dialects.openai.resources.vector_stores import create_store_request
-from dialects.openai.shared.objects import Json, enum_name
 from dialects.openai.shared.tools import (
     FileSearchSettings,
     function_to_proto,
@@ -66,12 +66,90 @@ AssistantFormat = Annotated[
 ]
 
 
+class FunctionObject(TypedDict):
+    """A function that callers carry out."""
+
+    name: str
+    description: NotRequired[str]
+    parameters: NotRequired[dict[str, Any]]
+    strict: NotRequired[bool]
+
+
+class FunctionToolObject(TypedDict):
+    """A function as a tool."""
+
+    type: Literal["function"]
+    function: FunctionObject
+
+
+class RankingObject(TypedDict):
+    """How search results are ranked."""
+
+    ranker: str
+    score_threshold: float
+
+
+class FileSearchObject(TypedDict):
+    """Settings of file_search."""
+
+    max_num_results: NotRequired[int]
+    ranking_options: NotRequired[RankingObject]
+    filters: NotRequired[dict[str, Any]]
+
+
+class FileSearchToolObject(TypedDict):
+    """file_search as a tool."""
+
+    type: Literal["file_search"]
+    file_search: FileSearchObject
+
+
+ToolObject = FunctionToolObject | FileSearchToolObject
+
+
+class SearchedStores(TypedDict):
+    """What file_search searches."""
+
+    vector_store_ids: list[str]
+
+
+class ToolResources(TypedDict):
+    """Resources of tools."""
+
+    file_search: NotRequired[SearchedStores]
+
+
+class PlainFormatObject(TypedDict):
+    """An output format without a schema."""
+
+    type: Literal["text", "json_object"]
+
+
+class AnswerSchema(TypedDict):
+    """The schema of answers."""
+
+    name: str
+    schema: dict[str, Any]
+    description: NotRequired[str]
+    strict: NotRequired[bool]
+
+
+class SchemaFormatObject(TypedDict):
+    """The output format of a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: AnswerSchema
+
+
+AnswerFormatObject = Literal["auto"] | PlainFormatObject | SchemaFormatObject
+
+
 def tools_to_proto(tools: Sequence[AssistantTool]) -> list[tool_pb2.Tool]:
     """Convert tools. Raises MissingField or UnsupportedValue."""
     return [_tool_to_proto(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
-def tool_objects(tools: Sequence[tool_pb2.Tool]) -> list[Json]:
+def tool_objects(tools: Sequence[tool_pb2.Tool]) -> list[ToolObject]:
     """Tools as JSON."""
     return [_tool_object(tool) for tool in tools]
 
@@ -102,7 +180,7 @@ def new_stores_to_proto(
     return [create_store_request(store, "") for store in stores]
 
 
-def resources_object(resources: tool_pb2.ToolResources) -> Json:
+def resources_object(resources: tool_pb2.ToolResources) -> ToolResources:
     """Tool resources as JSON."""
     stores = list(resources.vector_store_ids)
     return {"file_search": {"vector_store_ids": stores}} if stores else {}
@@ -120,20 +198,20 @@ def format_to_proto(answer: str | AnswerForm | None) -> tool_pb2.AnswerFormat | 
     return schema_to_proto(schema)
 
 
-def format_object(owner: assistant_pb2.Assistant | run_pb2.Run) -> str | Json:
+def format_object(owner: assistant_pb2.Assistant | run_pb2.Run) -> AnswerFormatObject:
     """The output format of an assistant or run as JSON; "auto" if it is not set."""
     if not owner.HasField("response_format"):
         return "auto"
     answer = owner.response_format
-    kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
     if answer.kind != tool_pb2.AnswerFormat.KIND_JSON_SCHEMA:
-        return {"type": kind}
-    schema: Json = {"name": answer.name, "schema": answer_value(answer.schema_json or "{}")}
+        is_object = answer.kind == tool_pb2.AnswerFormat.KIND_JSON_OBJECT
+        return {"type": "json_object" if is_object else "text"}
+    schema: AnswerSchema = {"name": answer.name, "schema": answer_value(answer.schema_json or "{}")}
     if answer.description:
         schema["description"] = answer.description
     if answer.HasField("strict"):
         schema["strict"] = answer.strict
-    return {"type": kind, "json_schema": schema}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _tool_to_proto(tool: AssistantTool, path: str) -> tool_pb2.Tool:
@@ -147,11 +225,11 @@ def _tool_to_proto(tool: AssistantTool, path: str) -> tool_pb2.Tool:
     return tool_pb2.Tool(function=function_to_proto(function))
 
 
-def _tool_object(tool: tool_pb2.Tool) -> Json:
+def _tool_object(tool: tool_pb2.Tool) -> ToolObject:
     if tool.WhichOneof("tool") == "file_search":
         return {"type": "file_search", "file_search": _search_object(tool.file_search)}
     function = tool.function
-    written: Json = {"name": function.name}
+    written: FunctionObject = {"name": function.name}
     if function.description:
         written["description"] = function.description
     if function.parameters_json:
@@ -161,8 +239,8 @@ def _tool_object(tool: tool_pb2.Tool) -> Json:
     return {"type": "function", "function": written}
 
 
-def _search_object(search: tool_pb2.FileSearchTool) -> Json:
-    written: Json = {}
+def _search_object(search: tool_pb2.FileSearchTool) -> FileSearchObject:
+    written: FileSearchObject = {}
     if search.HasField("max_results"):
         written["max_num_results"] = search.max_results
     if search.ranker or search.HasField("score_threshold"):

@@ -19,7 +19,6 @@ from dialects.shared.fields import WireModel, validate
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import DomainError, InvalidField, UnsupportedValue
 
-FILE_FIELD: Final = "file"
 _UNSUPPORTED_FORMATS: Final = ("srt", "vtt", "diarized_json")
 _BOOLEANS: Final = {"true": True, "false": False}
 _RIFF_HEADER: Final = 12

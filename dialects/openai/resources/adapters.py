@@ -7,10 +7,11 @@ from corral.control.v1 import adapter_pb2, adapter_service_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
 
-from dialects.openai.shared.objects import round_float32, state_name
+from dialects.openai.shared.objects import state_name
 from dialects.openai.shared.pagination import ListQuery
 from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.parameters import Ignored, Policy
+from dialects.shared.wire import round_float32
 from svc_kit.errors import InvalidField
 
 Scale = Annotated[float, Field(ge=-10, le=10)]

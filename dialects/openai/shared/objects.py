@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dialects.openai.errors import ParamNames, openai_name
+from dialects.shared.wire import round_float32
 
 Json = dict[str, Any]
 ObjectT = TypeVar("ObjectT")
@@ -76,11 +77,6 @@ def token_usage(usage: Any) -> Json:
 def optional_seconds(message: Any, field: str) -> int | None:
     """A timestamp in unix seconds, None if it is not set."""
     return getattr(message, field).seconds if message.HasField(field) else None
-
-
-def round_float32(number: float) -> float:
-    """Round a proto's 32-bit float to its 7 significant digits: 0.1, not 0.10000000149011612."""
-    return float(f"{number:.7g}")
 
 
 def optional_float(message: Any, field: str) -> float | None:

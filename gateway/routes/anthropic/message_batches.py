@@ -47,7 +47,7 @@ async def create_message_batch(
 ) -> Response:
     """Create a batch of messages. Its requests are stored as a file and run in the background."""
     body = await convert(parse_batch, fields)
-    upload = control.upload(control.files.CreateFile)
+    upload = control.upload(file_service_pb2.CreateFileRequest)
     with renamed(with_anthropic_names), context.active_calls.track(upload):
         header = file_service_pb2.CreateFileRequest(header=input_header(request_id))
         await upload.write(header)
@@ -55,7 +55,7 @@ async def create_message_batch(
             await upload.write(file_service_pb2.CreateFileRequest(chunk=chunk))
         file = (await upload.finish()).file
         proto = create_batch_request(file.id, request_id)
-        reply = await control.call(control.batches.CreateBatch, proto)
+        reply = await control.call(proto, batch_service_pb2.CreateBatchResponse)
     return json_response(batch_object(reply.batch, len(body.requests)))
 
 
@@ -64,7 +64,7 @@ async def list_message_batches(control: Control, request: Request) -> Response:
     """List batches of messages, newest first, paged by `after_id`, `before_id` and `limit`."""
     with renamed(with_anthropic_names):
         proto = list_batches_request(request.query_params)
-        page = await control.call(control.batches.ListBatches, proto)
+        page = await control.call(proto, batch_service_pb2.ListBatchesResponse)
     return json_response(batch_page(page))
 
 
@@ -79,7 +79,7 @@ async def cancel_message_batch(control: Control, batch_id: str) -> Response:
     """Cancel a batch. Results so far are kept."""
     await _get(control, batch_id)
     proto = batch_service_pb2.CancelBatchRequest(batch_id=batch_id)
-    reply = await control.call(control.batches.CancelBatch, proto)
+    reply = await control.call(proto, batch_service_pb2.CancelBatchResponse)
     return json_response(batch_object(reply.batch))
 
 
@@ -91,7 +91,7 @@ async def delete_message_batch(control: Control, batch_id: str) -> Response:
     for file_id in (batch.input_file_id, batch.output_file_id, batch.error_file_id):
         await _delete_file(control, file_id)
     proto = batch_service_pb2.DeleteBatchRequest(batch_id=batch_id)
-    await control.call(control.batches.DeleteBatch, proto)
+    await control.call(proto, batch_service_pb2.DeleteBatchResponse)
     return json_response(deleted_batch(batch_id))
 
 
@@ -101,11 +101,7 @@ async def read_results(control: Control, batch_id: str, context: Context) -> Res
     batch = await _get(control, batch_id)
     _check_ended(batch)
     starts = [
-        functools.partial(
-            control.stream,
-            control.files.DownloadFile,
-            file_service_pb2.DownloadFileRequest(file_id=file_id),
-        )
+        functools.partial(control.stream, file_service_pb2.DownloadFileRequest(file_id=file_id))
         for file_id in result_files(batch)
     ]
     start = functools.partial(CallSequence[Any], starts)
@@ -133,7 +129,7 @@ class _JsonLines:
 async def _get(control: ControlClient, batch_id: str) -> batch_pb2.Batch:
     """A batch of messages. Raises BatchNotFound for others too."""
     proto = batch_service_pb2.GetBatchRequest(batch_id=batch_id)
-    batch = (await control.call(control.batches.GetBatch, proto)).batch
+    batch = (await control.call(proto, batch_service_pb2.GetBatchResponse)).batch
     if batch.endpoint != ENDPOINT:
         raise BatchNotFound(batch=batch_id)
     return batch
@@ -151,6 +147,6 @@ async def _delete_file(control: ControlClient, file_id: str) -> None:
         return
     try:
         proto = file_service_pb2.DeleteFileRequest(file_id=file_id)
-        await control.call(control.files.DeleteFile, proto)
+        await control.call(proto, file_service_pb2.DeleteFileResponse)
     except FileNotFound:
         pass

@@ -47,7 +47,7 @@ async def create_message(
     headers = request.headers
     affinity = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
     proto, paths = await convert(message_request, body, affinity)
-    start = functools.partial(inference.generate, inference.methods.Chat, [proto])
+    start = functools.partial(inference.generate, [proto])
     rename = functools.partial(with_anthropic_names, paths=paths)
     if not body.stream:
         return context.object_response(start, CollectedMessage(body), rename)
@@ -68,6 +68,6 @@ async def count_tokens(inference: Inference, fields: JsonObject, context: Contex
     body = await convert(parse_token_count, fields)
     add_call_fields(model=body.model[:MAX_LABEL_BYTES])
     proto, paths = await convert(token_count_request, body)
-    start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
+    start = functools.partial(inference.unary, proto)
     rename = functools.partial(with_anthropic_names, paths=paths)
     return context.reply_response(start, token_count, rename)

@@ -21,17 +21,16 @@ from dialects.llama_server.completion import (
 )
 from dialects.llama_server.events import Continuations
 from gateway.context import AppContext, Context, Inference, JsonObject
-from gateway.http.docs import LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.docs import json_body, llama_server_operation
 from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
 
 router = APIRouter()
-_COMPLETION = operation(
+_COMPLETION = llama_server_operation(
     "Continue prompts (llama-server)",
     "Continuation|ContinuationList",
     json_body(ContinuationOfPromptBody),
     events="ContinuationEvent",
-    error=LLAMA_SERVER_ERROR,
 )
 
 
@@ -39,7 +38,7 @@ _COMPLETION = operation(
 @router.post("/completions", **_COMPLETION)
 async def complete(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Continue one or several prompts. With `stream`, return server-sent events."""
-    tokenize = functools.partial(inference.call, inference.methods.Tokenize)
+    tokenize = functools.partial(inference.call, reply=inference_service_pb2.TokenizeResponse)
     body = await with_token_prompt(await convert(parse_continuation, fields), tokenize)
     answers = Continuations(body, prompts_of(body))
     requests = await convert(continuation_requests, body)
@@ -48,12 +47,11 @@ async def complete(inference: Inference, fields: JsonObject, context: Context) -
 
 @router.post(
     "/infill",
-    **operation(
+    **llama_server_operation(
         "Infill (llama-server)",
         "Continuation|ContinuationList",
         json_body(InfillBody),
         events="ContinuationEvent",
-        error=LLAMA_SERVER_ERROR,
     ),
 )
 async def infill(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -71,7 +69,7 @@ def _respond(
     answers: Continuations,
     params: dict[str, str],
 ) -> Response:
-    start = functools.partial(inference.generate, inference.methods.Generate, requests)
+    start = functools.partial(inference.generate, requests)
     if body.stream:
         return context.stream_response(start, answers, params)
     return context.object_response(start, answers, params)

@@ -7,9 +7,8 @@ from starlette.responses import Response
 
 from dialects.llama_server.objects import props, slot_list
 from gateway.context import Context, Inference, Models
-from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, operation
+from gateway.http.docs import TEXT, llama_server_operation
 from gateway.http.errors import json_response
-from gateway.routes.llama_server.tokenization import get_model
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import FeatureUnsupported, QueueFull
 
@@ -18,35 +17,29 @@ router = APIRouter()
 
 @router.get(
     "/props",
-    **operation(
-        "Properties (llama-server)",
-        "LlamaServerProps",
-        query={"model": TEXT},
-        error=LLAMA_SERVER_ERROR,
+    **llama_server_operation(
+        "Properties (llama-server)", "LlamaServerProps", query={"model": TEXT}
     ),
 )
 async def show_props(inference: Models, request: Request, context: Context) -> Response:
     """The properties of the model in the query, or of the first one."""
-    model = await get_model(inference, request.query_params.get("model", ""))
+    model = await inference.get_model(request.query_params.get("model", ""))
     return json_response(props(model, context.fingerprint))
 
 
 @router.get(
     "/slots",
-    **operation(
-        "Slots (llama-server)",
-        "LlamaServerSlots",
-        query={"model": TEXT, "fail_on_no_slot": TEXT},
-        error=LLAMA_SERVER_ERROR,
+    **llama_server_operation(
+        "Slots (llama-server)", "LlamaServerSlots", query={"model": TEXT, "fail_on_no_slot": TEXT}
     ),
 )
 async def list_slots(request: Request, context: Context) -> Response:
     """The slots of a model. What other projects do in them is not shown, nor any text."""
     caller = await context.identify(request, Scope.REQUESTS_READ)
     inference = context.inference.for_caller(caller)
-    model = await get_model(inference, request.query_params.get("model", ""))
+    model = await inference.get_model(request.query_params.get("model", ""))
     listing = engine_service_pb2.ListRequestsRequest()
-    pages = inference.pages(inference.engine.ListRequests, listing)
+    pages = inference.pages(listing, engine_service_pb2.ListRequestsResponse)
     requests = [each async for page in pages for each in page.requests]
     slots = slot_list(model, requests, caller.principal.project)
     if request.query_params.get("fail_on_no_slot") and all(each["is_processing"] for each in slots):
@@ -56,7 +49,7 @@ async def list_slots(request: Request, context: Context) -> Response:
 
 @router.post(
     "/props",
-    **operation("Change properties (llama-server)", "", error=LLAMA_SERVER_ERROR),
+    **llama_server_operation("Change properties (llama-server)", ""),
 )
 async def change_properties(_inference: Inference) -> Response:
     """Refused: they are the operator's."""
@@ -65,7 +58,7 @@ async def change_properties(_inference: Inference) -> Response:
 
 @router.post(
     "/slots/{slot}",
-    **operation("Change a slot (llama-server)", "", error=LLAMA_SERVER_ERROR),
+    **llama_server_operation("Change a slot (llama-server)", ""),
 )
 async def change_slot(_inference: Inference, slot: str) -> Response:
     """Refused: they are the scheduler's."""

@@ -4,6 +4,7 @@ import functools
 import time
 from typing import Any
 
+from corral.inference.v1.inference_service_pb2 import RerankResponse
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,18 +30,21 @@ from dialects.llama_server.scores import (
 from dialects.openai.chat.embeddings import RerankBody
 from dialects.openai.errors import openai_names
 from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import ERROR, LLAMA_SERVER_ERROR, json_body, operation
+from gateway.http.docs import (
+    ERROR,
+    LLAMA_SERVER_ERROR,
+    json_body,
+    llama_server_operation,
+    operation,
+)
 from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.embeddings import create_rerank
 from svc_kit.logs import current_request_id
 
 router = APIRouter()
-_EMBEDDING = operation(
-    "Create embeddings (llama-server)",
-    "LlamaServerEmbeddings",
-    json_body(ContentEmbeddingBody),
-    error=LLAMA_SERVER_ERROR,
+_EMBEDDING = llama_server_operation(
+    "Create embeddings (llama-server)", "LlamaServerEmbeddings", json_body(ContentEmbeddingBody)
 )
 _RERANK = operation(
     "Rerank documents (llama-server, TEI)",
@@ -57,7 +61,7 @@ async def embed(inference: Inference, fields: JsonObject, context: Context) -> R
     """Create a vector for each input, in the order of the inputs."""
     body = await convert(parse_embedding, fields)
     proto = await convert(embed_request, body)
-    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    start = functools.partial(inference.unary, proto)
     return context.reply_response(start, embedding_list, EMBEDDING_PARAMS)
 
 
@@ -71,7 +75,7 @@ async def rerank(inference: Inference, fields: JsonObject, context: Context) -> 
         return await create_rerank(inference, {"model": ""} | fields, context)
     body = await convert(parse_text_rank, fields)
     proto = await convert(text_rank_request, body)
-    start = functools.partial(inference.unary, inference.methods.Rerank, proto)
+    start = functools.partial(inference.unary, proto)
     return context.reply_response(start, functools.partial(text_ranks, body), TEI_PARAMS)
 
 
@@ -87,10 +91,10 @@ async def score(
     object_id = f"score-{current_request_id().removeprefix('req_')}"
 
     async def scores() -> dict[str, Any]:
-        method, timeout_s = inference.methods.Rerank, inference.transfer_timeout_s
+        timeout_s = inference.transfer_timeout_s
         with openai_names(SCORE_PARAMS):
             replies = [
-                (indexes, await inference.call(method, proto, timeout_s=timeout_s))
+                (indexes, await inference.call(proto, RerankResponse, timeout_s=timeout_s))
                 for indexes, proto in requests
             ]
         for _, reply in replies:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from corral.inference.v1 import inference_service_pb2, model_pb2
+from corral.inference.v1 import inference_service_pb2
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,7 +33,7 @@ from dialects.llama_server.tokens import (
 from dialects.openai.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from dialects.openai.errors import CHAT_PARAMS, openai_names
 from gateway.context import Context, Inference, JsonObject, Models
-from gateway.http.docs import LLAMA_SERVER_ERROR, TEXT, json_body, operation
+from gateway.http.docs import TEXT, json_body, llama_server_operation, operation
 from gateway.http.errors import json_response
 from gateway.http.large_bodies import convert
 from gateway.rpc import InferenceClient
@@ -44,11 +44,8 @@ router = APIRouter()
 
 @router.post(
     "/tokenize",
-    **operation(
-        "Tokenize (llama-server, vLLM)",
-        "Tokens",
-        json_body(TokenizeBody, PromptTokenizeBody),
-        error=LLAMA_SERVER_ERROR,
+    **llama_server_operation(
+        "Tokenize (llama-server, vLLM)", "Tokens", json_body(TokenizeBody, PromptTokenizeBody)
     ),
 )
 async def tokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -61,15 +58,15 @@ async def tokenize(inference: Inference, fields: JsonObject, context: Context) -
 async def _tokenize_content(
     inference: InferenceClient, fields: Mapping[str, Any]
 ) -> dict[str, Any]:
-    body, methods = await convert(parse_tokenize, fields), inference.methods
+    body = await convert(parse_tokenize, fields)
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
-        replies = [await inference.call(methods.Tokenize, request) for request in requests]
+        reply = inference_service_pb2.TokenizeResponse
+        replies = [await inference.call(request, reply) for request in requests]
     return await convert(token_answer, body, replies)
 
 
 async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> dict[str, Any]:
-    methods = inference.methods
     if "messages" in fields:
         chat, own = split_chat(fields)
         body = parse_prompt_tokenize(own)
@@ -77,39 +74,35 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
             problem = "it is only allowed with 'prompt'"
             raise InvalidField(field="return_token_strs", problem=problem)
         tokens = (await _render(inference, chat)).token_ids
-        return counted_tokens(tokens, None, await get_model(inference, str(chat["model"])))
+        return counted_tokens(tokens, None, await inference.get_model(str(chat["model"])))
     body = await convert(parse_prompt_tokenize, fields)
     with openai_names(PROMPT_TOKENIZE_PARAMS):
-        reply = await inference.call(methods.Tokenize, prompt_tokenize_request(body))
+        reply = await inference.call(
+            prompt_tokenize_request(body), inference_service_pb2.TokenizeResponse
+        )
     pieces = reply.pieces if body.return_token_strs else None
-    model = await get_model(inference, body.model or "")
+    model = await inference.get_model(body.model or "")
     return await convert(counted_tokens, reply.token_ids, pieces, model)
 
 
 @router.post(
     "/detokenize",
-    **operation(
-        "Detokenize (llama-server, vLLM)",
-        "DetokenizedText",
-        json_body(DetokenizeBody),
-        error=LLAMA_SERVER_ERROR,
+    **llama_server_operation(
+        "Detokenize (llama-server, vLLM)", "DetokenizedText", json_body(DetokenizeBody)
     ),
 )
 async def detokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The text of tokens, with control tokens."""
     body = await convert(parse_detokenize, fields)
     request = await convert(detokenize_request, body)
-    start = functools.partial(inference.unary, inference.methods.Detokenize, request)
+    start = functools.partial(inference.unary, request)
     return context.reply_response(start, text_of_tokens, DETOKENIZE_PARAMS)
 
 
 @router.post(
     "/apply-template",
-    **operation(
-        "Apply the chat template (llama-server)",
-        "RenderedPrompt",
-        json_body(ChatCompletionBody),
-        error=LLAMA_SERVER_ERROR,
+    **llama_server_operation(
+        "Apply the chat template (llama-server)", "RenderedPrompt", json_body(ChatCompletionBody)
     ),
 )
 async def apply_template(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -123,13 +116,11 @@ async def apply_template(inference: Inference, fields: JsonObject, context: Cont
 
 @router.get(
     "/tokenizer_info",
-    **operation(
-        "The tokenizer (vLLM)", "TokenizerInfo", query={"model": TEXT}, error=LLAMA_SERVER_ERROR
-    ),
+    **llama_server_operation("The tokenizer (vLLM)", "TokenizerInfo", query={"model": TEXT}),
 )
 async def show_tokenizer(inference: Models, request: Request) -> Response:
     """The begin and end token and the chat template of the model in the query, or of the first."""
-    model = await get_model(inference, request.query_params.get("model", ""))
+    model = await inference.get_model(request.query_params.get("model", ""))
     return json_response(tokenizer_info(model))
 
 
@@ -149,14 +140,8 @@ async def count_input_tokens(
     proto = inference_service_pb2.CountTokensRequest(
         model=chat.model, conversation=chat.conversation
     )
-    start = functools.partial(inference.unary, inference.methods.CountTokens, proto)
+    start = functools.partial(inference.unary, proto)
     return context.reply_response(start, counted_input, CHAT_PARAMS)
-
-
-async def get_model(inference: InferenceClient, name: str) -> model_pb2.Model:
-    """A model by name; an empty name is the server's first. Raises ModelNotFound."""
-    request = inference_service_pb2.GetModelRequest(model=name)
-    return (await inference.call(inference.methods.GetModel, request)).model
 
 
 async def _render(
@@ -168,4 +153,4 @@ async def _render(
         model=chat.model, conversation=chat.conversation
     )
     with openai_names(CHAT_PARAMS):
-        return await inference.call(inference.methods.RenderChat, proto)
+        return await inference.call(proto, inference_service_pb2.RenderChatResponse)

@@ -4,7 +4,7 @@ not do."""
 from collections.abc import Callable
 from typing import Any, Final
 
-from corral.inference.v1 import engine_service_pb2, inference_service_pb2, model_pb2
+from corral.inference.v1 import engine_service_pb2, model_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -47,7 +47,8 @@ async def list_running(inference: Models) -> Response:
 )
 async def show(inference: Models, fields: JsonObject) -> Response:
     """Describe a model: its sizes, its chat template, and what it can do."""
-    return json_response(described_model(await _get_model(inference, fields)))
+    model = await inference.get_model(parse_model(fields).model_name)
+    return json_response(described_model(model))
 
 
 @router.get("/version", **ollama_operation("The version of the API (Ollama)", "OllamaVersion"))
@@ -65,7 +66,7 @@ async def copy(inference: Models, fields: JsonObject) -> Response:
     request = engine_service_pb2.AddModelAliasRequest(
         model=untagged(body.source), alias=untagged(body.destination)
     )
-    await inference.call(inference.engine.AddModelAlias, request)
+    await inference.call(request, engine_service_pb2.AddModelAliasResponse)
     return Response(media_type="text/plain")
 
 
@@ -77,7 +78,8 @@ async def delete(inference: Models, fields: JsonObject) -> Response:
     """Remove a model or an alias that was added at run time, for operators."""
     request = engine_service_pb2.RemoveModelRequest(model=parse_model(fields).model_name)
     timeout_s = inference.transfer_timeout_s  # its last requests finish first
-    await inference.call(inference.engine.RemoveModel, request, timeout_s=timeout_s)
+    reply = engine_service_pb2.RemoveModelResponse
+    await inference.call(request, reply, timeout_s=timeout_s)
     return Response(media_type="text/plain")
 
 
@@ -93,15 +95,8 @@ async def manage(_inference: Models) -> Response:
 async def _models(
     inference: InferenceClient, write: Callable[[model_pb2.Model], list[dict[str, Any]]]
 ) -> list[dict[str, Any]]:
-    request = inference_service_pb2.ListModelsRequest()
-    pages = inference.pages(inference.methods.ListModels, request)
-    return [each async for page in pages for model in page.models for each in write(model)]
+    return [each for model in await inference.list_models() for each in write(model)]
 
 
 def _by_each_name(model: model_pb2.Model) -> list[dict[str, Any]]:
     return [listed_model(model, name) for name in (model.name, *model.aliases)]
-
-
-async def _get_model(inference: InferenceClient, fields: dict[str, Any]) -> model_pb2.Model:
-    request = inference_service_pb2.GetModelRequest(model=parse_model(fields).model_name)
-    return (await inference.call(inference.methods.GetModel, request)).model

@@ -21,7 +21,6 @@ from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
 from gateway.http.large_bodies import convert
-from gateway.rpc import InferenceClient
 
 router = APIRouter(prefix="/api")
 
@@ -35,9 +34,9 @@ async def embed(inference: Inference, fields: JsonObject, context: Context) -> R
     body = await convert(parse_embed, fields)
     answer, proto = EmbedAnswer(body.written_name), await convert(embed_request, body)
     if not proto.inputs:
-        await _check_exists(inference, proto.model)
+        await inference.get_model(proto.model)
         return json_response(answer.as_object(inference_service_pb2.EmbedResponse()))
-    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    start = functools.partial(inference.unary, proto)
     return context.reply_response(start, answer.as_object, EMBED_PARAMS)
 
 
@@ -52,12 +51,7 @@ async def embed_prompt(inference: Inference, fields: JsonObject, context: Contex
     body = await convert(parse_prompt_embed, fields)
     proto = await convert(embed_request, body)
     if not body.prompt:
-        await _check_exists(inference, proto.model)
+        await inference.get_model(proto.model)
         return json_response(prompt_embedding(inference_service_pb2.EmbedResponse()))
-    start = functools.partial(inference.unary, inference.methods.Embed, proto)
+    start = functools.partial(inference.unary, proto)
     return context.reply_response(start, prompt_embedding, PROMPT_EMBED_PARAMS)
-
-
-async def _check_exists(inference: InferenceClient, name: str) -> None:
-    request = inference_service_pb2.GetModelRequest(model=name)
-    await inference.call(inference.methods.GetModel, request)

@@ -55,7 +55,7 @@ async def chat(
     proto = await convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
-        start = functools.partial(inference.generate, inference.methods.Chat, [proto])
+        start = functools.partial(inference.generate, [proto])
     return _respond(context, body, start, answer, chat_params(body))
 
 
@@ -76,9 +76,8 @@ async def generate(
     if not body.prompt:
         return await _load(inference, body, {"response": ""}, request)
     if body.is_completion:
-        answer, methods = PromptAnswer(body.written_name), inference.methods
-        proto = completion_request(body)
-        start = functools.partial(inference.generate, methods.Generate, [proto])
+        start = functools.partial(inference.generate, [completion_request(body)])
+        answer = PromptAnswer(body.written_name)
         return _respond(context, body, start, answer, generate_params(body))
     return await _answer_prompt(inference, body, context)
 
@@ -86,15 +85,14 @@ async def generate(
 async def _answer_prompt(
     inference: InferenceClient, body: GenerateBody, context: AppContext
 ) -> Response:
-    proto, methods = await convert(prompt_request, body), inference.methods
+    proto = await convert(prompt_request, body)
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
-        start = functools.partial(inference.generate, methods.Chat, [proto])
+        start = functools.partial(inference.generate, [proto])
         return _respond(context, body, start, PromptAnswer(name), params)
-    rendered = await inference.call(methods.RenderChat, render_request(proto))
+    rendered = await inference.call(render_request(proto), inference_service_pb2.RenderChatResponse)
     request, prompt = answered_request(body, proto, rendered.token_ids)
-    method: Any = methods.Chat if request is proto else methods.Generate
-    start = functools.partial(inference.generate, method, [request])
+    start = functools.partial(inference.generate, [request])
     return _respond(context, body, start, PromptAnswer(name, prompt), params)
 
 
@@ -114,29 +112,24 @@ async def _load(
     inference: InferenceClient, body: GenerationBody, empty: dict[str, Any], request: Request
 ) -> Response:
     """Load a model, or unload it with `keep_alive` 0, which only operators may."""
-    model = await _get_model(inference, body.model_name)
+    model = await inference.get_model(body.model_name)
     if body.unloads:
         await AppContext.of(request).identify(request, Scope.ADMIN)
         unload = engine_service_pb2.UnloadModelRequest(model=model.name, wait=False)
-        await inference.call(inference.engine.UnloadModel, unload)
+        await inference.call(unload, engine_service_pb2.UnloadModelResponse)
     elif model.state != model_pb2.Model.STATE_READY:
         await _wait_until_loaded(inference, model)
     return json_response(loaded(body.written_name, empty, unloads=body.unloads))
 
 
 async def _wait_until_loaded(inference: InferenceClient, model: model_pb2.Model) -> None:
-    methods, timeout_s = inference.methods, inference.transfer_timeout_s
     if model.model_class == model_pb2.MODEL_CLASS_ENCODER:
         request = inference_service_pb2.EmbedRequest(model=model.name)
         request.inputs.add().token_ids.ids.append(0)
-        await inference.call(methods.Embed, request, timeout_s=timeout_s)
+        timeout_s = inference.transfer_timeout_s
+        await inference.call(request, inference_service_pb2.EmbedResponse, timeout_s=timeout_s)
         return
-    call = inference.generate(methods.Generate, [load_request(model.name)])
+    call = inference.generate([load_request(model.name)])
     await call.open()
     async for _ in call:
         pass
-
-
-async def _get_model(inference: InferenceClient, name: str) -> model_pb2.Model:
-    request = inference_service_pb2.GetModelRequest(model=name)
-    return (await inference.call(inference.methods.GetModel, request)).model

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from corral.inference.v1 import engine_service_pb2 as pb
-from corral.inference.v1 import inference_service_pb2, model_pb2
+from corral.inference.v1 import model_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -29,7 +29,7 @@ class PullCalls:
 
     def __init__(self, inference: InferenceClient, request: pb.AddModelRequest) -> None:
         self._inference = inference
-        self._call: Any = inference.unary(inference.engine.AddModel, request)
+        self._call: Any = inference.unary(request)
         self._stopped: DomainError | None = None
 
     async def open(self) -> None:
@@ -38,7 +38,7 @@ class PullCalls:
         if self._stopped is not None:
             raise self._stopped
         request = pb.WatchModelsRequest(model=self._call.first.model.name)
-        self._call = self._inference.watch(self._inference.engine.WatchModels, request)
+        self._call = self._inference.watch(request)
         await self._call.open()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, pb.WatchModelsResponse]]:
@@ -90,8 +90,7 @@ async def pull(inference: Models, fields: JsonObject, context: Context) -> Respo
 
 async def _is_there(inference: InferenceClient, name: str) -> bool:
     try:
-        request = inference_service_pb2.GetModelRequest(model=name)
-        await inference.call(inference.methods.GetModel, request)
+        await inference.get_model(name)
     except (ModelLoadFailed, ModelLoading, ModelNotFound):  # also while it is downloaded
         return False
     return True

@@ -29,7 +29,7 @@ class ShortenedChat:
             await self._call.open()
             return
         except ContextLengthExceeded as error:
-            count = partial(self._inference.call, self._inference.methods.CountTokens)
+            count = partial(self._inference.call, reply=inference_service_pb2.CountTokensResponse)
             if not await shorten(self._request, error.context_tokens, count):
                 raise
         if self._stopped is not None:
@@ -52,4 +52,4 @@ class ShortenedChat:
         self._call.stop(error)
 
     def _start(self) -> Any:
-        return self._inference.generate(self._inference.methods.Chat, [self._request])
+        return self._inference.generate([self._request])

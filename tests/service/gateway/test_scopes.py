@@ -21,21 +21,14 @@ from tests.support.loopback_gateway import run_gateway, run_inference_service
 from tests.support.operators import Operator
 
 SCOPES = sorted(GRANTABLE)
-CALLS = (*admin._CONTROL, *admin._INFERENCE)
+CALLS = admin._CALLS
 FORBIDDEN = 403
 IDS = {"key_id": "key_x", "limit_id": "limit_x"}
 
 
-class _Path(str):
-    """The attributes that were read, as a path."""
-
-    def __getattr__(self, name: str) -> "_Path":
-        return _Path(f"{self}/{name}")
-
-
 def scope_over_grpc(call: Any) -> Scope:
     """The scope of the method that a route calls."""
-    _, _, method = call.method(_Path()).rpartition("/")
+    method = call.request.DESCRIPTOR.name.removesuffix("Request")
     (scope,) = (scope for name, scope in METHOD_SCOPES.items() if name.endswith(f"/{method}"))
     return scope
 

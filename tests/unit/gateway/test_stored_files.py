@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -37,19 +36,17 @@ class Download:
 class Control:
     """A control service, which records when files are found and read."""
 
-    files = SimpleNamespace(GetFile=None, DownloadFile=None)
-
     def __init__(self, events: list[str]) -> None:
         self.events = events
         self.found = asyncio.Event()
 
-    async def call(self, _method: object, request: Any) -> object:
+    async def call(self, request: Any, _reply: object) -> object:
         """Find a file."""
         self.events.append(f"find {request.file_id}")
         self.found.set()
         return file_service_pb2.GetFileResponse(file=file_pb2.File(filename="x", size_bytes=SIZE))
 
-    def stream(self, _method: object, request: Any) -> Download:
+    def stream(self, request: Any) -> Download:
         """Read a file."""
         self.events.append(f"read {request.file_id}")
         return Download()

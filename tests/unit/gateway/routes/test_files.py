@@ -33,7 +33,7 @@ async def test_a_long_list_is_converted_in_a_thread(count: int, in_thread: bool)
     async def call(*_: object) -> SimpleNamespace:
         return page
 
-    control = SimpleNamespace(call=call, files=SimpleNamespace(ListFiles=None))
+    control = SimpleNamespace(call=call)
     app = FastAPI()
     app.include_router(files.router)
     app.dependency_overrides[provide_control] = lambda: control
