@@ -33,7 +33,7 @@ from tests.support.llama_engines import (
     select_events,
     text_request,
 )
-from tests.support.sequences import make_request
+from tests.support.sequences import ManualClock, make_request
 
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 ANSWER = "The capital of France is Paris."
@@ -41,8 +41,10 @@ STORY = "<|im_start|>user\nTell me a story about Mira.<|im_end|>\n<|im_start|>as
 SLOTS = 4
 
 
-def _engine(backend: LlamaBackend, step_times: dict[int, float] | None = None) -> Engine:
-    return make_engine(backend, layout=FixedLayout(step_times or {}, SLOTS))
+def _engine(
+    backend: LlamaBackend, step_times: dict[int, float] | None = None, **options: Any
+) -> Engine:
+    return make_engine(backend, layout=FixedLayout(step_times or {}, SLOTS), **options)
 
 
 def _request(backend: LlamaBackend, sequence_id: int, text: str, **changes: Any) -> SequenceRequest:
@@ -259,7 +261,7 @@ def test_tokens_are_emitted_before_the_prompts_of_a_step_are_computed(
     backend: LlamaBackend,
 ) -> None:
     """A request submitted between the calls of a step gets its first token in the same step."""
-    engine = _engine(backend)
+    engine = _engine(backend, clock=ManualClock())  # slow steps would divide the prompts
     alone = output_tokens(run_engine(engine, _request(backend, 0, QUESTION, ignore_eos=True)))
     engine.submit(_request(backend, 0, QUESTION, ignore_eos=True))
     while not any(sequence.is_decoding for sequence in engine.running):
