@@ -159,11 +159,13 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
 
 
 def _declared_schemas() -> dict[str, Any]:
-    """The schemas of objects with a type, by its name."""
+    """The schemas of objects with a type, by its name. Only bodies have titles."""
     _, schemas = TypeAdapter.json_schemas(
         [(shape, "serialization", TypeAdapter[Any](shape)) for shape in WRITTEN],
         ref_template=_SCHEMAS + "{model}",
     )
+    for schema in schemas["$defs"].values():
+        del schema["title"]
     return dict(schemas["$defs"])
 
 
