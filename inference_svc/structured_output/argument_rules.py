@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, Markers, escape
 from inference_svc.structured_output.numbers import is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
-from inference_svc.structured_output.rule_set import RuleSet, write_text
+from inference_svc.structured_output.rule_set import RuleSet, schema_key, write_text
 from inference_svc.structured_output.schemas import (
     Alternative,
     Report,
@@ -221,9 +221,9 @@ class ArgumentRules:
         """The rule of a value after `opening`, which equal schemas share."""
         if at.syntax is _JSON:
             return self._json(schema if isinstance(schema, dict) else {}, at.root)
-        text = write_text(schema)
-        document = self._num_documents if "$ref" in text else 0
-        known = (text, document, end, self._strict, at.depth, at.scope)
+        key = schema_key(schema)
+        document = self._num_documents if "$ref" in key else 0
+        known = (key, document, end, self._strict, at.depth, at.scope)
         if known in self._values:
             rule, reported = self._values[known]
             for subject in reported:

@@ -24,7 +24,7 @@ _MAX_DIGITS = 15  # of a fraction that every double keeps
 _MAX_EXPONENT = 15
 _MAX_MULTIPLE = 65_535  # llguidance multiplies two of them in 32 bits
 _MAX_WRITTEN_DIGITS = 400  # of a double: 309 before the point
-_DOUBTFUL = re.compile(r'"multipleOf"|[0-9](?:[.eE]|[0-9]{14})')
+_DOUBTFUL = re.compile(r"[0-9](?:[.eE]|[0-9]{14})")
 _RUN = re.compile(r"([0-9])\1{7,}")
 
 
@@ -94,7 +94,7 @@ def is_rounded(schema: Any) -> bool:
 
 def may_be_rounded(text: str) -> bool:
     """Whether the text of a schema has a number that `is_rounded` need look at; it is fast."""
-    return _DOUBTFUL.search(text) is not None
+    return '"multipleOf"' in text or _DOUBTFUL.search(text) is not None
 
 
 def _traits(keyword: str, value: Any) -> Iterable[str]:

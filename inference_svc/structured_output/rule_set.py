@@ -4,10 +4,20 @@ import json
 import re
 from typing import Any
 
+import orjson
+
 write_text = json.JSONEncoder(ensure_ascii=False, default=lambda number: [str(number)]).encode
-"""Writes a text as Lark and JSON do, and a schema as a key under which it is found."""
+"""Writes a text as Lark and JSON do, and a schema with all digits of its numbers."""
 _REFERENCE = '"$ref": "#'
 _OTHER_REFERENCE = re.compile(re.escape(_REFERENCE) + r"(?!/(\$defs|definitions)/)")
+
+
+def schema_key(schema: Any) -> str:
+    """The text under which a schema is found: equal ones have equal texts."""
+    try:
+        return orjson.dumps(schema).decode()
+    except orjson.JSONEncodeError:  # a Decimal, a large number, or a text that is no Unicode
+        return write_text(schema)
 
 
 class RuleSet:
@@ -45,11 +55,11 @@ class RuleSet:
 
     def json(self, schema: dict[str, Any], root: dict[str, Any], *, strict: bool) -> str:
         """Add a JSON value whose references are those of a document; returns its rule's name."""
-        text = write_text(schema)
-        if "$ref" in text and schema is not root:
-            schema = _with_root(text, root)
-            text = write_text(schema)
-        name = self.name(f"json {strict} {text}")
+        key = schema_key(schema)
+        if "$ref" in key and schema is not root:
+            schema = _with_root(write_text(schema), root)
+            key = schema_key(schema)
+        name = self.name(f"json {strict} {key}")
         self.schemas[f"{name}_json"] = (schema, strict)
         self.add(f"{name}: @{name}_json")
         return name
