@@ -82,7 +82,7 @@ class _Group:
     parts: list[TurnPart] = field(default_factory=list)
     calls: list[TurnCall] = field(default_factory=list)
     thought: str | None = None
-    """Reasoning behind the texts. It belongs to the message if text or a call follows."""
+    """Reasoning behind the texts. It belongs to the message if there is text or a call."""
 
     def end_thought(self) -> None:
         """Let text or a call follow."""
@@ -92,6 +92,7 @@ class _Group:
     def messages(self) -> Iterator[TurnMessage]:
         """The assistant message, if there is any text or call."""
         if self.parts or self.calls:
+            self.end_thought()
             yield TurnMessage(
                 TurnRole.ASSISTANT,
                 tuple(self.parts),

@@ -101,3 +101,24 @@ def test_another_dialect_continues_a_conversation_with_the_same_prompt(
         translated.append(entries[-1])
 
     assert prompt(reader, translated) == prompt(writer, entries)
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(CLIENTS, 2)])
+def test_a_thought_at_the_end_of_a_turn_is_in_the_same_prompt(first: str, second: str) -> None:
+    """Of a turn that was cut off."""
+    writer, reader = CLIENTS[first](), CLIENTS[second]()
+    turn = GOLDEN["muse"][0]
+    thought, text = (
+        " to=self<|message|>One.<|eom|>",
+        "<|start|>assistant to=user<|message|>A.<|eom|>",
+    )
+    parser = TurnParser(turn.turn_format, tools=turn.tools)
+    answer = writer.answer(
+        serve(parser, [[f"{thought}{text}<|start|>assistant{thought}".encode()]])
+    )
+    pieces = [piece for entry in answer for piece in writer.read(entry)]
+    question = writer.user("user", "more")
+
+    translated = prompt(reader, [HELLO, *reader.write(pieces), question])
+    assert translated == prompt(writer, [HELLO, *answer, question])
+    assert translated.count("One.") == 2

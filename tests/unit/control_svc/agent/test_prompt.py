@@ -137,16 +137,17 @@ def test_only_a_completed_call_needs_an_output() -> None:
     check_calls(items, [])
 
 
-def test_reasoning_that_nothing_follows_is_not_shown() -> None:
-    """Of a turn that was cut off: the text before it keeps its own reasoning only."""
+def test_reasoning_behind_the_text_belongs_to_it() -> None:
+    """As in the other APIs, whose messages have one text of reasoning; also where nothing follows
+    since the turn was cut off."""
     text = Message(role=Role.ASSISTANT, content=(Text(text="!"),))
     question = Message(role=Role.USER, content=(Text(text="?"),))
     turn = (Reasoning(text="first "), text, Reasoning(text="second"))
 
     for rest, thoughts in [
-        ((), ["first "]),
-        ((question,), ["first ", ""]),
-        ((make_call("Rome"), question), ["first ", ""]),
+        ((), ["first second"]),
+        ((question,), ["first second", ""]),
+        ((make_call("Rome"), question), ["first second", ""]),
         ((text,), ["first second"]),
         ((make_call("Rome"), make_output("sun")), ["first second", ""]),
     ]:
