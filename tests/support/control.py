@@ -266,7 +266,7 @@ async def run_control(
     folder: Path,
     database_url: str | None = None,
     sandbox: JobRunner | None = None,
-    patience_s: float | None = 25,
+    patience_s: float | None = 50,
     model: ModelParts | None = None,
     lines: LineRunner | None = None,
     **settings: Any,

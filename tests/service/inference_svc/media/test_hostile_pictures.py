@@ -103,7 +103,7 @@ class LimitedJobs:
     ("limits", "problem"),
     [
         # Decoding takes longer on every machine, and begins before on a busy one.
-        ({"deadline_s": 0.1}, "the picture takes too long to decode"),
+        ({"deadline_s": 0.2}, "the picture takes too long to decode"),
         ({"memory_bytes": 1 << 20}, "the picture takes too much memory to decode"),
         ({"output_bytes": 1000}, "the picture is too large when decoded"),
     ],
