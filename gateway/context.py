@@ -28,6 +28,7 @@ from gateway.rpc import ControlClient, InferenceClient
 from gateway.sse import (
     LINE_HEADERS,
     PING,
+    Begin,
     CallResponse,
     Collector,
     EventStream,
@@ -110,20 +111,20 @@ class AppContext:
     ) -> CallResponse:
         """Respond with server-sent events. `ping` is sent while there are none."""
         stream = EventStream(frames, _rename(names), self.settings.ping_interval_s, ping)
-        return self.call_response(start, stream, names)
+        return self.call_response(start, stream, names, self.bodies.begin)
 
     def line_response(
         self, start: Callable[[], Calls[Any]], frames: Frames, names: Names
     ) -> CallResponse:
         """Respond with lines of JSON. Nothing is sent between them, since clients parse each."""
         stream = EventStream(frames, _rename(names), None, headers=LINE_HEADERS)
-        return self.call_response(start, stream, names)
+        return self.call_response(start, stream, names, self.bodies.begin)
 
     def object_response(
         self, start: Callable[[], Calls[Any]], collector: Collector, names: Names
     ) -> CallResponse:
         """Respond with one object."""
-        return self.call_response(start, SingleObject(collector), names)
+        return self.call_response(start, SingleObject(collector), names, self.bodies.begin)
 
     def reply_response(
         self,
@@ -142,10 +143,14 @@ class AppContext:
         )
 
     def call_response(
-        self, start: Callable[[], Calls[Any]], writer: ResponseWriter, names: Names
+        self,
+        start: Callable[[], Calls[Any]],
+        writer: ResponseWriter,
+        names: Names,
+        begin: Begin | None = None,
     ) -> CallResponse:
         """Respond with the events of calls in another format."""
-        return CallResponse(start, writer, self.active_calls, _rename(names))
+        return CallResponse(start, writer, self.active_calls, _rename(names), begin)
 
 
 IDEMPOTENCY_KEY = "idempotency-key"

@@ -4,7 +4,7 @@ Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from svc_kit.tasks import retrieve_exception
 _THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_tokens"))
 _NO_THINKING = "the model has no such thinking"
 _NOT_ENFORCED = "a part of it is not enforced"
+Begin = Callable[[Scope], Awaitable[None]]
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -158,7 +159,9 @@ class CallResponse(Response):
         writer: ResponseWriter,
         active_calls: ActiveCalls,
         rename: Rename,
+        begin: Begin | None = None,
     ) -> None:
+        """`begin` waits until the calls may start; they are accepted before they have a result."""
         super().__init__()
         self.resources: AsyncExitStack | None = None
         """Closed when the response has ended."""
@@ -166,6 +169,7 @@ class CallResponse(Response):
         self._writer = writer
         self._active_calls = active_calls
         self._rename = rename
+        self._begin = begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the calls. Raises their DomainError if they fail before the first byte is sent."""
@@ -176,6 +180,8 @@ class CallResponse(Response):
             await self._run(scope, receive, send)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._begin is not None:
+            await self._begin(scope)
         calls = self._start()
         del self._start  # and the request's body, which it holds
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))

@@ -51,7 +51,6 @@ class JsonBodies:
         from_browser = any(name in request.headers for name in _OF_BROWSERS)
         if raw and (from_browser or dialect_of(request.scope) not in _LENIENT):
             check_media_type(request.headers.get("content-type", ""))
-        await self._large.begin(request.scope, len(raw))
         return await self.parse(raw, parse)
 
     async def parse(self, raw: bytes, parse: Callable[[bytes], Parsed]) -> Parsed:
@@ -63,6 +62,11 @@ class JsonBodies:
         """Reserve memory for a text that did not come as a body, until `release` of the scope.
         Raises QueueFull."""
         await self._large.reserve(scope, num_bytes, arrives=False)
+
+    async def begin(self, scope: Scope) -> None:
+        """Wait until a call of the project may begin, which ends as `LargeBodies.begin` says.
+        Raises QueueFull."""
+        await self._large.begin(scope, 0)
 
     def set_large(self, *, is_large: bool) -> None:
         """Set whether `convert` converts in turn, in the running task."""

@@ -1,9 +1,9 @@
-"""Memory and time of JSON bodies, which projects get in turn.
+"""Memory of large JSON bodies, and calls that begin, which projects get in turn.
 
 A large body reserves memory before it is read, until its response has ended. Until the call that
-it asks for is accepted there are several copies of it, and work that delays others, so that only a
-few requests of a project begin at once. A large body is parsed and converted in a thread, one at a
-time, so that other requests are not delayed.
+it asks for is accepted there are several copies of it. A call that generates, also one without a
+large body, delays others until then. So only a few of a project begin at once. A large body is
+parsed and converted in a thread, one at a time, so that other requests are not delayed.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from svc_kit.off_loop import ConversionTurns
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
 BEGINNING_S: Final = 0.5
-"""A request whose call is not accepted so long after it was sent waits, and delays no others."""
+"""A call that is not accepted so long after it was sent waits, and delays no others."""
 _AT_ONCE: Final = 4
-"""Requests of a project that begin at once."""
+"""Calls of a project that begin at once."""
 _HELD: Final = "corral.held_memory"
 _ARRIVING: Final = "corral.arriving_memory"
 Result = TypeVar("Result")
@@ -46,28 +46,28 @@ class LargeBodies:
         Raises QueueFull."""
         if arrives:
             await self.begin(scope, num_bytes)
-        await self._acquire(self._memory, scope, _HELD, num_bytes, self._max_bytes)
+        limit = self._max_bytes
+        error = QueueFull(bound="bytes of large requests", depth=limit, limit=limit)
+        await self._acquire(self._memory, scope, _HELD, num_bytes, error)
 
     async def begin(self, scope: Scope, num_bytes: int) -> None:
-        """Wait until a body of the project may be converted. It counts until `end_arrival`; a small
-        one for `BEGINNING_S` at most. Raises QueueFull."""
+        """Wait until a request of the project, with so many bytes, may begin. It counts until
+        `end_arrival`. Raises QueueFull."""
         if _HELD in scope:  # it has memory, for which others that begin may wait
             return
-        limit = self._max_arriving_bytes
-        size = max(num_bytes, limit // _AT_ONCE)
-        await self._acquire(self._arriving, scope, _ARRIVING, size, limit)
-        if num_bytes <= UNRESERVED_BYTES:
-            asyncio.get_running_loop().call_later(BEGINNING_S, end_arrival, scope)
+        size = max(num_bytes, self._max_arriving_bytes // _AT_ONCE)
+        error = QueueFull(bound="requests that begin", depth=_AT_ONCE, limit=_AT_ONCE)
+        await self._acquire(self._arriving, scope, _ARRIVING, size, error)
 
     async def _acquire(
-        self, semaphore: FairSemaphore, scope: Scope, name: str, size: int, limit: int
+        self, semaphore: FairSemaphore, scope: Scope, name: str, size: int, error: QueueFull
     ) -> None:
         project = project_var.get()
         try:
             async with asyncio.timeout(self._wait_s):
                 await semaphore.acquire(size, project)
         except TimeoutError:
-            raise QueueFull(bound="bytes of large requests", depth=limit, limit=limit) from None
+            raise error from None
         scope[name] = (semaphore, size, project)
 
     def shrink(self, scope: Scope, num_bytes: int) -> None:
