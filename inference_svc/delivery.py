@@ -34,7 +34,7 @@ def make_sender(
 
 
 class Reporter(ABC, Generic[Request]):
-    """Sends what waits, one request at a time. `content` says what it is, for the log."""
+    """Sends the waiting reports, one request at a time. `content` names them in the log."""
 
     content: ClassVar[str]
 

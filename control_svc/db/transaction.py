@@ -356,13 +356,7 @@ def cross_project_write(
 ) -> _CrossCall[CrossServiceT, ParametersT, ResultT]:
     """Like `write_transaction`, across projects: callers leave out `tx`."""
 
-    @wraps(method)
-    async def call(
-        service: CrossServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
-    ) -> ResultT:
-        return await service.transactions.write(lambda tx: method(service, tx, *args, **kwargs))
-
-    return call
+    return _call_across(lambda transactions, work: transactions.write(work), method)
 
 
 def cross_project_read(
@@ -370,11 +364,18 @@ def cross_project_read(
 ) -> _CrossCall[CrossServiceT, ParametersT, ResultT]:
     """Like `cross_project_write`, for a method that only reads."""
 
+    return _call_across(lambda transactions, work: transactions.read(work), method)
+
+
+def _call_across(
+    run: Callable[[CrossProjectTransactions, CrossWork[ResultT]], Awaitable[ResultT]],
+    method: _CrossMethod[CrossServiceT, ParametersT, ResultT],
+) -> _CrossCall[CrossServiceT, ParametersT, ResultT]:
     @wraps(method)
     async def call(
         service: CrossServiceT, /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
     ) -> ResultT:
-        return await service.transactions.read(lambda tx: method(service, tx, *args, **kwargs))
+        return await run(service.transactions, lambda tx: method(service, tx, *args, **kwargs))
 
     return call
 

@@ -1,4 +1,4 @@
-"""Objects of APIs that are declared: each key of a TypedDict says which field of a message it is.
+"""Response objects as TypedDicts, whose keys name the fields of the message they are written from.
 
 A writer is made of both when its module is imported, so that a key without a field, or a misspelt
 one, stops the program at its start. TypedDicts that are made by hand are literals of their type.

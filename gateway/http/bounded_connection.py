@@ -162,7 +162,8 @@ class BoundedConnection(asyncio.Protocol):
 
 @dataclass
 class SplitFrame:
-    """A frame of a WebSocket that is parsed as fragments while it arrives: nobody has it whole."""
+    """A WebSocket frame that is parsed as fragments while it arrives, so that it is never held
+    whole."""
 
     first: int = 0
     """The first byte of its next fragment, if that is the last."""

@@ -192,7 +192,7 @@ class SupervisedProcess(Generic[Received, Sent]):
         await self._first_start
 
     def mark_up(self) -> None:
-        """Note that it serves, as one of its messages says."""
+        """Record that the process is ready."""
         self.is_up, self._up_since = True, time.monotonic()
         if self._first_start is not None and not self._first_start.done():
             self._first_start.set_result(None)

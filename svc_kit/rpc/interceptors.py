@@ -228,8 +228,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             return request
 
         async def receive_each(context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            stream = requests.read_each(context, is_long_lived=method.is_long_lived)
-            return (parse(raw) async for raw in stream)
+            return requests.read_each(context, parse, is_long_lived=method.is_long_lived)
 
         return receive_each if handler.request_streaming else receive_one
 

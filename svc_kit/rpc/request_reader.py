@@ -129,20 +129,28 @@ class RequestReader:
         raw = await self._read(context, _UNARY_UNITS, self._timeout_s)
         if raw is grpc.aio.EOF:
             raise InvalidField(field="request", problem="the call has no request message")
-        if len(raw) > _PARSED_AT_ONCE_BYTES:
-            return await self._turns.call(parse, raw)
-        return parse(raw)
+        return await self._parse(raw, parse)
 
     async def read_each(
-        self, context: grpc.aio.ServicerContext[Any, Any], *, is_long_lived: bool
-    ) -> AsyncIterator[bytes]:
-        """Read the messages of a client stream, which may wait forever if it is long-lived.
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        parse: Callable[[bytes], Any],
+        *,
+        is_long_lived: bool,
+    ) -> AsyncIterator[Any]:
+        """Read and parse the messages of a client stream, which may wait forever if it is
+        long-lived. Large ones are parsed like those of `read_one`.
 
-        Raises DeadlineExpired and QueueFull like `read_one`.
+        Raises DeadlineExpired and QueueFull like `read_one`, and the errors of `parse`.
         """
         timeout_s = None if is_long_lived else self._timeout_s
         while (raw := await self._read(context, _STREAM_UNITS, timeout_s)) is not grpc.aio.EOF:
-            yield raw
+            yield await self._parse(raw, parse)
+
+    async def _parse(self, raw: bytes, parse: Callable[[bytes], Any]) -> Any:
+        if len(raw) > _PARSED_AT_ONCE_BYTES:
+            return await self._turns.call(parse, raw)
+        return parse(raw)
 
     async def discard_rest(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Read what a refused client is still sending, up to `_MAX_DISCARDED_BYTES` and for

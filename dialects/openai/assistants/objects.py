@@ -13,7 +13,7 @@ from dialects.openai.assistants.tools import (
     resources_object,
     tool_objects,
 )
-from dialects.openai.shared.objects import incomplete_details
+from dialects.openai.shared.objects import enum_name, incomplete_details
 from dialects.shared.wire import From, each, seconds, writer
 
 
@@ -140,11 +140,15 @@ class AttachmentTool(TypedDict):
     type: Literal["file_search"]
 
 
+def _attachment_tool(tool: message_pb2.AttachmentTool) -> dict[str, str]:
+    return {"type": enum_name(message_pb2.AttachmentTool.Name(tool), "ATTACHMENT_TOOL_")}
+
+
 class Attachment(TypedDict):
     """A file attached to a message."""
 
     file_id: str
-    tools: Annotated[list[AttachmentTool], From(write=each(lambda _: {"type": "file_search"}))]
+    tools: Annotated[list[AttachmentTool], From(write=each(_attachment_tool))]
 
 
 attachment_object = writer(message_pb2.Attachment, Attachment)

@@ -29,7 +29,9 @@ async def test_large_messages_are_parsed_in_threads(num_bytes: int, in_a_thread:
     def parse(raw: bytes) -> tuple[int, int]:
         return len(raw), threading.get_ident()
 
-    length, thread = await reader.read_one(context, parse)
+    parsed = [await reader.read_one(context, parse)]
+    parsed.append(await anext(reader.read_each(context, parse, is_long_lived=False)))
 
-    assert length == num_bytes
-    assert (thread != threading.get_ident()) == in_a_thread
+    for length, thread in parsed:
+        assert length == num_bytes
+        assert (thread != threading.get_ident()) == in_a_thread
