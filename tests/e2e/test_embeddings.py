@@ -242,7 +242,7 @@ async def list_live_ids(rpc: Rpc) -> list[str]:
 
 async def wait_until_live(rpc: Rpc, count: int) -> list[str]:
     """Return the ids once there are `count`. Each poll is an RPC."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while len(ids := await list_live_ids(rpc)) != count:
             pass
     return ids
@@ -315,7 +315,7 @@ async def test_the_queue_of_jobs_is_bounded(rpc: Rpc) -> None:
 
 async def retry_until_answered(rpc: Rpc, request: pb.EmbedRequest) -> pb.EmbedResponse:
     """Retry until the model's engine is back. Each try is an RPC."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while True:
             try:
                 return await rpc.inference.Embed(request)

@@ -217,7 +217,7 @@ async def test_the_gateway_calls_in_the_project_of_its_caller(guarded: Guarded, 
 
     assert [(live.project, live.label) for live in mine.requests] == [("red", "mine-4")]
     assert hidden == {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while await list_requests(rpc, guarded.red):
             pass
 

@@ -118,7 +118,7 @@ async def wait_until_states(rpc: Rpc, states: "list[LiveRequest.State]") -> None
     """Return when the live requests, oldest first, are in these states. Each poll is an RPC."""
     actual: list[LiveRequest.State] = []
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(50):
             while True:
                 listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
                 actual = [live.choices[0].state for live in listed.requests]
@@ -154,7 +154,7 @@ async def test_a_grpc_client_that_stops_reading_is_paused_and_dropped(
 async def wait_until_paused(rpc: Rpc) -> None:
     """Return when the only live request is paused and computes no tokens; other chats complete."""
     actual: list[tuple[LiveRequest.State, int]] = []
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(50):
         while True:
             assert (await rpc.chat(make_chat())).text[0] == PARIS
             listed = (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests

@@ -46,7 +46,7 @@ class Limited:
 
     async def usage(self, key_id: str, num_requests: int) -> UsageSum:
         """The usage of a key, once that many requests are reported."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             while True:
                 sums = (await self.operator.list_usage(key=key_id)).sums
                 if sum(each.counts.requests for each in sums) >= num_requests:
@@ -92,7 +92,7 @@ async def chat(client: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:
 
 async def wait_until_refused(client: openai.AsyncOpenAI) -> openai.RateLimitError:
     """Send chats until a new limit refuses one."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(50):
         while True:
             try:
                 await chat(client, max_tokens=1)
@@ -102,7 +102,7 @@ async def wait_until_refused(client: openai.AsyncOpenAI) -> openai.RateLimitErro
 
 async def wait_until_limited(client: openai.AsyncOpenAI, limit_id: str) -> None:
     """Send chats until a new limit applies to them."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(50):
         limited = False
         while not limited:
             raw = await client.chat.completions.with_raw_response.create(
@@ -127,7 +127,7 @@ async def wait_for_batch(client: openai.AsyncOpenAI, *prompts: str) -> Batch:
     batch = await client.batches.create(
         input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(50):
         while batch.status not in ("completed", "failed"):
             batch = await client.batches.retrieve(batch.id)
     return batch
@@ -139,7 +139,7 @@ async def test_the_official_client_sees_a_rate_limit(limited: Limited) -> None:
     await limited.operator.create_limit("red-calls", "REQUESTS", 3, key=key_id)
     async with limited.corral.sdk(secret) as client:
         headers, refused = [], None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             while refused is None:
                 try:
                     raw = await client.chat.completions.with_raw_response.create(
@@ -225,7 +225,7 @@ async def test_a_budget_of_cost_refuses_every_way_of_the_key(limited: Limited, r
         batch = await wait_for_batch(client, CAPITAL)
         output = await client.files.content(batch.error_file_id or "")
         response = await client.responses.create(model=MODEL, input=CAPITAL, background=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             while response.status in ("queued", "in_progress"):
                 response = await client.responses.retrieve(response.id)
     bearer = (("authorization", f"Bearer {secret}"),)
@@ -280,7 +280,7 @@ async def test_usage_of_every_way_is_counted_once_for_the_key(limited: Limited, 
         answer = await chat(client)
         batch = await wait_for_batch(client, "Say hello.", CAPITAL)
         response = await client.responses.create(model=MODEL, input=CAPITAL, background=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             while response.status != "completed":
                 response = await client.responses.retrieve(response.id)
     bearer = (("authorization", f"Bearer {secret}"),)
@@ -330,7 +330,7 @@ async def test_each_key_has_slots_of_its_own(limited: Limited) -> None:
     endless: Any = {"stream": True, "max_tokens": 9000, "extra_body": {"ignore_eos": True}}
     async with limited.corral.sdk(first) as client, limited.corral.sdk(second) as other:
         refused: openai.RateLimitError | None = None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             while refused is None:
                 stream = await client.chat.completions.create(
                     model=MODEL, messages=MESSAGES, **endless
@@ -364,7 +364,7 @@ async def test_acts_on_the_inference_service_are_in_the_audit_log(
         await rpc.engine.LoadModel(unknown, metadata=bearer)
     stub = AuditServiceStub(limited.operator.channel)
     wanted = audit_pb.ListAuditEventsRequest(actor=created.key.id)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while not (events := (await limited.operator.call(stub.ListAuditEvents, wanted)).events):
             continue
     assert [(each.method, each.target) for each in events] == [("EngineService/LoadModel", MODEL)]

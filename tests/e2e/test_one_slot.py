@@ -70,7 +70,7 @@ async def cancel(streams: list[ChatStream], rpc: Rpc) -> None:
     """Cancel streams; return when the server has removed them."""
     for stream in streams:
         stream.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
             pass
 
@@ -161,7 +161,7 @@ async def test_a_queue_timeout_removes_a_waiting_request(rpc: Rpc, full: list[Ch
 
 async def wait_until_live(rpc: Rpc, count: int) -> None:
     """Return when `count` requests are live. Each poll is an RPC."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while True:
             listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
             if len(listed.requests) == count:

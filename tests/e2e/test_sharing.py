@@ -18,7 +18,7 @@ SHORT = 150
 
 async def counts(rpc: Rpc) -> tuple[int, int]:
     """Return the numbers of tokens and steps. They are exact only while no request runs."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while (await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())).requests:
             pass
     load = (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load

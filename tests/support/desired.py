@@ -142,6 +142,6 @@ class Frontend:
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Return once a condition holds."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             while not condition():
                 await settle()

@@ -47,7 +47,7 @@ async def run_dispatcher(
     )
     task = asyncio.create_task(dispatcher.run(poll_s))
     try:
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(50):
             yield RunningDispatcher(dispatcher, transactions, leases.ended, registry)
     finally:
         dispatcher.stop()

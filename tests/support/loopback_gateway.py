@@ -21,7 +21,7 @@ from tests.support.fake_inference import FakeInference
 from tests.support.raw_http import RawConnection, open_connection
 
 LOOPBACK = "127.0.0.1:0"
-PATIENCE_S = 20.0
+PATIENCE_S = 50.0
 """Timeout of a test. uvloop swallows the exception of pytest-timeout's alarm."""
 SERVICE = "corral.inference.v1.InferenceService"
 

@@ -66,7 +66,7 @@ class RawConnection:
 
     async def rest(self) -> bytes:
         """Read until the server closes the connection, which it does within 20 seconds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             return await self._reader.read()
 
     def leave(self) -> None:

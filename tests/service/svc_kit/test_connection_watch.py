@@ -50,7 +50,7 @@ async def ends_while_watched(opened: list[int], limit: int) -> list[bool]:
         await asyncio.to_thread(int)  # loads the thread pool, as the watch does when it starts
         use_all_open_files(opened)
         watching = asyncio.create_task(watch_connections(address[1], limit))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             await closed.wait()
         watching.cancel()
         for each in accepted:

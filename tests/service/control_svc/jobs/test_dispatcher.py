@@ -237,7 +237,7 @@ async def test_a_job_claimed_during_the_stop_is_released(database: Database, job
     leases.dispatcher = Dispatcher(
         leases, database.notifications, [handler], JobMetrics(CollectorRegistry())
     )
-    async with asyncio.timeout(25):
+    async with asyncio.timeout(50):
         await leases.dispatcher.run(NEVER_S)
 
     job = await jobs.get(added)

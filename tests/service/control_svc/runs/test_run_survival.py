@@ -65,7 +65,7 @@ async def test_another_process_resumes_where_one_died(make_world: Worlds, at: in
     thread = await world.thread("Hi")
     reader = world.process("reader")
     async with reader.streams.run():
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(50):
             run = await create_run(reader, await world.assistant(), thread)
             before = asyncio.create_task(read_events(reader, run))
             async with dying(world.process("a")):

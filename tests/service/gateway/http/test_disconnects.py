@@ -133,7 +133,7 @@ async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) 
         bound.setblocking(False)
         address = Address("127.0.0.1", bound.getsockname()[1])
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(50),
             run_listener(
                 endless(ended),
                 bound,

@@ -158,7 +158,7 @@ async def listening(
         bound.setblocking(False)
         address = Address("127.0.0.1", bound.getsockname()[1])
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(50),
             run_listener(app, bound, certificate=None, grace_s=1, limits=limits, frame_bytes=1024),
         ):
             yield address, registry
@@ -351,7 +351,7 @@ def test_an_idle_tls_client_does_not_delay_the_end(tmp_path: Path) -> None:
         opened.append(ssl_context().wrap_socket(plain, server_hostname="localhost"))
 
     async def connect_and_end() -> None:
-        async with asyncio.timeout(20), run_gateway(tls=tls) as gateway:
+        async with asyncio.timeout(50), run_gateway(tls=tls) as gateway:
             await asyncio.to_thread(connect, gateway.address)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

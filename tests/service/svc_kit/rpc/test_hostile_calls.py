@@ -286,7 +286,7 @@ async def test_a_connection_without_a_call_has_a_timeout_for_its_start() -> None
     async with run_rpc_server(settings=ServerSettings(receive_timeout_s=0.3)) as running:
         address = running.server.address
         reader, writer = await asyncio.open_connection(address.host, address.port)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             while await reader.read(4096):
                 pass  # the server's settings
         writer.close()

@@ -187,7 +187,7 @@ async def run(rows: Rows, lines: Lines, concurrency: AdaptiveConcurrency | None 
     """Run the batch, by default at most 4 lines at a time."""
     runner = BatchRunner(cast(Any, rows), lines, concurrency or AdaptiveConcurrency(4))
     batch = await rows.batch()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         await runner.run(batch, cast(JobContext, rows))
 
 

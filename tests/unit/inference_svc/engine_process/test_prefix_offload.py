@@ -55,7 +55,7 @@ class Bench:
 
     def complete_next(self) -> None:
         """Wait for the offload thread and complete its work."""
-        self.finished.get(timeout=10).apply()
+        self.finished.get(timeout=50).apply()
 
     def run(self, prompt: list[int], object_id: str = "", **changes: Any) -> Started:
         """Run a request to its end; returns how it started."""
@@ -226,7 +226,7 @@ def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
     assert bench.offloader.defer(deferred)
 
     bench.offloader.drop(DropCachedPrefixes(1, ("thread_1",)))
-    for done in [bench.finished.get(timeout=10) for _ in range(2)]:
+    for done in [bench.finished.get(timeout=50) for _ in range(2)]:
         done.apply()
     bench.engine.run()
     bench.evict()
