@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -188,7 +188,7 @@ def loaded(model: str, output: Json, *, unloads: bool) -> Json:
     return fields | output | {"done": True, "done_reason": reason}
 
 
-def _line(fields: Json) -> bytes:
+def _line(fields: Mapping[str, Any]) -> bytes:
     return orjson.dumps(fields) + b"\n"
 
 

@@ -1,6 +1,7 @@
 """The OpenAPI document, and a self-contained page that displays it."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, get_args
@@ -13,6 +14,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, Response
 
+from dialects.llama_server.errors import LlamaServerError
+from dialects.ollama.errors import OllamaError
+from dialects.openai.errors import Error
 from dialects.shared.wire import WRITTEN
 
 _SCHEMAS = "#/components/schemas/"
@@ -25,13 +29,6 @@ PAGE_HEADERS = {
     "cache-control": "no-cache",
 }
 _EVENT_STREAM = "text/event-stream"
-
-ERROR = "Error"
-ANTHROPIC_ERROR = "AnthropicError"
-OLLAMA_ERROR = "OllamaError"
-LLAMA_SERVER_ERROR = "LlamaServerError"
-"""Names of the schemas of errors."""
-
 
 Shape = Any
 """What a response is: a TypedDict, a TypeAliasType, or a union of them; a media type; or a tuple of
@@ -103,13 +100,13 @@ def operation(
     *,
     query: Query | None = None,
     events: Shape = (),
-    error: Shape = ERROR,
+    error: Shape = Error,
 ) -> dict[str, Any]:
     """The arguments of a route that document it: summary, response, and body or query.
 
     `events` are those of a stream: server-sent events, of Ollama lines of JSON.
     """
-    events_type = "application/x-ndjson" if error == OLLAMA_ERROR else _EVENT_STREAM
+    events_type = "application/x-ndjson" if error is OllamaError else _EVENT_STREAM
     described = "|".join(map(_name, _parts(response))) or "Never."
     return {
         "summary": summary,
@@ -150,13 +147,13 @@ def _reference(parts: Iterable[Any]) -> dict[str, Any]:
     return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
-ollama_operation = functools.partial(operation, error=OLLAMA_ERROR)
-llama_server_operation = functools.partial(operation, error=LLAMA_SERVER_ERROR)
+ollama_operation = functools.partial(operation, error=OllamaError)
+llama_server_operation = functools.partial(operation, error=LlamaServerError)
 
 
 def describe_api(app: FastAPI) -> Mapping[str, Any]:
     """The OpenAPI document of the application, with the schemas of its bodies and responses."""
-    routes = list(iter_route_contexts(app.routes))
+    routes = iter_route_contexts(app.routes)
     extras = [getattr(route, "openapi_extra", None) for route in routes]
     bodies = [extra for extra in extras if isinstance(extra, RequestBody)]
     models = dict.fromkeys(model for body in bodies for model in body.models)
@@ -168,10 +165,7 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
     )
     components = document.setdefault("components", {})
     written = resources.files("gateway.http").joinpath("response_schemas.json").read_bytes()
-    responses = [each for route in routes for each in getattr(route, "responses", {}).values()]
-    declared = _declared_schemas(
-        shape for each in responses if isinstance(each, ResponseContent) for shape in each.shapes
-    )
+    declared = _declared_schemas(declared_shapes(app))
     if twice := declared.keys() & schemas["$defs"].keys():
         raise ValueError(f"types of bodies and of responses have the same names: {sorted(twice)}")
     components["schemas"] = schemas["$defs"] | orjson.loads(written) | declared
@@ -180,6 +174,14 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
         for operation in operations.values():
             operation["security"] = [] if path in _PUBLIC else [{"key": []}]
     return document
+
+
+def declared_shapes(app: FastAPI) -> list[Any]:
+    """The declared types of the responses and events of all routes."""
+    routes = iter_route_contexts(app.routes)
+    responses = [each for route in routes for each in getattr(route, "responses", {}).values()]
+    shapes = [each.shapes for each in responses if isinstance(each, ResponseContent)]
+    return list(dict.fromkeys(itertools.chain.from_iterable(shapes)))
 
 
 def _declared_schemas(shapes: Iterable[Any]) -> dict[str, Any]:

@@ -5,15 +5,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.anthropic import objects as anthropic
+from dialects.anthropic.errors import AnthropicError
 from dialects.openai.chat.objects import model_list, model_object
+from dialects.openai.errors import Error
 from gateway.context import Context, Models
 from gateway.http.dialect import Dialect, dialect_of
-from gateway.http.docs import ANTHROPIC_ERROR, ERROR, operation
+from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from svc_kit.errors import ModelNotFound
 
 router = APIRouter()
-_ERRORS = f"{ERROR}|{ANTHROPIC_ERROR}"
+_ERRORS = Error | AnthropicError
 
 
 @router.get("/v1/health", include_in_schema=False)

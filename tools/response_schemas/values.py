@@ -32,12 +32,10 @@ from corral.inference.v1 import (
 from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
-from dialects.anthropic import errors as anthropic_errors
 from dialects.anthropic import message_batches as anthropic_batches
 from dialects.anthropic import objects as anthropic
 from dialects.anthropic.events import MessageEvents
 from dialects.anthropic.message_request import parse_message
-from dialects.llama_server import errors as llama_server_errors
 from dialects.llama_server import objects as llama_server
 from dialects.llama_server import scores, tokens
 from dialects.llama_server.completion import parse_continuation
@@ -47,7 +45,6 @@ from dialects.ollama import objects as ollama
 from dialects.ollama.embeddings import EmbedAnswer, prompt_embedding
 from dialects.ollama.events import ChatAnswer, PromptAnswer, loaded
 from dialects.ollama.pull import PullProgress
-from dialects.openai import errors as openai_errors
 from dialects.openai.assistants import run_objects
 from dialects.openai.chat import embeddings, objects
 from dialects.openai.chat.chat_request import parse_chat
@@ -67,7 +64,6 @@ from dialects.openai.responses.output_items import item_object
 from dialects.openai.shared.objects import deleted_object, list_object
 from dialects.shared.timings import timings_object
 from dialects.shared.token_logprobs import chat_logprobs
-from svc_kit.errors.status import openai_error
 from tools.response_schemas.examples import TEXT, examples
 from tools.response_schemas.shape import reference
 from tools.response_schemas.streams import (
@@ -217,13 +213,6 @@ _PROMPT_ANSWERS: Final = [functools.partial(PromptAnswer, TEXT, each) for each i
 
 
 OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
-    "ErrorDetails": lambda: map(openai_error, example_errors()),
-    "Error": lambda: map(openai_errors.error_body, example_errors()),
-    "AnthropicError": lambda: (
-        anthropic_errors.error_body(each, TEXT) for each in example_errors()
-    ),
-    "OllamaError": lambda: map(ollama_errors.error_body, example_errors()),
-    "LlamaServerError": lambda: map(llama_server_errors.error_body, example_errors()),
     "Deleted": lambda: [deleted_object(TEXT, TEXT)],
     "Status": lambda: [{"status": TEXT}],
     "Success": lambda: [{"success": True}],

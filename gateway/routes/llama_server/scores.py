@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dialects.llama_server.errors import LlamaServerError
 from dialects.llama_server.scores import (
     EMBEDDING_PARAMS,
     SCORE_PARAMS,
@@ -28,15 +29,9 @@ from dialects.llama_server.scores import (
     text_ranks,
 )
 from dialects.openai.chat.embeddings import RerankBody
-from dialects.openai.errors import openai_names
+from dialects.openai.errors import Error, openai_names
 from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import (
-    ERROR,
-    LLAMA_SERVER_ERROR,
-    json_body,
-    llama_server_operation,
-    operation,
-)
+from gateway.http.docs import json_body, llama_server_operation, operation
 from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.embeddings import create_rerank
@@ -50,7 +45,7 @@ _RERANK = operation(
     "Rerank documents (llama-server, TEI)",
     "RerankResult|TextRanks",
     json_body(RerankBody, TextRankBody),
-    error=f"{LLAMA_SERVER_ERROR}|{ERROR}",
+    error=LlamaServerError | Error,
 )
 _SCORE = operation("Score pairs of texts (vLLM)", "Scores", json_body(ScoreBody))
 
