@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from corral.inference.v1 import inference_service_pb2, load_pb2, model_pb2
+from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
 from dialects.anthropic import errors as anthropic_errors
@@ -16,7 +17,11 @@ from dialects.llama_server import objects as llama_server
 from dialects.llama_server import scores, tokens
 from dialects.llama_server.completion import parse_continuation
 from dialects.llama_server.events import Continuations
+from dialects.ollama import embeddings as ollama_embeddings
 from dialects.ollama import errors as ollama_errors
+from dialects.ollama import events as ollama_events
+from dialects.ollama import objects as ollama
+from dialects.ollama import pull
 from dialects.openai import errors as openai_errors
 from dialects.openai.chat import embeddings, models, shapes, transcription
 from dialects.openai.chat.chat_request import parse_chat
@@ -26,7 +31,7 @@ from dialects.openai.chat.objects import CollectedChat, CollectedCompletion
 from dialects.openai.envelope import Envelope
 from gateway.routes.models import Status
 from tools.response_schemas.examples import TEXT, examples
-from tools.response_schemas.streams import collected, example_errors, streamed
+from tools.response_schemas.streams import collected, example_errors, read_lines, streamed
 
 _ENVELOPE: Final = Envelope(TEXT, 1, TEXT, TEXT)
 _MESSAGES: Final = [{"role": "user", "content": TEXT}]
@@ -106,6 +111,24 @@ def _token_lists() -> Iterator[Any]:
         yield tokens.counted_tokens(reply.token_ids, pieces, model_pb2.Model())
 
 
+def _pull_events() -> Iterator[Any]:
+    for response in examples(WatchModelsResponse):
+        progress = pull.PullProgress()
+        yield from read_lines(b"".join([*progress.frames(response), *progress.final_frames()]))
+    yield from map(ollama_errors.error_body, example_errors())
+
+
+def _joined(*sources: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
+    return lambda: (value for source in sources for value in source())
+
+
+def _loaded(output: Any) -> Callable[[], list[Any]]:
+    return lambda: [ollama_events.loaded(TEXT, output, unloads=each) for each in (True, False)]
+
+
+_PROMPT_ANSWERS: Final = [
+    functools.partial(ollama_events.PromptAnswer, TEXT, each) for each in (None, [1])
+]
 _CONTINUATIONS: Final = [
     functools.partial(Continuations, parse_continuation({"prompt": TEXT}), prompts)
     for prompts in ([TEXT], [[1]])
@@ -176,6 +199,41 @@ WRITTEN_SHAPES: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
     ],
     llama_server_events.ContinuationEvent: streamed(
         inference_service_pb2.GenerateResponse, *_CONTINUATIONS
+    ),
+    ollama_events.OllamaChat: _joined(
+        collected(
+            inference_service_pb2.ChatResponse, functools.partial(ollama_events.ChatAnswer, TEXT)
+        ),
+        _loaded(ollama_events.NO_MESSAGE),
+    ),
+    ollama_events.OllamaChatEvent: streamed(
+        inference_service_pb2.ChatResponse,
+        functools.partial(ollama_events.ChatAnswer, TEXT),
+        read=read_lines,
+    ),
+    ollama_events.OllamaGeneration: _joined(
+        collected(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS),
+        collected(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS),
+        _loaded(ollama_events.NO_RESPONSE),
+    ),
+    ollama_events.OllamaGenerationEvent: _joined(
+        streamed(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS, read=read_lines),
+        streamed(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS, read=read_lines),
+    ),
+    pull.OllamaPull: lambda: [pull.PullProgress().as_object()],
+    pull.OllamaPullEvent: _pull_events,
+    ollama.OllamaModelList: _written(
+        lambda model: {"models": [ollama.listed_model(model, TEXT)]}, model_pb2.Model
+    ),
+    ollama.OllamaRunningModels: _written(
+        lambda model: {"models": [ollama.running_model(model)]}, model_pb2.Model
+    ),
+    ollama.OllamaVersion: lambda: [{"version": ollama.API_VERSION}],
+    ollama_embeddings.OllamaEmbeddings: _written(
+        ollama_embeddings.EmbedAnswer(TEXT).as_object, inference_service_pb2.EmbedResponse
+    ),
+    ollama_embeddings.OllamaEmbedding: _written(
+        ollama_embeddings.prompt_embedding, inference_service_pb2.EmbedResponse
     ),
     models.ModelList: _written(lambda model: models.model_list([model]), model_pb2.Model),
 }

@@ -25,18 +25,12 @@ from corral.inference.v1 import (
     inference_service_pb2,
     model_pb2,
 )
-from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
 from dialects.anthropic import message_batches as anthropic_batches
 from dialects.anthropic import objects as anthropic
 from dialects.anthropic.events import MessageEvents
 from dialects.anthropic.message_request import parse_message
-from dialects.ollama import errors as ollama_errors
-from dialects.ollama import objects as ollama
-from dialects.ollama.embeddings import EmbedAnswer, prompt_embedding
-from dialects.ollama.events import ChatAnswer, PromptAnswer, loaded
-from dialects.ollama.pull import PullProgress
 from dialects.openai.assistants import run_objects
 from dialects.openai.resources import adapters, batches, files, vector_stores
 from dialects.openai.responses import events as response_events
@@ -50,7 +44,6 @@ from tools.response_schemas.streams import (
     collected,
     example_errors,
     read_frames,
-    read_lines,
     streamed,
 )
 
@@ -82,13 +75,6 @@ def _response_events() -> Iterator[Any]:
     yield from (response_events.error_event(error, 1) for error in example_errors())
 
 
-def _pull_events() -> Iterator[Any]:
-    for response in examples(WatchModelsResponse):
-        progress = PullProgress()
-        yield from read_lines(b"".join([*progress.frames(response), *progress.final_frames()]))
-    yield from map(ollama_errors.error_body, example_errors())
-
-
 def _thread_events() -> Iterator[Any]:
     resources = (run_pb2.Run, run_pb2.RunStep, message_pb2.Message, thread_pb2.Thread)
     for event in examples(run_service_pb2.WatchRunResponse, opaque=resources):
@@ -99,14 +85,6 @@ def _thread_events() -> Iterator[Any]:
     yield from (
         each for error in example_errors() for each in read_frames(run_objects.error_frame(error))
     )
-
-
-def _joined(*sources: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
-    return lambda: (value for source in sources for value in source())
-
-
-def _loaded(output: dict[str, Any]) -> list[Any]:
-    return [loaded(TEXT, output, unloads=each) for each in (True, False)]
 
 
 def _steps() -> Iterator[Any]:
@@ -120,12 +98,8 @@ def _paged(name: str) -> Callable[[], list[Any]]:
 
 
 _ANTHROPICS: Final = [parse_message(_ANTHROPIC), parse_message(_THOUGHTS)]
-_PROMPT_ANSWERS: Final = [functools.partial(PromptAnswer, TEXT, each) for each in (None, [1])]
-
-
 OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "Deleted": lambda: [deleted_object(TEXT, TEXT)],
-    "Status": lambda: [{"status": TEXT}],
     "Success": lambda: [{"success": True}],
     "AdapterNames": lambda: [{"object": "list", "loras": [TEXT]}],
     "AdapterStatus": lambda: [{"name": TEXT, "status": TEXT}],
@@ -176,25 +150,6 @@ OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "MessageBatch": _written(anthropic_batches.batch_object, batch_pb2.Batch),
     "MessageBatchList": _paged("MessageBatch"),
     "DeletedMessageBatch": lambda: [anthropic_batches.deleted_batch(TEXT)],
-    "OllamaChat": _joined(
-        collected(inference_service_pb2.ChatResponse, functools.partial(ChatAnswer, TEXT)),
-        lambda: _loaded({"message": {"role": "assistant", "content": ""}}),
-    ),
-    "OllamaGeneration": _joined(
-        collected(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS),
-        collected(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS),
-        lambda: _loaded({"response": ""}),
-    ),
-    "OllamaModelList": lambda: [
-        {"models": [ollama.listed_model(each, TEXT) for each in examples(model_pb2.Model)]}
-    ],
-    "OllamaRunningModels": lambda: [
-        {"models": [ollama.running_model(each) for each in examples(model_pb2.Model)]}
-    ],
-    "OllamaModel": _written(ollama.described_model, model_pb2.Model),
-    "OllamaVersion": lambda: [{"version": ollama.API_VERSION}],
-    "OllamaEmbeddings": _written(EmbedAnswer(TEXT).as_object, inference_service_pb2.EmbedResponse),
-    "OllamaEmbedding": _written(prompt_embedding, inference_service_pb2.EmbedResponse),
 }
 """What is written of each response."""
 EVENTS: Final[Mapping[str, tuple[Callable[[], Iterable[Any]], str]]] = {
@@ -207,21 +162,5 @@ EVENTS: Final[Mapping[str, tuple[Callable[[], Iterable[Any]], str]]] = {
         ),
         "AnthropicError",
     ),
-    "OllamaChatEvent": (
-        streamed(
-            inference_service_pb2.ChatResponse,
-            functools.partial(ChatAnswer, TEXT),
-            read=read_lines,
-        ),
-        "OllamaError",
-    ),
-    "OllamaGenerationEvent": (
-        _joined(
-            streamed(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS, read=read_lines),
-            streamed(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS, read=read_lines),
-        ),
-        "OllamaError",
-    ),
-    "OllamaPullEvent": (_pull_events, "OllamaError"),
 }
 """What is written of each event of a stream, and the schema of its errors."""
