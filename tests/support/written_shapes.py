@@ -6,11 +6,16 @@ import wave
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from corral.control.v1 import batch_pb2, batch_service_pb2
 from corral.inference.v1 import inference_service_pb2, load_pb2, model_pb2
 from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
 from dialects.anthropic import errors as anthropic_errors
+from dialects.anthropic import events as anthropic_events
+from dialects.anthropic import message_batches
+from dialects.anthropic import objects as anthropic
+from dialects.anthropic.message_request import parse_message
 from dialects.llama_server import errors as llama_server_errors
 from dialects.llama_server import events as llama_server_events
 from dialects.llama_server import objects as llama_server
@@ -54,6 +59,9 @@ _CHATS: Final = [
         {"functions": [_FUNCTION]},
     )
 ]
+_MESSAGE: Final = {"model": TEXT, "messages": _MESSAGES, "max_tokens": 1}
+_THOUGHTS: Final = {"max_tokens": 2, "stop_sequences": [TEXT], "thinking": {"type": "adaptive"}}
+_ANTHROPIC: Final = [parse_message(_MESSAGE), parse_message(_MESSAGE | _THOUGHTS)]
 _COMPLETIONS: Final = [
     (parse_completion(_COMPLETION | _USAGE), ()),
     (parse_completion({**_COMPLETION, **_EVERYTHING, "logprobs": 1, "echo": True}), (TEXT,)),
@@ -235,6 +243,23 @@ WRITTEN_SHAPES: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
     ollama_embeddings.OllamaEmbedding: _written(
         ollama_embeddings.prompt_embedding, inference_service_pb2.EmbedResponse
     ),
+    anthropic.AnthropicMessage: collected(
+        inference_service_pb2.ChatResponse,
+        *(functools.partial(anthropic.CollectedMessage, body) for body in _ANTHROPIC),
+    ),
+    anthropic_events.AnthropicEvent: streamed(
+        inference_service_pb2.ChatResponse,
+        *(functools.partial(anthropic_events.MessageEvents, body) for body in _ANTHROPIC),
+    ),
+    anthropic.AnthropicModelList: _written(
+        lambda model: anthropic.model_page([model], anthropic.PageQuery()), model_pb2.Model
+    ),
+    message_batches.MessageBatch: _written(message_batches.batch_object, batch_pb2.Batch),
+    message_batches.MessageBatchList: lambda: [
+        message_batches.batch_page(batch_service_pb2.ListBatchesResponse(batches=batches))
+        for batches in ([], [batch_pb2.Batch(id=TEXT)])
+    ],
+    message_batches.DeletedMessageBatch: lambda: [message_batches.deleted_batch(TEXT)],
     models.ModelList: _written(lambda model: models.model_list([model]), model_pb2.Model),
 }
 """The objects of each type, and the events of each stream."""

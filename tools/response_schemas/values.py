@@ -1,6 +1,5 @@
 """What the gateway writes of each kind of response and of event, by the name of its schema."""
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -21,16 +20,8 @@ from corral.control.v1 import (
     vector_store_pb2,
     vector_store_search_pb2,
 )
-from corral.inference.v1 import (
-    inference_service_pb2,
-    model_pb2,
-)
 from google.protobuf.message import Message
 
-from dialects.anthropic import message_batches as anthropic_batches
-from dialects.anthropic import objects as anthropic
-from dialects.anthropic.events import MessageEvents
-from dialects.anthropic.message_request import parse_message
 from dialects.openai.assistants import run_objects
 from dialects.openai.resources import adapters, batches, files, vector_stores
 from dialects.openai.responses import events as response_events
@@ -41,21 +32,11 @@ from dialects.openai.shared.objects import deleted_object, list_object
 from tools.response_schemas.examples import TEXT, examples
 from tools.response_schemas.shape import reference
 from tools.response_schemas.streams import (
-    collected,
     example_errors,
     read_frames,
-    streamed,
 )
 
 Write = Callable[[Any], Any]
-_MESSAGES: Final = [{"role": "user", "content": TEXT}]
-_ANTHROPIC: Final = {"model": TEXT, "messages": _MESSAGES, "max_tokens": 1}
-_THOUGHTS: Final = {
-    **_ANTHROPIC,
-    "max_tokens": 2,
-    "stop_sequences": [TEXT],
-    "thinking": {"type": "adaptive"},
-}
 
 
 def _written(write: Write, message: type[Message]) -> Callable[[], Iterable[Any]]:
@@ -92,12 +73,6 @@ def _steps() -> Iterator[Any]:
         yield from (run_objects.step_object(step, with_results=each) for each in (True, False))
 
 
-def _paged(name: str) -> Callable[[], list[Any]]:
-    data = [{"id": TEXT, **reference(name)}]
-    return lambda: [anthropic.page_object(each, has_more=bool(each)) for each in (data, [])]
-
-
-_ANTHROPICS: Final = [parse_message(_ANTHROPIC), parse_message(_THOUGHTS)]
 OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "Deleted": lambda: [deleted_object(TEXT, TEXT)],
     "Success": lambda: [{"success": True}],
@@ -138,29 +113,10 @@ OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "Compaction": _written(compaction_object, response_service_pb2.CompactResponseResponse),
     "Conversation": _written(conversation_object, conversation_pb2.Conversation),
     "ConversationList": _listed("Conversation"),
-    "AnthropicMessage": collected(
-        inference_service_pb2.ChatResponse,
-        *(functools.partial(anthropic.CollectedMessage, body) for body in _ANTHROPICS),
-    ),
-    "AnthropicTokenCount": _written(
-        anthropic.token_count, inference_service_pb2.CountTokensResponse
-    ),
-    "AnthropicModel": _written(anthropic.model_object, model_pb2.Model),
-    "AnthropicModelList": _paged("AnthropicModel"),
-    "MessageBatch": _written(anthropic_batches.batch_object, batch_pb2.Batch),
-    "MessageBatchList": _paged("MessageBatch"),
-    "DeletedMessageBatch": lambda: [anthropic_batches.deleted_batch(TEXT)],
 }
 """What is written of each response."""
 EVENTS: Final[Mapping[str, tuple[Callable[[], Iterable[Any]], str]]] = {
     "ResponseEvent": (_response_events, "Error"),
     "ThreadEvent": (_thread_events, "Error"),
-    "AnthropicEvent": (
-        streamed(
-            inference_service_pb2.ChatResponse,
-            *(functools.partial(MessageEvents, body) for body in _ANTHROPICS),
-        ),
-        "AnthropicError",
-    ),
 }
 """What is written of each event of a stream, and the schema of its errors."""
