@@ -22,76 +22,97 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.inference.v1 import chat_pb2 as corral_dot_inference_dot_v1_dot_chat__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
 from corral.inference.v1 import model_pb2 as corral_dot_inference_dot_v1_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+corral/inference/v1/inference_service.proto\x12\x13\x63orral.inference.v1\x1a\x1e\x63orral/inference/v1/chat.proto\x1a$corral/inference/v1/generation.proto\x1a\x1f\x63orral/inference/v1/model.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xec\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x12\x18\n\x0b\x61\x64\x64_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1a\n\rparse_special\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x37\n\x07options\x18\x06 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12+\n\x06infill\x18\n \x01(\x0b\x32\x1b.corral.inference.v1.Infill\x12#\n\x16truncate_prompt_tokens\x18\x0b \x01(\x05H\x03\x88\x01\x01\x42\x08\n\x06promptB\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\x19\n\x17_truncate_prompt_tokens\"H\n\x06Infill\x12\x0e\n\x06suffix\x18\x01 \x01(\t\x12.\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.corral.inference.v1.InfillFile\"(\n\nInfillFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xe9\x02\n\x10GenerateResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.TextDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x34\n\x08logprobs\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\"\xda\x01\n\x0c\x43onversation\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .corral.inference.v1.ChatMessage\x12(\n\x05tools\x18\x02 \x03(\x0b\x32\x19.corral.inference.v1.Tool\x12\x34\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1f.corral.inference.v1.ToolChoice\x12\x36\n\x08template\x18\x04 \x01(\x0b\x32$.corral.inference.v1.TemplateOptions\"\xce\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.Conversation\x12>\n\x10reasoning_format\x18\x03 \x01(\x0e\x32$.corral.inference.v1.ReasoningFormat\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\"\xe5\x02\n\x0c\x43hatResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.ChatDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\xe9\x01\n\tChatDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x36\n\ntool_calls\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x34\n\x08logprobs\x18\x06 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x07 \x01(\x05\x12\x14\n\x0cis_continued\x18\x08 \x01(\x08\"[\n\x0cTextOrTokens\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"\xf6\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x06inputs\x18\x02 \x03(\x0b\x32!.corral.inference.v1.TextOrTokens\x12\x17\n\ndimensions\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x10\n\x08truncate\x18\n \x01(\x08\x12\x13\n\x0bwith_digest\x18\x06 \x01(\x08\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize\"\xba\x01\n\rEmbedResponse\x12\x32\n\nembeddings\x18\x01 \x03(\x0b\x32\x1e.corral.inference.v1.Embedding\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"^\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x12\n\x05top_n\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_top_n\"\xa5\x01\n\x0eRerankResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.corral.inference.v1.RerankResult\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x39\n\x0brate_limits\x18\x04 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"?\n\x0cRerankResult\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x11\n\trelevance\x18\x03 \x01(\x02\"\xa6\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\rparse_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x06pieces\x18\x05 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\t\n\x07_pieces\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06pieces\x18\x02 \x03(\x0c\"e\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x1b\n\x0especial_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x87\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x39\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32!.corral.inference.v1.ConversationH\x00\x12\r\n\x05texts\x18\x04 \x03(\tB\x08\n\x06prompt\"A\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x13\n\x0btext_tokens\x18\x02 \x03(\x05\"[\n\x11RenderChatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.Conversation\"5\n\x12RenderChatResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"K\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x01(\x08\"Y\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.corral.inference.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"=\n\x10GetModelResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.corral.inference.v1.Model2\x90\x07\n\x10InferenceService\x12Y\n\x08Generate\x12$.corral.inference.v1.GenerateRequest\x1a%.corral.inference.v1.GenerateResponse0\x01\x12M\n\x04\x43hat\x12 .corral.inference.v1.ChatRequest\x1a!.corral.inference.v1.ChatResponse0\x01\x12N\n\x05\x45mbed\x12!.corral.inference.v1.EmbedRequest\x1a\".corral.inference.v1.EmbedResponse\x12Q\n\x06Rerank\x12\".corral.inference.v1.RerankRequest\x1a#.corral.inference.v1.RerankResponse\x12W\n\x08Tokenize\x12$.corral.inference.v1.TokenizeRequest\x1a%.corral.inference.v1.TokenizeResponse\x12]\n\nDetokenize\x12&.corral.inference.v1.DetokenizeRequest\x1a\'.corral.inference.v1.DetokenizeResponse\x12`\n\x0b\x43ountTokens\x12\'.corral.inference.v1.CountTokensRequest\x1a(.corral.inference.v1.CountTokensResponse\x12]\n\nRenderChat\x12&.corral.inference.v1.RenderChatRequest\x1a\'.corral.inference.v1.RenderChatResponse\x12]\n\nListModels\x12&.corral.inference.v1.ListModelsRequest\x1a\'.corral.inference.v1.ListModelsResponse\x12W\n\x08GetModel\x12$.corral.inference.v1.GetModelRequest\x1a%.corral.inference.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+corral/inference/v1/inference_service.proto\x12\x13\x63orral.inference.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1e\x63orral/inference/v1/chat.proto\x1a$corral/inference/v1/generation.proto\x1a\x1f\x63orral/inference/v1/model.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\xec\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x12\x18\n\x0b\x61\x64\x64_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1a\n\rparse_special\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12\x37\n\x07options\x18\x06 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12+\n\x06infill\x18\n \x01(\x0b\x32\x1b.corral.inference.v1.Infill\x12#\n\x16truncate_prompt_tokens\x18\x0b \x01(\x05H\x03\x88\x01\x01\x42\x08\n\x06promptB\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\x19\n\x17_truncate_prompt_tokens\"H\n\x06Infill\x12\x0e\n\x06suffix\x18\x01 \x01(\t\x12.\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.corral.inference.v1.InfillFile\"(\n\nInfillFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xe9\x02\n\x10GenerateResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.TextDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x34\n\x08logprobs\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\"\xda\x01\n\x0c\x43onversation\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .corral.inference.v1.ChatMessage\x12(\n\x05tools\x18\x02 \x03(\x0b\x32\x19.corral.inference.v1.Tool\x12\x34\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1f.corral.inference.v1.ToolChoice\x12\x36\n\x08template\x18\x04 \x01(\x0b\x32$.corral.inference.v1.TemplateOptions\"\xce\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.Conversation\x12>\n\x10reasoning_format\x18\x03 \x01(\x0e\x32$.corral.inference.v1.ReasoningFormat\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\"\xe5\x02\n\x0c\x43hatResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.ChatDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\xe9\x01\n\tChatDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x36\n\ntool_calls\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x34\n\x08logprobs\x18\x06 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x07 \x01(\x05\x12\x14\n\x0cis_continued\x18\x08 \x01(\x08\"[\n\x0cTextOrTokens\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"\xf6\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x06inputs\x18\x02 \x03(\x0b\x32!.corral.inference.v1.TextOrTokens\x12\x17\n\ndimensions\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x10\n\x08truncate\x18\n \x01(\x08\x12\x13\n\x0bwith_digest\x18\x06 \x01(\x08\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize\"\xba\x01\n\rEmbedResponse\x12\x32\n\nembeddings\x18\x01 \x03(\x0b\x32\x1e.corral.inference.v1.Embedding\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"^\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x11\n\tdocuments\x18\x03 \x03(\t\x12\x12\n\x05top_n\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\x08\n\x06_top_n\"\xa5\x01\n\x0eRerankResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.corral.inference.v1.RerankResult\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x39\n\x0brate_limits\x18\x04 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"?\n\x0cRerankResult\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x11\n\trelevance\x18\x03 \x01(\x02\"\xa6\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\rparse_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x06pieces\x18\x05 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\t\n\x07_pieces\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06pieces\x18\x02 \x03(\x0c\"e\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x1b\n\x0especial_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x87\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x39\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32!.corral.inference.v1.ConversationH\x00\x12\r\n\x05texts\x18\x04 \x03(\tB\x08\n\x06prompt\"A\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x13\n\x0btext_tokens\x18\x02 \x03(\x05\"[\n\x11RenderChatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x37\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.Conversation\"5\n\x12RenderChatResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"K\n\x11ListModelsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x01(\x08\"Y\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.corral.inference.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"=\n\x10GetModelResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.corral.inference.v1.Model2\xcc\x07\n\x10InferenceService\x12_\n\x08Generate\x12$.corral.inference.v1.GenerateRequest\x1a%.corral.inference.v1.GenerateResponse\"\x04\xa8\xbb\x18\x03\x30\x01\x12S\n\x04\x43hat\x12 .corral.inference.v1.ChatRequest\x1a!.corral.inference.v1.ChatResponse\"\x04\xa8\xbb\x18\x03\x30\x01\x12T\n\x05\x45mbed\x12!.corral.inference.v1.EmbedRequest\x1a\".corral.inference.v1.EmbedResponse\"\x04\xa8\xbb\x18\x03\x12W\n\x06Rerank\x12\".corral.inference.v1.RerankRequest\x1a#.corral.inference.v1.RerankResponse\"\x04\xa8\xbb\x18\x03\x12]\n\x08Tokenize\x12$.corral.inference.v1.TokenizeRequest\x1a%.corral.inference.v1.TokenizeResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nDetokenize\x12&.corral.inference.v1.DetokenizeRequest\x1a\'.corral.inference.v1.DetokenizeResponse\"\x04\xa8\xbb\x18\x03\x12\x66\n\x0b\x43ountTokens\x12\'.corral.inference.v1.CountTokensRequest\x1a(.corral.inference.v1.CountTokensResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nRenderChat\x12&.corral.inference.v1.RenderChatRequest\x1a\'.corral.inference.v1.RenderChatResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nListModels\x12&.corral.inference.v1.ListModelsRequest\x1a\'.corral.inference.v1.ListModelsResponse\"\x04\xa8\xbb\x18\n\x12]\n\x08GetModel\x12$.corral.inference.v1.GetModelRequest\x1a%.corral.inference.v1.GetModelResponse\"\x04\xa8\xbb\x18\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.inference.v1.inference_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOKENIDS']._serialized_start=171
-  _globals['_TOKENIDS']._serialized_end=194
-  _globals['_GENERATEREQUEST']._serialized_start=197
-  _globals['_GENERATEREQUEST']._serialized_end=561
-  _globals['_INFILL']._serialized_start=563
-  _globals['_INFILL']._serialized_end=635
-  _globals['_INFILLFILE']._serialized_start=637
-  _globals['_INFILLFILE']._serialized_end=677
-  _globals['_GENERATERESPONSE']._serialized_start=680
-  _globals['_GENERATERESPONSE']._serialized_end=1041
-  _globals['_TEXTDELTA']._serialized_start=1044
-  _globals['_TEXTDELTA']._serialized_end=1177
-  _globals['_CONVERSATION']._serialized_start=1180
-  _globals['_CONVERSATION']._serialized_end=1398
-  _globals['_CHATREQUEST']._serialized_start=1401
-  _globals['_CHATREQUEST']._serialized_end=1607
-  _globals['_CHATRESPONSE']._serialized_start=1610
-  _globals['_CHATRESPONSE']._serialized_end=1967
-  _globals['_CHATDELTA']._serialized_start=1970
-  _globals['_CHATDELTA']._serialized_end=2203
-  _globals['_TEXTORTOKENS']._serialized_start=2205
-  _globals['_TEXTORTOKENS']._serialized_end=2296
-  _globals['_EMBEDREQUEST']._serialized_start=2299
-  _globals['_EMBEDREQUEST']._serialized_end=2545
-  _globals['_EMBEDRESPONSE']._serialized_start=2548
-  _globals['_EMBEDRESPONSE']._serialized_end=2734
-  _globals['_EMBEDDING']._serialized_start=2736
-  _globals['_EMBEDDING']._serialized_end=2763
-  _globals['_RERANKREQUEST']._serialized_start=2765
-  _globals['_RERANKREQUEST']._serialized_end=2859
-  _globals['_RERANKRESPONSE']._serialized_start=2862
-  _globals['_RERANKRESPONSE']._serialized_end=3027
-  _globals['_RERANKRESULT']._serialized_start=3029
-  _globals['_RERANKRESULT']._serialized_end=3092
-  _globals['_TOKENIZEREQUEST']._serialized_start=3095
-  _globals['_TOKENIZEREQUEST']._serialized_end=3261
-  _globals['_TOKENIZERESPONSE']._serialized_start=3263
-  _globals['_TOKENIZERESPONSE']._serialized_end=3316
-  _globals['_DETOKENIZEREQUEST']._serialized_start=3318
-  _globals['_DETOKENIZEREQUEST']._serialized_end=3419
-  _globals['_DETOKENIZERESPONSE']._serialized_start=3421
-  _globals['_DETOKENIZERESPONSE']._serialized_end=3455
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=3458
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=3593
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3595
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3660
-  _globals['_RENDERCHATREQUEST']._serialized_start=3662
-  _globals['_RENDERCHATREQUEST']._serialized_end=3753
-  _globals['_RENDERCHATRESPONSE']._serialized_start=3755
-  _globals['_RENDERCHATRESPONSE']._serialized_end=3808
-  _globals['_LISTMODELSREQUEST']._serialized_start=3810
-  _globals['_LISTMODELSREQUEST']._serialized_end=3885
-  _globals['_LISTMODELSRESPONSE']._serialized_start=3887
-  _globals['_LISTMODELSRESPONSE']._serialized_end=3976
-  _globals['_GETMODELREQUEST']._serialized_start=3978
-  _globals['_GETMODELREQUEST']._serialized_end=4010
-  _globals['_GETMODELRESPONSE']._serialized_start=4012
-  _globals['_GETMODELRESPONSE']._serialized_end=4073
-  _globals['_INFERENCESERVICE']._serialized_start=4076
-  _globals['_INFERENCESERVICE']._serialized_end=4988
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Chat']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Chat']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Embed']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Embed']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Rerank']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Rerank']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Tokenize']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Tokenize']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Detokenize']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Detokenize']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['CountTokens']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['CountTokens']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['RenderChat']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['RenderChat']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['ListModels']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['ListModels']._serialized_options = b'\250\273\030\n'
+  _globals['_INFERENCESERVICE'].methods_by_name['GetModel']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['GetModel']._serialized_options = b'\250\273\030\n'
+  _globals['_TOKENIDS']._serialized_start=208
+  _globals['_TOKENIDS']._serialized_end=231
+  _globals['_GENERATEREQUEST']._serialized_start=234
+  _globals['_GENERATEREQUEST']._serialized_end=598
+  _globals['_INFILL']._serialized_start=600
+  _globals['_INFILL']._serialized_end=672
+  _globals['_INFILLFILE']._serialized_start=674
+  _globals['_INFILLFILE']._serialized_end=714
+  _globals['_GENERATERESPONSE']._serialized_start=717
+  _globals['_GENERATERESPONSE']._serialized_end=1078
+  _globals['_TEXTDELTA']._serialized_start=1081
+  _globals['_TEXTDELTA']._serialized_end=1214
+  _globals['_CONVERSATION']._serialized_start=1217
+  _globals['_CONVERSATION']._serialized_end=1435
+  _globals['_CHATREQUEST']._serialized_start=1438
+  _globals['_CHATREQUEST']._serialized_end=1644
+  _globals['_CHATRESPONSE']._serialized_start=1647
+  _globals['_CHATRESPONSE']._serialized_end=2004
+  _globals['_CHATDELTA']._serialized_start=2007
+  _globals['_CHATDELTA']._serialized_end=2240
+  _globals['_TEXTORTOKENS']._serialized_start=2242
+  _globals['_TEXTORTOKENS']._serialized_end=2333
+  _globals['_EMBEDREQUEST']._serialized_start=2336
+  _globals['_EMBEDREQUEST']._serialized_end=2582
+  _globals['_EMBEDRESPONSE']._serialized_start=2585
+  _globals['_EMBEDRESPONSE']._serialized_end=2771
+  _globals['_EMBEDDING']._serialized_start=2773
+  _globals['_EMBEDDING']._serialized_end=2800
+  _globals['_RERANKREQUEST']._serialized_start=2802
+  _globals['_RERANKREQUEST']._serialized_end=2896
+  _globals['_RERANKRESPONSE']._serialized_start=2899
+  _globals['_RERANKRESPONSE']._serialized_end=3064
+  _globals['_RERANKRESULT']._serialized_start=3066
+  _globals['_RERANKRESULT']._serialized_end=3129
+  _globals['_TOKENIZEREQUEST']._serialized_start=3132
+  _globals['_TOKENIZEREQUEST']._serialized_end=3298
+  _globals['_TOKENIZERESPONSE']._serialized_start=3300
+  _globals['_TOKENIZERESPONSE']._serialized_end=3353
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3355
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3456
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3458
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3492
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=3495
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=3630
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3632
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3697
+  _globals['_RENDERCHATREQUEST']._serialized_start=3699
+  _globals['_RENDERCHATREQUEST']._serialized_end=3790
+  _globals['_RENDERCHATRESPONSE']._serialized_start=3792
+  _globals['_RENDERCHATRESPONSE']._serialized_end=3845
+  _globals['_LISTMODELSREQUEST']._serialized_start=3847
+  _globals['_LISTMODELSREQUEST']._serialized_end=3922
+  _globals['_LISTMODELSRESPONSE']._serialized_start=3924
+  _globals['_LISTMODELSRESPONSE']._serialized_end=4013
+  _globals['_GETMODELREQUEST']._serialized_start=4015
+  _globals['_GETMODELREQUEST']._serialized_end=4047
+  _globals['_GETMODELRESPONSE']._serialized_start=4049
+  _globals['_GETMODELRESPONSE']._serialized_end=4110
+  _globals['_INFERENCESERVICE']._serialized_start=4113
+  _globals['_INFERENCESERVICE']._serialized_end=5085
 # @@protoc_insertion_point(module_scope)
