@@ -40,14 +40,10 @@ def check_limits(message: Message, path: str = "") -> None:
 def limit(message: type[Message], path: str) -> Any:
     """The limit of a field for `Annotated` types of Pydantic; of the items of a repeated field if
     the path ends in "[]". Raises TypeError if the field has none."""
-    *outer, name = path.removesuffix("[]").split(".")
-    descriptor: Any = message.DESCRIPTOR
-    for step in outer:
-        descriptor = descriptor.fields_by_name[step].message_type
-    field = descriptor.fields_by_name[name]
+    field = _find(message, path)
     found = _limit_of(field).items if path.endswith("[]") else _limit_of(field)
     if not _is_checked(found):
-        raise TypeError(f"{descriptor.full_name} has no limit of {path}")
+        raise TypeError(f"{field.full_name} has no limit")
     if found.max_bytes:
         return AfterValidator(partial(_check_bytes, found.max_bytes))
     is_int32 = field.type == FieldDescriptor.TYPE_INT32 and not field.is_repeated
@@ -59,6 +55,20 @@ def limit(message: type[Message], path: str) -> Any:
         min_length=1 if found.required else None,
         max_length=found.max_len or found.max_items or None,
     )
+
+
+def limit_of(message: type[Message], path: str) -> limit_pb2.Limit:
+    """The limit of a field, for what `limit` does not say."""
+    return _limit_of(_find(message, path))
+
+
+def _find(message: type[Message], path: str) -> FieldDescriptor:
+    *outer, name = path.removesuffix("[]").split(".")
+    descriptor: Any = message.DESCRIPTOR
+    for step in outer:
+        descriptor = descriptor.fields_by_name[step].message_type
+    field: FieldDescriptor = descriptor.fields_by_name[name]
+    return field
 
 
 def _check_bytes(most: int, text: str) -> str:

@@ -129,5 +129,5 @@ def test_items_of_a_body_have_their_limit_in_bytes() -> None:
 
 def test_a_field_without_a_limit_has_none_for_bodies() -> None:
     """The body's module cannot be imported."""
-    with pytest.raises(TypeError, match=r"SamplingParams has no limit of seed"):
+    with pytest.raises(TypeError, match=r"SamplingParams.seed has no limit"):
         limit(sampling_pb2.SamplingParams, "seed")
