@@ -10,12 +10,11 @@ import orjson
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from pydantic import Field, Tag
 
-from dialects.shared.fields import BY_KIND, TokenId, WireModel, validate
+from dialects.shared.fields import BY_KIND, MAX_TOKENS, TokenId, WireModel, validate
 from svc_kit.errors import MissingField
 
 Json = dict[str, Any]
 MAX_PARTS: Final = 1024
-MAX_TOKENS: Final = 2**20
 _NUMBERS_OF_PART: Final = 4096
 TOKENIZE_PARAMS: Final = {"text": "content", "token_ids": "content"}
 PROMPT_TOKENIZE_PARAMS: Final = {"text": "prompt", "conversation": "messages"}
