@@ -1,5 +1,4 @@
-"""Tool calls as JSON, `{"name": …, "arguments": {…}}`, and the Hermes format, which encloses them
-in `<tool_call>` tags.
+"""Tool calls as JSON, `{"name": …, "arguments": {…}}`.
 
 Arguments are streamed once the name is known. Before that nothing of a call has been emitted, so
 text that is not a call becomes content. Arguments that turn out to be invalid JSON are emitted as
@@ -15,7 +14,6 @@ from inference_svc.chat.parsers.json_scanner import ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
-from inference_svc.structured_output.spec import SPACE, ToolCallSyntax
 
 _NAMES = ('"name"', '"tool_name"')
 _ID = '"tool_call_id"'
@@ -173,32 +171,6 @@ def _tail(source: Source) -> ParseSteps[None]:
         yield from source.json(is_open=True)
     elif not (yield from source.literal("}")):
         source.rewind(position)
-
-
-BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
-SYNTAX = ToolCallSyntax(
-    head=f'{BEGIN}\n{{"name": "', middle='", "arguments": ', tail=f"}}\n{END}", between=SPACE
-)
-
-
-def parse_hermes(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
-    while (yield from output.content_until(source, (BEGIN,))):
-        yield from read_hermes_call(source, output)
-
-
-def read_hermes_call(source: Source, output: TurnOutput) -> ParseSteps[None]:
-    """Read a call after its opening tag; other text is content."""
-    read = yield from read_json_call(source, output)
-    if read is Read.NOTHING:
-        output.add_content(source.since_mark)
-    elif read is Read.BROKEN:
-        yield from source.until((END,), output.add_arguments)
-    else:
-        yield from source.spaces()
-        if (yield from source.literal("}")):
-            yield from source.spaces()
-        yield from source.literal(END)
 
 
 def begin_object_call(

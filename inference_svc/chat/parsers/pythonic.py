@@ -10,8 +10,9 @@ import string
 from collections.abc import Callable, Sequence
 
 from inference_svc.chat.json_values import json_text
-from inference_svc.chat.parsers.json_calls import BEGIN as HERMES_BEGIN
-from inference_svc.chat.parsers.json_calls import Read, any_name, read_hermes_call, read_json_list
+from inference_svc.chat.parsers.call_reader import CallReader
+from inference_svc.chat.parsers.families import HERMES
+from inference_svc.chat.parsers.json_calls import Read, any_name, read_json_list
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink
@@ -47,6 +48,7 @@ SYNTAXES = tuple(
         (_BEGINS[2], _ENDS[2], "\n", "\n", "\n"),
     )
 )
+_HERMES = CallReader(HERMES)
 _MAX_DEPTH = 32
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _WORDS |= {value: value for value in _WORDS.values()}
@@ -66,9 +68,9 @@ def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
     if (yield from source.peek()) == "[":
         yield from read_python_calls(source, output, tools.__contains__)
     output.add_content(source.since_mark)
-    while begin := (yield from output.content_until(source, (*_BEGINS, HERMES_BEGIN))):
-        if begin == HERMES_BEGIN:
-            yield from read_hermes_call(source, output)
+    while begin := (yield from output.content_until(source, (*_BEGINS, *_HERMES.begins))):
+        if begin in _HERMES.begins:
+            yield from _HERMES.read_or_content(begin, source, output, tools)
         elif (yield from _is_json(source)):
             yield from read_json_list(source, output, _ENDS)
         elif (yield from read_python_calls(source, output, ends=_ENDS)):
@@ -84,7 +86,7 @@ def _skip_echo(source: Source, output: TurnOutput) -> ParseSteps[None]:
     source.mark()
     yield from source.spaces()
     if (yield from source.peek()) == "[":
-        yield from source.until((*MARKERS, HERMES_BEGIN, "\n"), stay=True)
+        yield from source.until((*MARKERS, *_HERMES.begins, "\n"), stay=True)
         if (yield from source.literal(*_ENDS)):
             source.mark()
     output.add_content(source.since_mark)

@@ -4,7 +4,8 @@ a turn, in a Markdown fence, or in common tags.
 
 from dataclasses import replace
 
-from inference_svc.chat.parsers.json_calls import SYNTAX, Read, read_json_call
+from inference_svc.chat.parsers.families import HERMES
+from inference_svc.chat.parsers.json_calls import Read, read_json_call
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_calls
@@ -35,7 +36,7 @@ _LISTS = ("<tool_calls>", "<|tool_call|>", "<TOOLCALL>", "functools")
 _CALL = ToolCallSyntax(head='{"name": "', middle='", "arguments": ', tail="}", between=", ")
 _WITH_ID = replace(_CALL, tail=f', "id": "{ID}"}}')
 SYNTAXES = (
-    SYNTAX,
+    HERMES[0].syntax,
     *(replace(_CALL, before=text) for text in ("<|function_call|>", f"{SEPARATOR}{_CALL_ROLE}\n")),
     replace(_CALL, head=f"<function_call> {_CALL.head}", between=SPACE),
     replace(
