@@ -14,7 +14,7 @@ from inference_svc.chat.parsers.json_calls import (
     read_keyed_call,
 )
 from inference_svc.chat.parsers.json_scanner import ScanState
-from inference_svc.chat.parsers.notation import Calls, begins
+from inference_svc.chat.parsers.notation import Calls, Tags, begins
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
@@ -86,11 +86,11 @@ class CallReader:
         if values is None:
             return False
         name, call_id = _name_and_id(way, values)
-        if not (name or way.is_object):
+        if not (name or way.is_object) or (way.only_offered and name not in tools):
             return False
         num_calls = output.num_calls
         ends = (*way.ends, *way.section_ends)
-        if way.arguments is not None:
+        if isinstance(way.arguments, Tags):
             arguments = TagArguments(way.arguments, ends, name, source, output, tools)
             read = yield from arguments.read()
         elif way.is_object:

@@ -32,6 +32,12 @@ KIMI = (
         variants=("<|tool_call_section_begin|>",), id="functions.$name:$number",
     ),
 )  # fmt: skip
+FUNCTIONARY = (Calls("$name\n$arguments", ">>>", encloses_each=True, only_offered=True),)
+LLAMA_FUNCTION = (
+    Calls(
+        "$name>$arguments", "<function=", "", "</function>", encloses_each=True, only_offered=True
+    ),
+)
 SOLAR = (
     Calls(
         "<|tool_call:begin|>$id<|tool_call:name|>$name<|tool_call:args|>$arguments"

@@ -122,16 +122,17 @@ def _written(
     end_thoughts: bool = False,
     reasoning: ReasoningFormat | None = None,
     reads_hermes: bool = False,
+    read: Reader | None = None,
 ) -> Family:
     """A family of which examples tell how it writes calls. `end_thoughts`: what calls begin with
-    is among the interrupts."""
+    is among the interrupts. `read`: its own reader."""
     syntaxes = tuple(way.syntax for way in ways if way.is_enforced)
     texts = begins(ways)
     triggers = tuple(
         text for text in texts if any(each.begin.startswith(text) for each in syntaxes)
     )
     return Family(
-        CallReader(ways, frames).read_turn,
+        read or CallReader(ways, frames).read_turn,
         tuple(dict.fromkeys((*(text for way in ways for text in way.markers), *frames))),
         signatures,
         frames=frames,
@@ -235,22 +236,18 @@ FAMILIES: dict[ToolCallFormat, Family] = {
         unmarked.MARKERS,
         (("<tool_calls>[",),),
         frames=(unmarked.SEPARATOR,),
-        syntaxes=unmarked.SYNTAXES,
+        syntaxes=tuple(way.syntax for way in unmarked.CALLS),
         triggers=unmarked.TRIGGERS,
     ),
     ToolCallFormat.HERMES: _written(families.HERMES, ("<tool_call>",)),
-    ToolCallFormat.PYTHONIC: Family(
-        pythonic.read_pythonic,
-        pythonic.MARKERS + families.HERMES[0].markers,
-        (
-            (pythonic.MARKERS[0],),
-            ("<|tool_list_start|>",),
-            ("<functions>", "<function_calls>"),
-            ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
-        ),
+    ToolCallFormat.PYTHONIC: _written(
+        pythonic.CALLS + families.HERMES,
+        (pythonic.BEGINS[0],),
+        ("<|tool_list_start|>",),
+        ("<functions>", "<function_calls>"),
+        ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
         reads_hermes=True,
-        syntaxes=(*pythonic.SYNTAXES, families.HERMES[0].syntax),
-        triggers=(*pythonic.MARKERS[::2], *families.HERMES[0].begins),
+        read=pythonic.read_pythonic,
     ),
     ToolCallFormat.LLAMA: Family(
         llama.read_llama,

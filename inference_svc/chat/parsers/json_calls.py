@@ -5,13 +5,12 @@ text that is not a call becomes content. Arguments that turn out to be invalid J
 the model wrote them, so that an agent can show the model its mistake.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeGuard
 
 from inference_svc.chat.json_values import is_unicode, json_or_none, json_text
 from inference_svc.chat.parsers.json_scanner import ScanState
-from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
 
@@ -64,20 +63,6 @@ def read_keyed_call(source: Source, output: TurnOutput) -> ParseSteps[Read]:
     if not (opener and _is_name(name) and colon and (yield from source.peek()) == "{"):
         return Read.NOTHING
     return (yield from _arguments(source, output, name))
-
-
-def read_json_list(
-    source: Source, output: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
-) -> ParseSteps[None]:
-    """Read a list of calls and its end marker, streaming each call; other text is content."""
-    match (yield from read_json_items(source, output, read_item)):
-        case Read.NOTHING:
-            output.add_content(source.since_mark)
-        case Read.BROKEN:
-            yield from source.until(ends, output.add_arguments)
-        case Read.CALL:
-            yield from source.spaces()
-            yield from source.literal(*ends)
 
 
 def read_json_items(
@@ -171,17 +156,3 @@ def _tail(source: Source) -> ParseSteps[None]:
         yield from source.json(is_open=True)
     elif not (yield from source.literal("}")):
         source.rewind(position)
-
-
-def begin_object_call(
-    name_end: str, source: Source, output: TurnOutput, tools: OfferedTools
-) -> ParseSteps[bool]:
-    """Begin a call whose name is followed by this text and an object. Return whether it is one."""
-    name = yield from source.name()
-    if name not in tools or not (yield from source.literal(name_end)):
-        return False
-    yield from source.spaces()
-    if (yield from source.peek()) != "{":
-        return False
-    output.begin_call(name)
-    return True

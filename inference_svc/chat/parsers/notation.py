@@ -97,14 +97,16 @@ class Calls:
     after: str = ""
     encloses_each: bool = False
     """`before` and `after` are around each call, instead of all of them."""
-    arguments: Tags | None = None
-    """None: a JSON object."""
+    arguments: Tags | ArgumentSyntax | None = None
+    """None: a JSON object. Of an `ArgumentSyntax` only grammars are made."""
     variants: tuple[str, ...] = ()
     """Other texts that are read as the beginning."""
     id: str = ""
     """What `$id` is, if it has the name in it, as "functions.$name:$number"."""
     id_length: int = 0
     """Ids that are not so many letters and digits are replaced; 0: none is."""
+    only_offered: bool = False
+    """Names of other tools than those that are offered begin no call."""
     is_enforced: bool = True
     """Whether grammars have it; otherwise it is only read."""
 
@@ -148,7 +150,7 @@ class Calls:
     @cached_property
     def markers(self) -> tuple[str, ...]:
         """The texts that must be visible, even if they are control tokens."""
-        if self.arguments is not None:
+        if isinstance(self.arguments, Tags):
             return (self.opening, *self.ends, *self.section_ends)
         return tuple(_MARKER.findall(self.before + self.call + self.after))
 
@@ -161,7 +163,9 @@ class Calls:
         head, rest = _filled(call.replace("$id", self.id or "$id")).split("$name")
         middle, tail = rest.split("$arguments")
         before, between, after = map(_filled, (before, self.between, after))
-        arguments = None if self.arguments is None else self.arguments.syntax(self.ends[0])
+        arguments = self.arguments
+        if isinstance(arguments, Tags):
+            arguments = arguments.syntax(self.ends[0])
         return ToolCallSyntax(head, middle, tail, before, between, after, arguments)
 
 

@@ -29,9 +29,7 @@ from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, m
 
 WITH_MESSAGES = {"functionary", "gemma", "harmony", "muse"}
 """Families whose turns consist of messages or thoughts, of which not only markers are removed."""
-EMPTY_LIST = re.compile(
-    "|".join(rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.MARKERS[::2])
-)
+EMPTY_LIST = re.compile("|".join(rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.BEGINS))
 """An empty list of calls, which is no content."""
 ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in FinishReason]
 
@@ -127,7 +125,7 @@ CLOSINGS = {
 } | {
     "gemma": gemma.ENDS,
     "llama": ("<|python_end|>",),
-    "pythonic": pythonic.MARKERS[1::2],
+    "pythonic": pythonic.ENDS,
 }
 """The texts that close calls, by family."""
 
