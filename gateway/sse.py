@@ -58,7 +58,7 @@ class Collector(Protocol):
     def add(self, message: Any, call: int) -> None:
         """Add one event."""
 
-    def as_object(self) -> dict[str, object]:
+    def as_object(self) -> object:
         """The object."""
 
 

@@ -212,7 +212,7 @@ def error_frame(error: DomainError) -> bytes:
     OpenAI's own error event is flat, but its SDKs ignore that and raise only errors in the usual
     envelope, so the data has both forms.
     """
-    body: dict[str, Any] = error_body(error)
+    body = error_body(error)
     return b"event: error\ndata: %b\n\n" % orjson.dumps({**body["error"], **body})
 
 
