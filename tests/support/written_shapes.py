@@ -7,6 +7,7 @@ from dialects.anthropic import errors as anthropic_errors
 from dialects.llama_server import errors as llama_server_errors
 from dialects.ollama import errors as ollama_errors
 from dialects.openai import errors as openai_errors
+from tests.support.written_openai_objects import OPENAI_OBJECTS
 from tools.response_schemas.examples import TEXT
 from tools.response_schemas.streams import example_errors
 
@@ -19,5 +20,6 @@ WRITTEN_SHAPES: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
     llama_server_errors.LlamaServerError: lambda: map(
         llama_server_errors.error_body, example_errors()
     ),
+    **OPENAI_OBJECTS,
 }
 """The objects of each type, and the events of each stream."""

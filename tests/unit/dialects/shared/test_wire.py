@@ -1,34 +1,28 @@
 """Objects are written as their types declare them."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
-import orjson
 import pytest
-from corral.control.v1 import adapter_pb2, assistant_pb2, item_pb2, message_pb2
+from corral.control.v1 import adapter_pb2, assistant_pb2, message_pb2
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
 from dialects.openai.assistants import objects
 from dialects.shared.wire import WRITTEN, From, seconds, writer
+from tests.support.written_openai_objects import written
 from tools.response_schemas.checked_client import closed
-from tools.response_schemas.examples import examples
-
-NOT_WRITTEN: Final = (item_pb2.ItemLogprob,)
-"""Messages of which there are many examples, and which no declared object shows."""
 
 
 @pytest.mark.parametrize("shape", list(WRITTEN), ids=lambda shape: shape.__name__)
 def test_what_is_written_has_the_declared_type(shape: type) -> None:
     """All its keys, in every example of the message, and no others."""
     validator = jsonschema.Draft202012Validator(closed(TypeAdapter(shape).json_schema()))
-    message, write = WRITTEN[shape]
 
-    texts = {orjson.dumps(write(example)) for example in examples(message, NOT_WRITTEN)}
-    written = [orjson.loads(text) for text in texts if b'"unspecified"' not in text]
-    assert written
-    for value in written:
+    values = written(shape)
+    assert values
+    for value in values:
         assert validator.is_valid(value), jsonschema.exceptions.best_match(
             validator.iter_errors(value)
         )
