@@ -65,7 +65,7 @@ def each(write: _Read) -> _Read:
 def writer(message: type[MessageT], shape: type[ShapeT]) -> Callable[[MessageT], ShapeT]:
     """The function that makes a TypedDict of a message. A field that is unset or empty is None in a
     key whose type includes None, and left out in one that is not required. Raises TypeError for a
-    key without a field."""
+    key without a field, and for a message that is not written as a TypedDict."""
     write = nested_writer(message.DESCRIPTOR, shape)
     WRITTEN[shape] = Written(message, write)
     return cast(Callable[[MessageT], ShapeT], write)
@@ -152,6 +152,8 @@ def _conversion(field: Any, kind: Any) -> _Read | None:
         }.__getitem__
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return dict
+    if field.message_type is not None:
+        raise TypeError(f"{field.full_name} is a message, and {kind} is no TypedDict")
     if field.is_repeated:
         return list
     return round_float32 if field.type == FieldDescriptor.TYPE_FLOAT else None

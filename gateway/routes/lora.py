@@ -55,8 +55,7 @@ async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
                 adapter=adapters[index].id, standing_scale=scale
             )
             await control.call(proto, adapter_service_pb2.UpdateAdapterResponse)
-    done: Success = {"success": True}
-    return json_response(done)
+    return json_response(Success(success=True))
 
 
 @router.post(
@@ -91,8 +90,7 @@ async def unload(control: OperatorControl, body: JsonObject) -> Response:
 async def list_names(control: OperatorControl) -> Response:
     """List the names of the project's adapters."""
     names = [adapter.name for adapter in await list_all_adapters(control)]
-    listed: AdapterNames = {"object": "list", "loras": names}
-    return json_response(listed)
+    return json_response(AdapterNames(object="list", loras=names))
 
 
 @router.post(
@@ -107,8 +105,7 @@ async def register(
     header = header_from_path(body, request_id)
     with openai_names(ADAPTER_PARAMS):
         await _load(control, header)
-    registered: AdapterStatus = {"name": header.name, "status": "registered"}
-    return json_response(registered)
+    return json_response(AdapterStatus(name=header.name, status="registered"))
 
 
 @router.delete("/admin/loras/{name}", **operation("Delete an adapter", AdapterStatus))
@@ -116,8 +113,7 @@ async def unregister(control: OperatorControl, name: str) -> Response:
     """Delete an adapter."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
     await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
-    unregistered: AdapterStatus = {"name": name, "status": "unregistered"}
-    return json_response(unregistered)
+    return json_response(AdapterStatus(name=name, status="unregistered"))
 
 
 async def _load(control: ControlClient, header: adapter_pb2.AdapterHeader) -> None:

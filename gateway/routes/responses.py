@@ -138,10 +138,7 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     proto = pb.CountInputTokensRequest(new_response=await convert(new_response, body))
     with openai_names(RESPONSE_PARAMS):
         reply = await control.call(proto, pb.CountInputTokensResponse)
-    content: InputTokens = {
-        "object": "response.input_tokens",
-        "input_tokens": reply.input_tokens,
-    }
+    content = InputTokens(object="response.input_tokens", input_tokens=reply.input_tokens)
     return json_response(content)
 
 

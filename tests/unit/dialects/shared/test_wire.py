@@ -1,11 +1,11 @@
 """Objects are written as their types declare them."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
 import pytest
-from corral.control.v1 import adapter_pb2, assistant_pb2, message_pb2
+from corral.control.v1 import adapter_pb2, assistant_pb2, item_pb2, message_pb2
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
@@ -93,6 +93,40 @@ def test_an_enum_is_its_name_without_the_prefix() -> None:
     message = message_pb2.Message(state=message_pb2.Message.STATE_IN_PROGRESS)
 
     assert write(message) == {"status": "in_progress"}
+
+
+class Note(TypedDict):
+    """A citation in an item."""
+
+    file: Annotated[str, From("file_id")]
+    marker: NotRequired[str]
+
+
+class Notes(TypedDict):
+    """A text with its citations."""
+
+    text: str
+    notes: Annotated[list[Note] | None, From("citations")]
+
+
+def test_messages_in_a_message_are_written_as_their_types_declare() -> None:
+    """Without the keys that are not required and whose fields are empty."""
+    write = writer(item_pb2.TextPart, Notes)
+    cited = [item_pb2.FileCitation(file_id="file-1"), item_pb2.FileCitation(marker="[1]")]
+
+    assert write(item_pb2.TextPart(text="tea")) == {"text": "tea", "notes": None}
+    assert write(item_pb2.TextPart(citations=cited)) == {
+        "text": "",
+        "notes": [{"file": "file-1"}, {"file": "", "marker": "[1]"}],
+    }
+
+
+def test_a_message_without_a_type_is_refused() -> None:
+    """When the writer is made."""
+    shape: Any = TypedDict("shape", {"create_time": int})
+
+    with pytest.raises(TypeError, match="create_time is a message"):
+        writer(assistant_pb2.Assistant, shape)
 
 
 @pytest.mark.parametrize(
