@@ -1,6 +1,6 @@
 """CRUD of vector stores, and the steps of the sweeper that delete their rows."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
+from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import (
     Clock,
@@ -152,10 +152,3 @@ async def delete_unused_chunks(tx: CrossProjectTransaction, _now: datetime) -> D
         else:
             await StoreFileQueries(own).update(replace(file, num_chunks=0, usage_bytes=0))
     return Deleted(1)
-
-
-VECTOR_STORE_CLEANUP: Final[Sequence[CleanupStep]] = (
-    clear_expired_store,
-    remove_deleted_file,
-    delete_unused_chunks,
-)

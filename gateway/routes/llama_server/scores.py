@@ -2,7 +2,6 @@
 
 import functools
 import time
-from typing import Any
 
 from corral.inference.v1.inference_service_pb2 import RerankResponse
 from fastapi import APIRouter
@@ -15,8 +14,11 @@ from dialects.llama_server.scores import (
     SCORE_PARAMS,
     TEI_PARAMS,
     ContentEmbeddingBody,
+    LlamaServerEmbeddings,
     ScoreBody,
+    Scores,
     TextRankBody,
+    TextRanks,
     embed_request,
     embedding_list,
     parse_embedding,
@@ -28,7 +30,7 @@ from dialects.llama_server.scores import (
     text_rank_request,
     text_ranks,
 )
-from dialects.openai.chat.embeddings import RerankBody
+from dialects.openai.chat.embeddings import RerankBody, RerankResult
 from dialects.openai.errors import Error, openai_names
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import json_body, llama_server_operation, operation
@@ -39,15 +41,15 @@ from svc_kit.logs import current_request_id
 
 router = APIRouter()
 _EMBEDDING = llama_server_operation(
-    "Create embeddings (llama-server)", "LlamaServerEmbeddings", json_body(ContentEmbeddingBody)
+    "Create embeddings (llama-server)", LlamaServerEmbeddings, json_body(ContentEmbeddingBody)
 )
 _RERANK = operation(
     "Rerank documents (llama-server, TEI)",
-    "RerankResult|TextRanks",
+    RerankResult | TextRanks,
     json_body(RerankBody, TextRankBody),
     error=LlamaServerError | Error,
 )
-_SCORE = operation("Score pairs of texts (vLLM)", "Scores", json_body(ScoreBody))
+_SCORE = operation("Score pairs of texts (vLLM)", Scores, json_body(ScoreBody))
 
 
 @router.post("/embedding", **_EMBEDDING)
@@ -85,7 +87,7 @@ async def score(
     requests = await convert(score_requests, body.model or "", pairs)
     object_id = f"score-{current_request_id().removeprefix('req_')}"
 
-    async def scores() -> dict[str, Any]:
+    async def scores() -> Scores:
         timeout_s = inference.transfer_timeout_s
         with openai_names(SCORE_PARAMS):
             replies = [

@@ -56,7 +56,8 @@ def test_parts_are_kept_in_messages_and_outputs(part: dict[str, Any], expected: 
     output = item_to_proto(output_of(part), "input[0]")
 
     assert [*message.message.parts, *output.function_call_output.output] == [expected, expected]
-    (written,) = item_object(message)["content"]
+    shown: Any = item_object(message)
+    (written,) = shown["content"]
     assert written.items() >= (part | ({"detail": "high"} if "detail" in part else {})).items()
 
 

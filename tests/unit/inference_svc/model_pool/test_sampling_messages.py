@@ -3,7 +3,7 @@
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
-from inference_svc.rpc.request_options import from_sampling, to_sampling
+from inference_svc.model_pool.sampling_messages import from_sampling, to_sampling
 
 
 def test_sampling_survives_the_wire() -> None:
@@ -15,6 +15,7 @@ def test_sampling_survives_the_wire() -> None:
         min_p=0.25,
         xtc_threshold=0.125,
         stages=(Stage.TOP_K, Stage.TEMPERATURE),
+        mirostat=Mirostat(1, tau=4.5, eta=0.25),
     )
 
     assert to_sampling(from_sampling(sampling), Sampling()) == sampling
@@ -30,7 +31,7 @@ def test_mirostat_zero_is_off() -> None:
 
 
 def test_a_target_that_is_no_number_is_not_taken_for_none() -> None:
-    """It is refused by the validation of the parameters."""
+    """Such a target is refused by the limit of the field."""
     message = sampling_pb.SamplingParams(adaptive=sampling_pb.AdaptiveParams(target=float("nan")))
 
     assert to_sampling(message, Sampling()).adaptive is not None
