@@ -21,6 +21,7 @@ from control_svc.audit.servicer import AuditServicer
 from control_svc.audit.syslog import send_to_syslog
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
+from control_svc.base.resource import Methods, build_service
 from control_svc.batches.lines import LineRunner
 from control_svc.blobs.last_backup import follow_backups
 from control_svc.blobs.store import BlobStore
@@ -239,7 +240,9 @@ def _sweeper(core: Core, slices: Sequence[Slice]) -> Sweeper:
 
 
 def _service(servicer: object) -> Service:
-    """Wrap a servicer; its generated base class has the name of the service."""
+    """Wrap a servicer; the base class of one that is generated has the name of the service."""
+    if isinstance(servicer, Methods):
+        return build_service(servicer)
     base = type(servicer).__bases__[0]
     add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
     return Service(add, servicer, f"corral.control.v1.{base.__name__.removesuffix('Servicer')}")

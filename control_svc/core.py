@@ -91,6 +91,11 @@ class Core:
         return self.database.transactions
 
     @property
+    def shared(self) -> tuple[Transactions, IdSource, PageTokens, Clock]:
+        """The first arguments of all `Methods`."""
+        return self.transactions, self.ids, self.tokens, self.clock
+
+    @property
     def across_projects(self) -> CrossProjectTransactions:
         """The transactions of the database across projects."""
         return self.database.across_projects
@@ -106,6 +111,7 @@ class Slice:
     """What a slice adds to the service. Its tables need only be imported with it."""
 
     servicers: Sequence[object] = ()
+    """Of generated classes, or `Methods`."""
     handlers: Sequence[JobHandler] = ()
     retries: Mapping[str, Retry] = field(default_factory=dict)
     """Retry hooks of dead jobs, by kind; also of kinds that have no handler in this process."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from control_svc.assistants.assistants import Assistants
 from control_svc.assistants.messages import MessageAdder, Messages
-from control_svc.assistants.servicers import AssistantServicer, MessageServicer, ThreadServicer
 from control_svc.assistants.threads import Threads
 from control_svc.core import Core, Slice
 from control_svc.db.transaction import DeleteHook
@@ -14,13 +13,12 @@ from control_svc.tools.file_search_resources import ToolStores
 
 def build(core: Core, prefixes: PrefixCleanup, on_delete: Sequence[DeleteHook]) -> Slice:
     """Build the slice; `on_delete` deletes what refers to a deleted thread."""
-    shared = core.transactions, core.ids, core.tokens, core.clock
     stores = ToolStores(core.ids, core.clock, core.settings.embedding_model)
     adder = MessageAdder(core.ids, core.clock, core.settings.embedding_model)
     return Slice(
         servicers=[
-            AssistantServicer(Assistants(*shared, stores)),
-            ThreadServicer(Threads(*shared, adder, prefixes, on_delete)),
-            MessageServicer(Messages(*shared, adder)),
+            Assistants(*core.shared, stores),
+            Threads(*core.shared, adder, prefixes, on_delete),
+            Messages(*core.shared, adder),
         ]
     )

@@ -12,7 +12,6 @@ from control_svc.batches.lines import LineLimits, LineRunner
 from control_svc.batches.output import BatchWriter
 from control_svc.batches.queries import delete_ended_lines
 from control_svc.batches.service import CLOSING_KIND, KIND, Batches, expedite_late_batches
-from control_svc.batches.servicer import BatchServicer
 from control_svc.batches.worker import BatchHandler, retry_batch
 from control_svc.core import Core, Slice
 from control_svc.inference.media import FileSource
@@ -28,13 +27,7 @@ def build(
     `responses` runs lines of /v1/responses; `lines` replaces the inference service.
     """
     bounds = core.settings.batches
-    batches = Batches(
-        core.transactions,
-        core.notifications,
-        core.ids,
-        core.tokens,
-        core.settings.jobs.poll_interval_s,
-    )
+    batches = Batches(*core.shared, core.notifications, core.settings.jobs.poll_interval_s)
     lines = lines or LineClient(
         core.inference,
         core.token,
@@ -49,7 +42,7 @@ def build(
     writer = BatchWriter(core.transactions, core.blobs, core.ids)
     at_once = {KIND: bounds.batches_at_once, CLOSING_KIND: _CLOSING_AT_ONCE}
     return Slice(
-        servicers=[BatchServicer(batches)],
+        servicers=[batches],
         handlers=[
             BatchHandler(kind, reader, runner, writer, core.ids, concurrency)
             for kind, concurrency in at_once.items()

@@ -12,15 +12,11 @@ from control_svc.vector_stores.search.model import Search
 from control_svc.vector_stores.search.service import VectorSearch
 from control_svc.vector_stores.search.vector_index import VectorIndex
 from control_svc.vector_stores.service import (
+    CallerLimits,
     VectorStores,
     clear_expired_store,
     delete_unused_chunks,
     remove_deleted_file,
-)
-from control_svc.vector_stores.servicers import (
-    CallerLimits,
-    VectorStoreFileServicer,
-    VectorStoreServicer,
 )
 
 
@@ -39,8 +35,14 @@ def build(core: Core, caller_limits: CallerLimits) -> VectorStoreSlice:
     adder = FileAdder(core.ids, core.clock, core.settings.embedding_model)
     index = VectorIndex(bounds.index_bytes)
     search = VectorSearch(core.transactions, embedder, index, adder, core.clock)
-    shared = core.transactions, adder, core.ids, core.tokens, core.clock
-    stores = VectorStores(*shared, core.notifications, core.settings.jobs.poll_interval_s)
+    stores = VectorStores(
+        *core.shared,
+        adder,
+        search,
+        caller_limits,
+        core.notifications,
+        core.settings.jobs.poll_interval_s,
+    )
     extractor = TextExtractor(
         core.blobs, core.sandbox, data_folder(core.settings), bounds.file_bytes
     )
@@ -48,10 +50,7 @@ def build(core: Core, caller_limits: CallerLimits) -> VectorStoreSlice:
         core.transactions, extractor, embedder, adder, bounds.files_at_once, bounds.file_timeout_s
     )
     return VectorStoreSlice(
-        servicers=[
-            VectorStoreServicer(stores, search, core.clock, caller_limits),
-            VectorStoreFileServicer(VectorFiles(*shared), caller_limits),
-        ],
+        servicers=[stores, VectorFiles(*core.shared, adder, caller_limits)],
         handlers=[handler],
         retries={KIND: retry_file},
         cleanup=[clear_expired_store, remove_deleted_file, delete_unused_chunks],

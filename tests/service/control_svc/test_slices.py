@@ -2,7 +2,16 @@
 
 from pathlib import Path
 
-from tests.support.control import run_control
+import pytest
+from corral.control.v1 import thread_service_pb2 as pb
+
+from control_svc.assistants.model import Thread
+from control_svc.assistants.proto import THREAD
+from control_svc.base.ids import IdSource
+from control_svc.base.pagination import PageTokens
+from control_svc.base.resource import Methods, build_service
+from control_svc.db.engine import Database
+from tests.support.control import SetClock, run_control
 
 STEPS = [
     "delete_expired_files",
@@ -37,3 +46,19 @@ async def test_dead_jobs_of_every_kind_can_be_retried(tmp_path: Path) -> None:
     kinds = {handler.kind for each in slices for handler in each.handlers}
     assert kinds == {kind for each in slices for kind in each.retries}
     assert len(kinds) == 7
+
+
+class ThreadMethods(Methods[Thread]):
+    """Methods of threads, without any."""
+
+    service = pb.DESCRIPTOR.services_by_name["ThreadService"]
+    message, noun, plural = THREAD, "a thread", "threads"
+
+
+async def test_a_service_without_one_of_its_methods_is_refused(database: Database) -> None:
+    """When it is composed, by the name of the RPC."""
+    clock = SetClock()
+    methods = ThreadMethods(database.transactions, IdSource(clock), PageTokens(b"key"), clock)
+
+    with pytest.raises(TypeError, match="ThreadMethods has no method CreateThread"):
+        build_service(methods)
