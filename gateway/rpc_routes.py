@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.openai.errors import ParamNames, openai_names
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import Deleted, deleted_object, list_object
-from dialects.openai.shared.shapes import page_shape
 from dialects.shared.wire import WRITTEN
 from gateway.context import Control
 from gateway.http.docs import json_body, operation

@@ -24,8 +24,8 @@ from dialects.openai.resources.files import (
     part_object,
     upload_object,
 )
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import list_object
-from dialects.openai.shared.shapes import page_shape
 from gateway.calls import UploadCall
 from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
 from gateway.http.docs import form_body, json_body, operation

@@ -30,9 +30,9 @@ from dialects.openai.assistants.run_requests import (
 )
 from dialects.openai.assistants.thread_requests import MetadataBody
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import list_object
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
-from dialects.openai.shared.shapes import page_shape
 from gateway.calls import StreamCall
 from gateway.context import AppContext, Context, Control, IdempotencyKey, Include, JsonObject
 from gateway.http.docs import INTEGER, json_body, operation

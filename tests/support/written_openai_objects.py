@@ -28,8 +28,8 @@ from dialects.openai.responses.conversations import Conversation
 from dialects.openai.responses.event_data import LIFECYCLE
 from dialects.openai.responses.objects import InputTokens, ResponseResource
 from dialects.openai.responses.output_items import Item
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import Deleted, deleted_object, list_object
-from dialects.openai.shared.shapes import page_shape
 from dialects.shared.wire import WRITTEN
 from tools.response_schemas.examples import TEXT, examples
 from tools.response_schemas.streams import example_errors, read_frames

@@ -25,7 +25,7 @@ from dialects.openai.assistants.run_objects import (
     step_object,
 )
 from dialects.openai.errors import error_body
-from dialects.openai.shared.shapes import event_shape, one_of
+from dialects.openai.shared.composed_shapes import event_shape, one_of
 from svc_kit.errors import DomainError
 from svc_kit.errors.status import ErrorDetails
 

@@ -9,8 +9,8 @@ from typing_extensions import TypedDict
 
 from dialects.openai.errors import error_body
 from dialects.openai.responses.event_data import EVENT_DATA, LIFECYCLE, WRITERS
+from dialects.openai.shared.composed_shapes import event_shape, one_of
 from dialects.openai.shared.objects import Json
-from dialects.openai.shared.shapes import event_shape, one_of
 from svc_kit.errors import DomainError
 from svc_kit.errors.status import ErrorDetails
 
