@@ -1,7 +1,7 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens, converted to protos."""
 
-import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, sampling_pb2
@@ -14,13 +14,13 @@ from dialects.anthropic.tools import Tool, ToolChoice, chat_tool_choice, chat_to
 from dialects.shared.body_routes import check_route
 from dialects.shared.efforts import EFFORTS, Effort
 from dialects.shared.fields import BY_KIND, Count, WireModel, agreed_value, validate
+from dialects.shared.generation_fields import StopTexts, shorten
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter, ignored
-from svc_kit.errors import InvalidField, InvalidType, MissingField, TooLong
+from svc_kit.errors import InvalidField, InvalidType, MissingField
+from svc_kit.rpc.field_limits import limit
 
-MAX_STOPS: Final = 16
-MAX_STOP_BYTES: Final = 256
-_MAX_AFFINITY_BYTES: Final = 256
+_limit = partial(limit, sampling_pb2.SamplingParams)
 _DISPLAYS: Final = (None, "summarized", "omitted", "full")
 
 
@@ -100,17 +100,19 @@ class CreateMessageBody(PromptBody):
         description="The maximum number of tokens of the answer. The rest of the context is "
         "another limit. 0 computes only the prompt."
     )
-    stop_sequences: Annotated[list[str], Field(max_length=MAX_STOPS)] | None = Field(
+    stop_sequences: StopTexts | None = Field(
         None, description="Texts that end the answer; they are not part of it."
     )
     stream: bool | None = Field(None, description="Send events as they occur.")
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = Field(
+    temperature: Annotated[float, _limit("temperature")] | None = Field(
         None, description="0 always takes the most probable token. Default: the model's."
     )
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
+    top_p: Annotated[float, _limit("top_p")] | None = Field(
         None, description="Default: the model's."
     )
-    top_k: Count | None = Field(None, description="0 is all tokens. Default: the model's.")
+    top_k: Annotated[int, _limit("top_k")] | None = Field(
+        None, description="0 is all tokens. Default: the model's."
+    )
 
     @property
     def shows_thinking(self) -> bool:
@@ -158,7 +160,7 @@ def message_request(body: CreateMessageBody, affinity: str = "") -> MessageReque
         thinking_budget_tokens=None if thinking is None else thinking.budget_tokens,
     )
     if affinity:
-        options.cache.affinity = _shorten(affinity)
+        options.cache.affinity = shorten(affinity)
     proto = inference_service_pb2.ChatRequest(
         model=body.model, conversation=conversation, options=options
     )
@@ -234,15 +236,6 @@ def _constraint(body: PromptBody) -> generation_pb2.Constraint | None:
 def _stops(body: CreateMessageBody) -> list[str]:
     stops = body.stop_sequences or []
     for position, text in enumerate(stops):
-        field, size = f"stop_sequences[{position}]", len(text.encode())
         if not text:
-            raise MissingField(field=field)
-        if size > MAX_STOP_BYTES:
-            raise TooLong(field=field, length=size, limit=MAX_STOP_BYTES, unit="bytes")
+            raise MissingField(field=f"stop_sequences[{position}]")
     return stops
-
-
-def _shorten(text: str) -> str:
-    """Replace a text that is too long for the proto by its digest."""
-    raw = text.encode()
-    return text if len(raw) <= _MAX_AFFINITY_BYTES else hashlib.sha256(raw).hexdigest()

@@ -17,17 +17,20 @@ from dialects.llama_server.tokens import (
 )
 from dialects.shared.fields import (
     INT32_MAX,
+    MAX_TOKENS,
     Gbnf,
-    TokenId,
+    Tokens,
     WireModel,
     json_array_kind,
     split_inputs,
     validate,
 )
+from dialects.shared.generation_fields import StopTexts, TopLogprobs
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, Refused
 from dialects.shared.sampling import SamplingFields, sampling_params
 from svc_kit.errors import InvalidField
+from svc_kit.rpc.field_limits import limit
 
 MAX_PROMPTS: Final = 128
 Tokenize = Callable[
@@ -46,7 +49,6 @@ COMPLETION_PARAMS: Final = {
     "reuse": "cache_prompt",
 }
 INFILL_PARAMS: Final = COMPLETION_PARAMS | {"text": "input_prefix", "infill.files": "input_extra"}
-Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=2**20)]
 
 
 def _prompt_kind(value: object) -> str:
@@ -60,7 +62,9 @@ Prompt = Annotated[
     | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
     | Annotated[list[Tokens], Field(max_length=MAX_PROMPTS), Tag("~array of arrays")]
-    | Annotated[list[ContentPart], Field(max_length=2**20), Tag("~array of texts and integers")],
+    | Annotated[
+        list[ContentPart], Field(max_length=MAX_TOKENS), Tag("~array of texts and integers")
+    ],
     Discriminator(_prompt_kind),
 ]
 
@@ -86,10 +90,10 @@ class ContinuationBody(SamplingFields):
     n_predict: Annotated[int, Field(ge=-2, le=INT32_MAX)] | None = Field(
         None, description="The maximum number of tokens; -1 means no limit."
     )
-    n_probs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+    n_probs: TopLogprobs | None = Field(
         None, description="Return the probability of each token, and of this many others."
     )
-    stop: Annotated[list[str], Field(max_length=16)] | None = None
+    stop: StopTexts | None = None
     ignore_eos: bool | None = None
     cache_prompt: bool | None = Field(None, description="Reuse computed prefixes. Default: true.")
     grammar: Gbnf = Field(None, description="A GBNF grammar for the answer.")
@@ -117,7 +121,9 @@ class InfillBody(ContinuationBody):
     route: ClassVar[str] = "/infill"
     input_prefix: str
     input_suffix: str
-    input_extra: Annotated[list[InfillFileBody], Field(max_length=256)] | None = None
+    input_extra: (
+        Annotated[list[InfillFileBody], limit(inference_service_pb2.Infill, "files")] | None
+    ) = None
     prompt: str | None = Field(None, description="The beginning of the text, after the prefix.")
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
 
 from corral.inference.v1 import inference_service_pb2
+from corral.inference.v1.inference_service_pb2 import EmbedRequest, RerankRequest
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.shared.fields import (
     BY_KIND,
-    TokenId,
+    Tokens,
     WireModel,
     json_array_kind,
     split_inputs,
@@ -19,8 +20,8 @@ from dialects.shared.fields import (
 )
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
+from svc_kit.rpc.field_limits import limit
 
-MAX_INPUTS: Final = 2048
 MAX_QUERIES: Final = 64
 """Different first texts of a request; each is a call of its own."""
 _EUCLIDEAN: Final = 2
@@ -29,15 +30,14 @@ _NOT_TRUNCATED: Final = "texts are not truncated"
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[
     Annotated[Text, Tag("~string")]
-    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array")],
+    | Annotated[list[Text], limit(RerankRequest, "documents"), Tag("~array")],
     BY_KIND,
 ]
-Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=2**20)]
 Content = Annotated[
     Annotated[Text, Tag("~string")]
-    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
+    | Annotated[list[Text], limit(EmbedRequest, "inputs"), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
-    | Annotated[list[Tokens], Field(max_length=MAX_INPUTS), Tag("~array of arrays")],
+    | Annotated[list[Tokens], limit(EmbedRequest, "inputs"), Tag("~array of arrays")],
     Discriminator(json_array_kind),
 ]
 EMBEDDING_PARAMS: Final = {"inputs": "content"}
@@ -75,7 +75,7 @@ class TextRankBody(WireModel):
 
     model: str | None = Field(None, description="Default: the server's first reranker.")
     query: Text
-    texts: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
+    texts: Annotated[list[Text], limit(RerankRequest, "documents")]
     return_text: bool | None = None
     raw_scores: bool | None = Field(None, description="Scores before the logistic function.")
 

@@ -11,13 +11,12 @@ from corral.inference.v1 import inference_service_pb2, model_pb2
 from pydantic import Field, Tag
 from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.shared.fields import BY_KIND, TokenId, WireModel, validate
+from dialects.shared.fields import BY_KIND, MAX_TOKENS, TokenId, WireModel, validate
 from dialects.shared.wire import From, writer
 from svc_kit.errors import MissingField
 
 Json = dict[str, Any]
 MAX_PARTS: Final = 1024
-MAX_TOKENS: Final = 2**20
 _NUMBERS_OF_PART: Final = 4096
 TOKENIZE_PARAMS: Final = {"text": "content", "token_ids": "content"}
 PROMPT_TOKENIZE_PARAMS: Final = {"text": "prompt", "conversation": "messages"}
@@ -211,11 +210,6 @@ def counted_tokens(
         "tokens": json_numbers(tokens),
         "token_strs": texts,
     }
-
-
-def counted_input(reply: inference_service_pb2.CountTokensResponse) -> Json:
-    """The answer of /v1/chat/completions/input_tokens."""
-    return {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
 
 
 def _piece(piece: bytes) -> str | list[int]:

@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from corral.inference.v1 import inference_service_pb2
+from corral.inference.v1.inference_service_pb2 import EmbedRequest
 from pydantic import Field, Tag
 from typing_extensions import TypedDict
 
 from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.shared.body_routes import check_route
-from dialects.shared.fields import BY_KIND, INT32_MAX, validate
+from dialects.shared.fields import BY_KIND, validate
 from dialects.shared.parameters import Ignored, Policy
+from svc_kit.rpc.field_limits import limit, limit_of
 
-MAX_INPUTS = 2048
+MAX_INPUTS = limit_of(EmbedRequest, "inputs").max_items
 EMBED_PARAMS = {"inputs": "input"}
 PROMPT_EMBED_PARAMS = {"inputs": "prompt", "inputs[0]": "prompt"}
 _UNUSED: Policy = {
@@ -36,7 +38,7 @@ class EmbedBody(ModelBody):
     truncate: bool | None = Field(
         None, description="Cut texts that are too long. Default: true; false refuses them."
     )
-    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX), TRUNCATED] | None = None
+    dimensions: Annotated[int, limit(EmbedRequest, "dimensions"), TRUNCATED] | None = None
 
     @property
     def texts(self) -> list[str]:

@@ -3,6 +3,7 @@
 Defaults are Ollama's, not the model's: a client that moves from Ollama gets the same distribution.
 """
 
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from corral.inference.v1 import generation_pb2, sampling_pb2
@@ -10,9 +11,11 @@ from pydantic import Field
 
 from dialects.ollama.model_body import OTHERS, TRUNCATED, LenientModel
 from dialects.shared.fields import INT32_MAX, INT64_MIN, UINT64_MAX
+from dialects.shared.generation_fields import StopTexts
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy
 from svc_kit.errors import InvalidField
+from svc_kit.rpc.field_limits import limit
 
 OPTION_PARAMS: Final = {
     "max_tokens": "options.num_predict",
@@ -35,9 +38,7 @@ OPTION_PARAMS: Final = {
     },
 }
 """The caller's names of fields of GenerationOptions."""
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Token32 = Annotated[int, Field(ge=-1, le=INT32_MAX), TRUNCATED]
+_limit = partial(limit, sampling_pb2.SamplingParams)
 
 
 _OPERATOR = Ignored("the operator decides about memory and hardware")
@@ -71,25 +72,25 @@ class ModelOptions(LenientModel):
         ),
     }
 
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    temperature: Annotated[float, _limit("temperature")] | None = None
     top_k: Annotated[int, Field(le=INT32_MAX), TRUNCATED] | None = None
-    top_p: Fraction | None = None
-    min_p: Fraction | None = None
-    typical_p: Fraction | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    repeat_last_n: Token32 | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    mirostat: Annotated[int, Field(ge=0, le=2), TRUNCATED] | None = None
-    mirostat_tau: Annotated[float, Field(ge=0, le=100)] | None = None
-    mirostat_eta: Fraction | None = None
+    top_p: Annotated[float, _limit("top_p")] | None = None
+    min_p: Annotated[float, _limit("min_p")] | None = None
+    typical_p: Annotated[float, _limit("typical_p")] | None = None
+    repeat_penalty: Annotated[float, _limit("repetition_penalty")] | None = None
+    repeat_last_n: Annotated[int, _limit("penalty_last_n"), TRUNCATED] | None = None
+    presence_penalty: Annotated[float, _limit("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, _limit("frequency_penalty")] | None = None
+    mirostat: Annotated[int, _limit("mirostat.version"), TRUNCATED] | None = None
+    mirostat_tau: Annotated[float, _limit("mirostat.tau")] | None = None
+    mirostat_eta: Annotated[float, _limit("mirostat.eta")] | None = None
     seed: Annotated[int, Field(ge=INT64_MIN, le=UINT64_MAX), TRUNCATED] | None = Field(
         None, description="-1 chooses a random seed."
     )
     num_predict: Annotated[int, Field(le=INT32_MAX), TRUNCATED] | None = Field(
         None, description="The maximum number of tokens; 0 and less mean no limit."
     )
-    stop: Annotated[list[str], Field(max_length=16)] | None = None
+    stop: StopTexts | None = None
 
 
 def generation_options(

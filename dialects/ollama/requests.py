@@ -19,6 +19,7 @@ from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.ollama.model_options import OPTION_PARAMS, ModelOptions, generation_options
 from dialects.shared.body_routes import check_route
 from dialects.shared.fields import BY_KIND, TokenId, validate
+from dialects.shared.generation_fields import TopLogprobs
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from svc_kit.errors import InvalidField
 
@@ -73,7 +74,7 @@ class GenerationBody(ModelBody):
         None, description="0 without a prompt unloads the model. Otherwise ignored."
     )
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20), TRUNCATED] | None = None
+    top_logprobs: Annotated[TopLogprobs, TRUNCATED] | None = None
 
     @property
     def streams(self) -> bool:

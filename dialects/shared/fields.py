@@ -36,12 +36,16 @@ from svc_kit.errors import (
     UnknownField,
     UnsupportedValue,
 )
+from svc_kit.rpc.field_limits import TOO_MANY_BYTES
 
 INT32_MAX = 2**31 - 1
 INT64_MIN = -(2**63)
 UINT64_MAX = 2**64 - 1
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+MAX_TOKENS = 2**20
+"""Token ids in one list of a body."""
+Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
 Gbnf = Annotated[str | None, AfterValidator(lambda text: text or None)]
 """A grammar; an empty text is none, as for llama-server."""
 
@@ -254,6 +258,7 @@ _CONVERTERS: dict[str, Callable[[str, ErrorDetails], DomainError]] = {
     "too_short": _too_short,
     "string_too_short": _too_short,
     "too_long": _too_long,
+    TOO_MANY_BYTES: lambda field, problem: TooLong(field=field, unit="bytes", **problem["ctx"]),
     "string_too_long": _too_long,
     "union_tag_invalid": _invalid_kind,
     "literal_error": _invalid_literal,

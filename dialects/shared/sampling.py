@@ -1,25 +1,24 @@
 """Sampling fields of OpenAI, llama.cpp and vLLM, converted to SamplingParams."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any
 
 from corral.inference.v1 import sampling_pb2
 from pydantic import Field, Tag
 
-from dialects.shared.fields import BY_KIND, INT32_MAX, Count, TokenId, WireModel, resolve_alias
-from svc_kit.errors import InvalidField, InvalidType, OutOfRange, TooLong, UnsupportedValue
+from dialects.shared.fields import BY_KIND, INT32_MAX, MAX_TOKENS, TokenId, WireModel, resolve_alias
+from svc_kit.errors import InvalidField, InvalidType, OutOfRange, UnsupportedValue
+from svc_kit.rpc.field_limits import limit
 
-MAX_BIASES = 1024
-MAX_BREAKER_BYTES = 40
 UINT64 = 2**64
-Unit = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Repetition = Annotated[float, Field(gt=0, le=10)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
-Window = Annotated[int, Field(ge=-1, le=INT32_MAX)]
+_limit = partial(limit, sampling_pb2.SamplingParams)
+Repetition = Annotated[float, _limit("repetition_penalty")]
+Breaker = Annotated[str, _limit("dry.sequence_breakers[]")]
+Bias = Annotated[float, _limit("logit_bias.bias")]
 LogitBias = Annotated[
-    Annotated[dict[str, Bias], Field(max_length=MAX_BIASES), Tag("~object")]
-    | Annotated[list[Any], Field(max_length=MAX_BIASES), Tag("~array")],
+    Annotated[dict[str, Bias], _limit("logit_bias"), Tag("~object")]
+    | Annotated[list[Any], _limit("logit_bias"), Tag("~array")],
     BY_KIND,
 ]
 
@@ -27,12 +26,14 @@ LogitBias = Annotated[
 class SamplingFields(WireModel):
     """The sampling fields of a body."""
 
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = Field(
+    temperature: Annotated[float, _limit("temperature")] | None = Field(
         None, description="0 always takes the most probable token. Default: 1."
     )
-    top_p: Unit | None = Field(None, description="Default: 1 (all tokens).")
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
+    top_p: Annotated[float, _limit("top_p")] | None = Field(
+        None, description="Default: 1 (all tokens)."
+    )
+    frequency_penalty: Annotated[float, _limit("frequency_penalty")] | None = None
+    presence_penalty: Annotated[float, _limit("presence_penalty")] | None = None
     logit_bias: LogitBias | None = Field(
         None, description='{"token id": bias} or [[token id, bias or false], ...].'
     )
@@ -42,36 +43,38 @@ class SamplingFields(WireModel):
     top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = Field(
         None, description="Default: 0 (all tokens), as is -1."
     )
-    min_p: Unit | None = Field(None, description="Default: 0 (all tokens).")
-    typical_p: Unit | None = None
-    top_n_sigma: Annotated[float, Field(ge=-1, le=1000)] | None = None
-    xtc_probability: Unit | None = None
-    xtc_threshold: Unit | None = None
-    dynatemp_range: Annotated[float, Field(ge=0, le=100)] | None = None
-    dynatemp_exponent: Annotated[float, Field(gt=0, le=10)] | None = None
-    min_keep: Count | None = None
+    min_p: Annotated[float, _limit("min_p")] | None = Field(
+        None, description="Default: 0 (all tokens)."
+    )
+    typical_p: Annotated[float, _limit("typical_p")] | None = None
+    top_n_sigma: Annotated[float, _limit("top_n_sigma")] | None = None
+    xtc_probability: Annotated[float, _limit("xtc_probability")] | None = None
+    xtc_threshold: Annotated[float, _limit("xtc_threshold")] | None = None
+    dynatemp_range: Annotated[float, _limit("dynatemp_range")] | None = None
+    dynatemp_exponent: Annotated[float, _limit("dynatemp_exponent")] | None = None
+    min_keep: Annotated[int, _limit("min_keep")] | None = None
     repeat_penalty: Repetition | None = Field(None, description="llama.cpp's name.")
     repetition_penalty: Repetition | None = Field(None, description="vLLM's name.")
-    repeat_last_n: Window | None = Field(
+    repeat_last_n: Annotated[int, _limit("penalty_last_n")] | None = Field(
         None, description="How many last tokens the penalties apply to; -1 is the whole context."
     )
-    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
-    dry_base: Annotated[float, Field(ge=1, le=10)] | None = None
-    dry_allowed_length: Count | None = None
-    dry_penalty_last_n: Window | None = None
-    dry_sequence_breakers: Annotated[list[str], Field(max_length=64)] | None = None
-    mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
-    mirostat_mode: Annotated[int, Field(ge=0, le=2)] | None = Field(
+    dry_multiplier: Annotated[float, _limit("dry.multiplier")] | None = None
+    dry_base: Annotated[float, _limit("dry.base")] | None = None
+    dry_allowed_length: Annotated[int, _limit("dry.allowed_length")] | None = None
+    dry_penalty_last_n: Annotated[int, _limit("dry.penalty_last_n")] | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], _limit("dry.sequence_breakers")] | None = None
+    mirostat: Annotated[int, _limit("mirostat.version")] | None = None
+    mirostat_mode: Annotated[int, _limit("mirostat.version")] | None = Field(
         None, description="llama-cpp-python's name for mirostat."
     )
-    mirostat_tau: Annotated[float, Field(ge=0, le=100)] | None = None
-    mirostat_eta: Unit | None = None
-    adaptive_target: Annotated[float, Field(ge=-1, le=1)] | None = None
-    adaptive_decay: Annotated[float, Field(ge=0, le=0.99)] | None = None
-    samplers: Annotated[list[str], Field(max_length=32)] | None = Field(
+    mirostat_tau: Annotated[float, _limit("mirostat.tau")] | None = None
+    mirostat_eta: Annotated[float, _limit("mirostat.eta")] | None = None
+    adaptive_target: Annotated[float, _limit("adaptive.target")] | None = None
+    adaptive_decay: Annotated[float, _limit("adaptive.decay")] | None = None
+    samplers: Annotated[list[str], _limit("samplers")] | None = Field(
         None, description="The order of the filters, by llama.cpp's names."
     )
-    allowed_token_ids: Annotated[list[TokenId], Field(max_length=65536)] | None = Field(
+    allowed_token_ids: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)] | None = Field(
         None, description="Limits the choice to these tokens."
     )
 
@@ -164,16 +167,8 @@ def _seed(seed: int | None) -> int | None:
 def _set_dry(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:
     names = ("multiplier", "base", "allowed_length", "penalty_last_n")
     _copy_fields(body, params.dry, names, prefix="dry_")
-    for position, text in enumerate(body.dry_sequence_breakers or ()):
-        size = len(text.encode())
-        if size > MAX_BREAKER_BYTES:
-            raise TooLong(
-                field=f"dry_sequence_breakers[{position}]",
-                length=size,
-                limit=MAX_BREAKER_BYTES,
-                unit="bytes",
-            )
-        params.dry.sequence_breakers.append(text)
+    if body.dry_sequence_breakers:
+        params.dry.sequence_breakers.extend(body.dry_sequence_breakers)
 
 
 def _set_mirostat(body: SamplingFields, params: sampling_pb2.SamplingParams) -> None:

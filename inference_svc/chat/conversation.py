@@ -15,7 +15,6 @@ from inference_svc.validation import check_count, count_bytes
 from svc_kit.errors import InvalidField, MissingField, TooLong
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-MAX_TOOLS = 128
 # Set by the server; a caller who could set them could forge turns.
 RESERVED_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "documents"}
@@ -298,7 +297,6 @@ def _check_message(message: Message, field: str) -> None:
 
 
 def _check_tools(tools: tuple[ToolSpec, ...]) -> None:
-    check_count("tools", tools, MAX_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(tools):
         field = f"tools[{index}].function"

@@ -3,15 +3,10 @@
 """
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
-from svc_kit.errors import InvalidField, OutOfRange
-
-MAX_LOGIT_BIAS = 1024
-MAX_SEQUENCE_BREAKERS = 64
-MAX_SEQUENCE_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
+from inference_svc.validation import check_count, check_range, check_tokens
+from svc_kit.errors import InvalidField
 
 
 class Stage(enum.Enum):
@@ -124,69 +119,22 @@ class Sampling:
         return self.mirostat is not None or self.adaptive is not None
 
     def validate(self, *, vocabulary_size: int, context_tokens: int) -> None:
-        """Check every parameter against its range.
+        """Check what depends on the model, and on other parameters; the proto has all other limits.
 
         Raises `OutOfRange`, `TooLong`, `InvalidField` or `TokenOutOfVocabulary`, naming the field.
         """
-        for bounds in self._ranges(vocabulary_size, context_tokens):
-            check_range(*bounds)
-        if self.repetition_penalty <= 0:
-            raise OutOfRange(
-                field="repetition_penalty", value=self.repetition_penalty, minimum=0.01
-            )
-        if self.dynatemp_exponent <= 0:
-            raise OutOfRange(field="dynatemp_exponent", value=self.dynatemp_exponent, minimum=0.01)
+        check_range("min_keep", self.min_keep, 0, vocabulary_size)
+        check_range("penalty_last_n", self.penalty_last_n, -1, context_tokens)
+        if self.dry is not None:
+            check_range("dry.allowed_length", self.dry.allowed_length, 0, context_tokens)
+            check_range("dry.penalty_last_n", self.dry.penalty_last_n, -1, context_tokens)
+            if any(not text or "\0" in text for text in self.dry.sequence_breakers):
+                problem = "is empty or contains a NUL character"
+                raise InvalidField(field="dry.sequence_breakers", problem=problem)
         if len(set(self.stages)) != len(self.stages):
             raise InvalidField(field="samplers", problem="a sampler is named twice")
         if self.mirostat is not None and self.adaptive is not None:
             raise InvalidField(field="adaptive.target", problem="cannot be combined with mirostat")
-        self._validate_tokens(vocabulary_size)
-        self._validate_breakers()
-
-    def _ranges(self, vocabulary: int, context: int) -> Iterator[tuple[str, float, float, float]]:
-        yield "temperature", self.temperature, 0, 100
-        yield "dynatemp_range", self.dynatemp_range, 0, 100
-        yield "dynatemp_exponent", self.dynatemp_exponent, 0, 10
-        yield "top_k", self.top_k, 0, 2**31 - 1
-        yield "top_p", self.top_p, 0, 1
-        yield "min_p", self.min_p, 0, 1
-        yield "typical_p", self.typical_p, 0, 1
-        yield "top_n_sigma", self.top_n_sigma, -1e6, 1e6
-        yield "xtc_probability", self.xtc_probability, 0, 1
-        yield "xtc_threshold", self.xtc_threshold, 0, 1
-        yield "min_keep", self.min_keep, 0, vocabulary
-        yield "penalty_last_n", self.penalty_last_n, -1, context
-        yield "repetition_penalty", self.repetition_penalty, 0, 10
-        yield "frequency_penalty", self.frequency_penalty, -2, 2
-        yield "presence_penalty", self.presence_penalty, -2, 2
-        if self.dry is not None:
-            yield "dry.multiplier", self.dry.multiplier, 0, 100
-            yield "dry.base", self.dry.base, 1, 10
-            yield "dry.allowed_length", self.dry.allowed_length, 0, context
-            yield "dry.penalty_last_n", self.dry.penalty_last_n, -1, context
-        if self.mirostat is not None:
-            yield "mirostat.version", self.mirostat.version, 1, 2
-            yield "mirostat.tau", self.mirostat.tau, 0, 100
-            yield "mirostat.eta", self.mirostat.eta, 0, 1
-        if self.adaptive is not None:
-            yield "adaptive.target", self.adaptive.target, 0, 1
-            # As a 32-bit float of a request, 0.99 is slightly larger.
-            yield "adaptive.decay", round(self.adaptive.decay, 6), 0, 0.99
-
-    def _validate_tokens(self, vocabulary_size: int) -> None:
-        check_count("logit_bias", self.logit_bias, MAX_LOGIT_BIAS)
-        for token, bias in self.logit_bias:
-            check_tokens("logit_bias", (token,), vocabulary_size)
-            check_range("logit_bias", bias, -100, 100)
+        check_tokens("logit_bias", [token for token, _ in self.logit_bias], vocabulary_size)
         check_count("allowed_token_ids", self.allowed_token_ids, vocabulary_size)
         check_tokens("allowed_token_ids", self.allowed_token_ids, vocabulary_size)
-
-    def _validate_breakers(self) -> None:
-        breakers = self.dry.sequence_breakers if self.dry is not None else ()
-        check_count("dry.sequence_breakers", breakers, MAX_SEQUENCE_BREAKERS)
-        for text in breakers:
-            check_bytes("dry.sequence_breakers", text, MAX_SEQUENCE_BREAKER_BYTES)
-            if not text or "\0" in text:
-                raise InvalidField(
-                    field="dry.sequence_breakers", problem="is empty or contains a NUL character"
-                )

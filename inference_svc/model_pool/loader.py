@@ -29,6 +29,7 @@ from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
+from inference_svc.model_pool.sampling_messages import from_sampling
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.projector_file import ProjectorFile
@@ -37,6 +38,7 @@ from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
+from svc_kit.rpc.field_limits import check_limits
 from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool
 
@@ -280,6 +282,7 @@ def default_sampling(
     overrides = {name: value for name, value in settings if value is not None}
     try:
         sampling = replace(_from_hints(hints), **overrides)
+        check_limits(from_sampling(sampling))
         sampling.validate(vocabulary_size=vocabulary_size, context_tokens=context_tokens)
     except DomainError as error:
         raise StartupError(f"default sampling: {error.message}") from error

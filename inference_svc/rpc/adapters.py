@@ -16,7 +16,6 @@ from inference_svc.engine_client.client import EngineState
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
 from inference_svc.models.metadata import default_name
-from inference_svc.validation import check_count
 from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.adapter_rules import check_adapter_name, check_scale
@@ -34,8 +33,6 @@ from svc_kit.errors import (
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, PrivateFile
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
-
-MAX_ADAPTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +60,16 @@ def resolve_adapters(
     if not request:
         implied = catalog.find_adapter(resolved.name, project)
         return _applied([(implied, implied.default_scale)])
-    check_count("adapters", request, MAX_ADAPTERS)
     chosen: dict[str, tuple[Adapter, float]] = {}
     for index, each in enumerate(request):
-        field = f"adapters[{index}]"
-        if not each.adapter:
-            raise MissingField(field=f"{field}.adapter")
         adapter = catalog.find_adapter(each.adapter, project)
         if adapter.name in chosen:
-            raise InvalidField(
-                field=f"{field}.adapter", problem=f"{adapter.name!r} is listed twice"
-            )
+            problem = f"{adapter.name!r} is listed twice"
+            raise InvalidField(field=f"adapters[{index}].adapter", problem=problem)
         if adapter.model != resolved.model.name:
             problem = f"it is for {adapter.model!r}, the request is for {resolved.model.name!r}"
             raise AdapterBaseMismatch(adapter=adapter.name, problem=problem)
         scale = each.scale if each.HasField("scale") else adapter.default_scale
-        check_scale(f"{field}.scale", scale)
         chosen[adapter.name] = adapter, scale
     return _applied(list(chosen.values()))
 

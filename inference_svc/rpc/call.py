@@ -4,7 +4,7 @@
 """
 
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -17,7 +17,6 @@ from svc_kit.auth.principal import Principal, current_principal
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.interceptors import current_deadline
 
-MAX_CHOICES: Final = 128
 RequestT = TypeVar("RequestT", pb.GenerateRequest, pb.ChatRequest)
 
 
@@ -75,10 +74,7 @@ class Call(Generic[RequestT]):
 
     @property
     def num_choices(self) -> int:
-        """The number of choices. Raises `OutOfRange`."""
-        number = self.options.num_choices if self.options.HasField("num_choices") else 1
-        check_range("n", number, 1, MAX_CHOICES)
-        return number
+        return self.options.num_choices or 1
 
     @property
     def priority(self) -> int:

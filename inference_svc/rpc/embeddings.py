@@ -16,18 +16,16 @@ from inference_svc.limits.limiter import Admit, Need
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.rpc.call import Caller
 from inference_svc.usage import Counts, RecordUsage, UsageKey
-from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
+from inference_svc.validation import check_bytes, check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
     InvalidField,
     MissingField,
     ModelCannot,
-    OutOfRange,
     TooLong,
 )
 from svc_kit.logs import add_call_fields
 
-MAX_INPUTS = 2048
 _FLOAT_BYTES = 4
 _VECTOR_BYTES = 16  # protobuf overhead per vector
 
@@ -54,7 +52,6 @@ class EmbeddingService:
     ) -> pb.EmbedResponse:
         """Return the vectors in the order of the inputs. Raises a `DomainError`."""
         model, limits = loaded.processor, _limits(loaded)
-        _check_inputs_count("inputs", request.inputs)
         priority = caller.resolve_priority(request.priority)
         size = _vector_size(request, limits)
         self._check_response(len(request.inputs), size)
@@ -135,7 +132,6 @@ class EmbeddingService:
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
         """Count the tokens of each text, without special tokens. Raises `TooLong` or
         `InvalidField`."""
-        _check_inputs_count("texts", texts)
         for index, text in enumerate(texts):
             check_bytes(f"texts[{index}]", text, self._bounds.text_bytes)
         request = [TextToTokenize(text) for text in texts]
@@ -165,16 +161,9 @@ class EmbeddingService:
         ]
 
     def _check_rerank(self, request: pb.RerankRequest) -> None:
-        if not request.query:
-            raise MissingField(field="query")
         check_bytes("query", request.query, self._bounds.text_bytes)
-        _check_inputs_count("documents", request.documents)
         for index, document in enumerate(request.documents):
-            if not document:
-                raise MissingField(field=f"documents[{index}]")
             check_bytes(f"documents[{index}]", document, self._bounds.text_bytes)
-        if request.HasField("top_n") and request.top_n < 1:
-            raise OutOfRange(field="top_n", value=request.top_n, minimum=1)
 
 
 def _limits(loaded: LoadedModel) -> EmbeddingLimits:
@@ -183,13 +172,6 @@ def _limits(loaded: LoadedModel) -> EmbeddingLimits:
     if limits is None:
         raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
     return limits
-
-
-def _check_inputs_count(field: str, inputs: Sequence[object]) -> None:
-    """Raise `MissingField` or `TooLong` if a list of inputs is empty or too long."""
-    if not inputs:
-        raise MissingField(field=field)
-    check_count(field, inputs, MAX_INPUTS)
 
 
 def _checked_inputs(

@@ -27,17 +27,12 @@ from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import to_seconds
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
-from inference_svc.validation import check_count
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, InvalidField, MissingField
 from svc_kit.rpc.message_mapper import EnumMapper
 
 Context = grpc.aio.ServicerContext[object, object]
-MAX_ABORTS = 1000
-MAX_ALIASES = 32
-MIN_IDLE_TTL_S = 1.0
-MIN_WATCH_INTERVAL_S = 0.1
 FEATURES = (
     *("adapters", "chat", "embed", "generate", "logprobs", "models", "rerank", "resume"),
     *("snapshots", "speculation", "tokenize", "tools"),
@@ -97,9 +92,7 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.WatchLoadRequest, context: Context
     ) -> AsyncIterator[pb.WatchLoadResponse]:
         """Stream the load at an interval."""
-        interval_s = 1.0
-        if request.HasField("interval"):
-            interval_s = to_seconds("interval", request.interval, MIN_WATCH_INTERVAL_S)
+        interval_s = to_seconds(request.interval) if request.HasField("interval") else 1.0
         while True:
             yield pb.WatchLoadResponse(load=load_info.load(self._pool))
             await asyncio.sleep(interval_s)
@@ -115,9 +108,6 @@ class EngineServicer(rpc.EngineServiceServicer):
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """Abort requests. Ids that are not live, or of another project, are reported as such."""
-        if not request.request_ids:
-            raise MissingField(field="request_ids")
-        check_count("request_ids", request.request_ids, MAX_ABORTS)
         project = _project_of_requests(Scope.ADMIN)
         return pb.AbortResponse(
             outcomes=[
@@ -189,7 +179,6 @@ class EngineServicer(rpc.EngineServiceServicer):
 
     async def AddModel(self, request: pb.AddModelRequest, context: Context) -> pb.AddModelResponse:
         """Add a model, whose files are downloaded in the background."""
-        check_count("aliases", request.aliases, MAX_ALIASES)
         wanted = AddedModel(
             name=request.name,
             source=request.source,
@@ -220,8 +209,6 @@ class EngineServicer(rpc.EngineServiceServicer):
         self, request: pb.AddModelAliasRequest, context: Context
     ) -> pb.AddModelAliasResponse:
         """Give a model another name."""
-        if not request.model:
-            raise MissingField(field="model")
         named = await self._added.add_alias(request.model, request.alias)
         return pb.AddModelAliasResponse(model=model_info.watched_model(named))
 
@@ -311,9 +298,7 @@ class EngineServicer(rpc.EngineServiceServicer):
 
 
 def _idle_ttl(request: pb.AddModelRequest | pb.UpdateModelRequest) -> float | None:
-    if not request.HasField("idle_ttl"):
-        return None
-    return to_seconds("idle_ttl", request.idle_ttl, MIN_IDLE_TTL_S)
+    return to_seconds(request.idle_ttl) if request.HasField("idle_ttl") else None
 
 
 def _project_of_requests(operator: Scope) -> str | None:

@@ -1,9 +1,8 @@
 """Converts models, adapters and limits to protos, and limits of requests back."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import model_pb2 as model_pb
@@ -21,21 +20,14 @@ from inference_svc.model_pool.catalog import (
 )
 from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_pool.sampling_messages import from_sampling
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
-from inference_svc.rpc.request_options import from_sampling
 from inference_svc.rpc.streaming import seconds
-from inference_svc.validation import check_range
 from svc_kit.errors import UnsupportedField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 
-_LIMITS: Mapping[Any, tuple[int, int]] = {
-    "slots": (1, 256),
-    "context_tokens": (256, 2**24),
-    "batch_tokens": (32, 65536),
-    "threads": (1, 1024),
-}
 _LAYOUTS: Final = EnumMapper[Layout](Layout, model_pb.KvLayout, zero=Layout.AUTO)
 _REQUESTED: Final = MessageMapper(
     RequestedLimits, model_pb.ModelLimits, uses=[_LAYOUTS], only_message=["kv_bytes"]
@@ -45,14 +37,11 @@ _REQUESTED: Final = MessageMapper(
 def to_limits(request: model_pb.ModelLimits, defaults: RequestedLimits) -> RequestedLimits:
     """Override `defaults` with the set limits of a request.
 
-    Raises `OutOfRange`, `InvalidField`, or `UnsupportedField` for `kv_bytes`, which follows from
+    Raises `InvalidField`, or `UnsupportedField` for `kv_bytes`, which follows from
     the others.
     """
     if request.HasField("kv_bytes"):
         raise UnsupportedField(field="limits.kv_bytes")
-    for name, (minimum, maximum) in _LIMITS.items():
-        if request.HasField(name):
-            check_range(f"limits.{name}", getattr(request, name), minimum, maximum)
     return _REQUESTED.from_message(request, "limits", **asdict(defaults))
 
 

@@ -14,7 +14,6 @@ from inference_svc.chat.reasoning_support import ThinkingMode
 from inference_svc.chat.templates import RenderedPrompt
 from inference_svc.structured_output.spec import (
     ANY_OBJECT,
-    MAX_CHOICES,
     CallableTool,
     OutputFormat,
     OutputFormatKind,
@@ -22,8 +21,7 @@ from inference_svc.structured_output.spec import (
     Reasoning,
     ToolCallSpec,
 )
-from inference_svc.validation import check_count
-from svc_kit.errors import InvalidField, MissingField
+from svc_kit.errors import InvalidField
 
 
 def enforced_tool_call_format(native: ToolCallFormat, *, beside_form: bool) -> ToolCallFormat:
@@ -101,9 +99,6 @@ def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnForm
 
 
 def _choices(values: list[str], field: str) -> str:
-    if not values:
-        raise MissingField(field=field)
-    check_count(field, values, MAX_CHOICES)
     if "" in values:
         raise InvalidField(field=field, problem="a choice is empty")
     return json.dumps(values)

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from svc_kit.errors import InvalidField, OutOfRange
+from svc_kit.errors import InvalidField
 from svc_kit.rpc.page_tokens import PageTokens
 
 MAX_PAGE = 1000
@@ -27,11 +27,9 @@ def page(
     """Return a page of `items`, which are sorted by their keys, and the token of the next page.
 
     The token is empty at the end. It contains the last key, so objects that appear or disappear
-    between two calls do not shift the others. Raises `OutOfRange` for a negative size and
-    `InvalidField` for a token of another list than `binding`.
+    between two calls do not shift the others. Raises `InvalidField` for a token of
+    another list than `binding`.
     """
-    if request.page_size < 0:
-        raise OutOfRange(field="page_size", value=request.page_size, minimum=0)
     keys = sorted(items)
     if request.page_token:
         position = PAGE_TOKENS.read(request.page_token, binding)

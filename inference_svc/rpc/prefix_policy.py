@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping
 from corral.inference.v1 import generation_pb2 as generation
 
 from inference_svc.engine.request import AdapterStack, StoredObjectRef
-from inference_svc.validation import check_bytes
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
-
-MAX_SALT_BYTES = 256
-MAX_AFFINITY_BYTES = 256
-MAX_OBJECT_ID_BYTES = 128
 
 
 class PrefixGroups:
@@ -47,15 +42,14 @@ def resolve_stored_object(
     """Return the stored object that a sequence belongs to; None until the model's `digest` is
     computed.
 
-    Raises `ServiceOnly` if the caller is not a service, `TooLong`, or `InvalidField` if reuse is
-    not allowed.
+    Raises `ServiceOnly` if the caller is not a service, or `InvalidField` if reuse is not
+    allowed.
     """
     object_id = options.cache.keep_for
     if not object_id:
         return None
     if not principal.is_service:
         raise ServiceOnly(field="cache.keep_for")
-    check_bytes("cache.keep_for", object_id, MAX_OBJECT_ID_BYTES)
     if not may_reuse(options):
         raise InvalidField(field="cache.keep_for", problem=_NOT_REUSABLE)
     return StoredObjectRef(object_id, digest) if digest else None
@@ -64,8 +58,6 @@ def resolve_stored_object(
 def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:
     """Return the key under which prefixes are cached. `owner` is from `PrefixGroups`; adapters are
     part of the key because they change the cached states."""
-    check_bytes("cache.salt", cache.salt, MAX_SALT_BYTES)
-    check_bytes("cache.affinity", cache.affinity, MAX_AFFINITY_BYTES)
     stack = ",".join(f"{adapter.digest}*{adapter.scale!r}" for adapter in adapters)
     text = f"{len(stack)}:{stack}{owner}{cache.salt}"
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

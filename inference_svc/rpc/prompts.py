@@ -8,7 +8,6 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.conversation import (
-    MAX_TOOLS,
     Conversation,
     ConversationLimits,
     MediaPart,
@@ -27,7 +26,6 @@ from svc_kit.errors import InvalidField, MissingField, ModelCannot, UnsupportedF
 from svc_kit.off_loop import off_loop
 from svc_kit.rpc.message_mapper import MessageMapper
 
-MAX_FILES: Final = 256
 _REPOSITORY: Final = "project\n"
 _SNIPPET: Final = "\n\n--- snippet ---\n\n"
 """What precedes a file if the model has no token for it, as in llama-server."""
@@ -56,7 +54,6 @@ async def read_next_turn(request: pb.ChatRequest, limits: ConversationLimits) ->
     if not options.HasField("thinking_budget_tokens"):
         return conversation
     budget = options.thinking_budget_tokens
-    check_range("thinking_budget_tokens", budget, 0, 2**31 - 1)
     template = replace(conversation.options, thinking_budget_tokens=budget)
     return replace(conversation, options=template)
 
@@ -86,10 +83,9 @@ def to_conversation(conversation: pb.Conversation, *, allows_templates: bool) ->
 
 
 def check_counts(conversation: pb.Conversation, limits: ConversationLimits) -> None:
-    """Raise `TooLong` for too many messages, or parts and calls of a message, or tools, before they
-    are converted."""
+    """Raise `TooLong` for too many messages, or parts and calls of a message, before they are
+    converted."""
     check_count("messages", conversation.messages, limits.max_messages)
-    check_count("tools", conversation.tools, MAX_TOOLS)
     for index, message in enumerate(conversation.messages):
         check_count(f"messages[{index}].content", message.parts, limits.max_messages)
         check_count(f"messages[{index}].tool_calls", message.tool_calls, limits.max_messages)
@@ -154,7 +150,6 @@ async def _infill_tokens(request: pb.GenerateRequest, model: ModelProcessor) -> 
         raise ModelCannot(model=model.name, model_class=model_class, operation="infill")
     if request.WhichOneof("prompt") == "token_ids":
         raise InvalidField(field="token_ids", problem="it cannot be combined with a suffix")
-    check_count("infill.files", infill.files, MAX_FILES)
     has_names = tokens.separator is not None
     files = [
         f"{each.name}\n{each.text}" if has_names else _SNIPPET + each.text for each in infill.files

@@ -1,21 +1,20 @@
-"""Converts generation options, with their sampling parameters, to sequence requests; applies
-defaults and limits.
+"""Converts generation options to sequence requests; applies defaults and the limits that depend on
+the model. Other limits are in the protos.
 """
 
 import secrets
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
 
 from corral.inference.v1 import generation_pb2 as generation
-from corral.inference.v1 import sampling_pb2 as sampling_pb
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
-from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
+from inference_svc.engine.sampling_params import Sampling
+from inference_svc.model_pool.sampling_messages import to_sampling
 from inference_svc.rpc.call import AnyCall
 from inference_svc.rpc.prefix_policy import (
     cache_key,
@@ -23,26 +22,17 @@ from inference_svc.rpc.prefix_policy import (
     may_reuse,
     resolve_stored_object,
 )
-from inference_svc.validation import check_bytes, check_count, check_range, check_tokens
+from inference_svc.validation import check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
     FeatureUnsupported,
     InvalidField,
     MissingField,
-    OutOfRange,
     TooLong,
 )
-from svc_kit.rpc.message_mapper import MessageMapper
 
-MAX_STOP_TEXTS = 16
-MAX_STOP_BYTES = 256
-MAX_STOP_TOKENS = 64
-MAX_LOGPROBS = 20
 MAX_PROMPT_LOGPROBS = 2**18
 """Log probabilities of a prompt, with alternatives: 262,144 tokens without, 12,483 with 20."""
-MAX_LABEL_BYTES = 256
-MAX_REQUESTED_DRAFT = 32
-MAX_DURATION_S = 315_576_000_000  # protobuf's limit for a Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +56,8 @@ def to_requests(
     Raises the `DomainError` of the first invalid field.
     """
     options, model, principal = call.options, call.model, call.caller.principal
-    stopping = options.stopping
+    stopping, output = options.stopping, options.output
     check_retention(options)
-    check_bytes("label", options.label, MAX_LABEL_BYTES)
     _check_prompt(prompt, call)
     num_choices = call.num_choices
     sampling = to_sampling(options.sampling, model.default_sampling)
@@ -100,8 +89,8 @@ def to_requests(
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,
         adapters=adapters,
-        top_logprobs=_top_logprobs(options.output),
-        prompt_logprobs=_prompt_logprobs(options.output, len(tokens)),
+        top_logprobs=output.top_logprobs if output.HasField("top_logprobs") else None,
+        prompt_logprobs=_prompt_logprobs(output, len(tokens)),
         request_id=call.caller.request_id,
         stop=tuple(stopping.stop),
         stop_tokens=frozenset(stopping.stop_token_ids),
@@ -162,19 +151,13 @@ def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_to
     remaining = slot_tokens - prompt_tokens
     if not stopping.HasField("max_tokens"):
         return remaining
-    if stopping.max_tokens < 0:
-        raise OutOfRange(field="max_tokens", value=stopping.max_tokens, minimum=0)
     return min(stopping.max_tokens, remaining)
 
 
 def _check_stopping(call: AnyCall) -> None:
     stopping = call.options.stopping
-    check_count("stop", stopping.stop, MAX_STOP_TEXTS)
-    for text in stopping.stop:
-        if not text:
-            raise InvalidField(field="stop", problem="a stop text is empty")
-        check_bytes("stop", text, MAX_STOP_BYTES)
-    check_count("stop_token_ids", stopping.stop_token_ids, MAX_STOP_TOKENS)
+    if "" in stopping.stop:
+        raise InvalidField(field="stop", problem="a stop text is empty")
     check_tokens("stop_token_ids", stopping.stop_token_ids, call.model.vocabulary.size)
     check_range("min_tokens", stopping.min_tokens, 0, call.slot_tokens)
 
@@ -182,27 +165,16 @@ def _check_stopping(call: AnyCall) -> None:
 def _max_draft(options: generation.GenerationOptions) -> int:
     """Drafts are on by default, because they do not change the output, and off for deterministic
     requests, which are computed token by token."""
-    speculation, limit = options.speculation, MAX_DRAFT
-    if speculation.HasField("max_draft_tokens"):
-        limit = speculation.max_draft_tokens
-        check_range("speculation.max_draft_tokens", limit, 1, MAX_REQUESTED_DRAFT)
+    speculation = options.speculation
     is_off = speculation.HasField("enabled") and not speculation.enabled
     if is_off or options.deterministic:
         return 0
-    return min(limit, MAX_DRAFT)
-
-
-def _top_logprobs(output: generation.OutputOptions) -> int | None:
-    if not output.HasField("top_logprobs"):
-        return None
-    check_range("top_logprobs", output.top_logprobs, 0, MAX_LOGPROBS)
-    return output.top_logprobs
+    return min(speculation.max_draft_tokens or MAX_DRAFT, MAX_DRAFT)
 
 
 def _prompt_logprobs(output: generation.OutputOptions, num_tokens: int) -> int | None:
     if not output.HasField("prompt_logprobs"):
         return None
-    check_range("prompt_logprobs", output.prompt_logprobs, 0, MAX_LOGPROBS)
     if (count := num_tokens * (1 + output.prompt_logprobs)) > MAX_PROMPT_LOGPROBS:
         raise TooLong(
             field="prompt_logprobs",
@@ -216,7 +188,7 @@ def _prompt_logprobs(output: generation.OutputOptions, num_tokens: int) -> int |
 def _queue_deadline(scheduling: generation.SchedulingOptions) -> float | None:
     if not scheduling.HasField("queue_timeout"):
         return None
-    return time.monotonic() + to_seconds("queue_timeout", scheduling.queue_timeout, 0)
+    return time.monotonic() + to_seconds(scheduling.queue_timeout)
 
 
 def _checked_resume(
@@ -243,50 +215,6 @@ def _checked_resume(
     return options.resume
 
 
-def to_seconds(field: str, span: Duration, minimum: float) -> float:
-    """Convert a duration to seconds; it may be longer than a `timedelta` can be.
-
-    Raises `OutOfRange` if it is shorter than `minimum`.
-    """
-    length_s = span.seconds + span.nanos / 1e9
-    check_range(field, length_s, minimum, MAX_DURATION_S)
-    return length_s
-
-
-_BY_HAND: Final = ["dry", "mirostat", "adaptive", "logit_bias"]
-_SAMPLING: Final = MessageMapper(
-    Sampling,
-    sampling_pb.SamplingParams,
-    renamed={"stages": "samplers"},
-    only_domain=_BY_HAND,
-    only_message=[*_BY_HAND, "seed"],
-)
-_DRY: Final = MessageMapper(Dry, sampling_pb.DryParams)
-_MIROSTAT: Final = MessageMapper(Mirostat, sampling_pb.MirostatParams)
-_ADAPTIVE: Final = MessageMapper(Adaptive, sampling_pb.AdaptiveParams)
-
-
-def to_sampling(pb: sampling_pb.SamplingParams, defaults: Sampling) -> Sampling:
-    """Override `defaults` with the set fields. Only enums are validated here."""
-    sampling = _SAMPLING.from_message(pb, **_values(defaults))
-    changes: dict[str, Any] = {}
-    if pb.HasField("dry"):
-        changes["dry"] = _DRY.from_message(pb.dry, **_values(defaults.dry or Dry()))
-    if pb.HasField("mirostat"):
-        is_on = pb.mirostat.version != 0
-        changes["mirostat"] = _MIROSTAT.from_message(pb.mirostat) if is_on else None
-    if pb.HasField("adaptive"):
-        is_on = pb.adaptive.HasField("target") and not pb.adaptive.target < 0
-        changes["adaptive"] = _ADAPTIVE.from_message(pb.adaptive) if is_on else None
-    if pb.logit_bias:
-        changes["logit_bias"] = tuple((entry.token_id, entry.bias) for entry in pb.logit_bias)
-    return replace(sampling, **changes)
-
-
-def from_sampling(sampling: Sampling) -> sampling_pb.SamplingParams:
-    """Convert the default sampling parameters of a model."""
-    return _SAMPLING.to_message(sampling)
-
-
-def _values(values: Sampling | Dry) -> dict[str, Any]:
-    return {field.name: getattr(values, field.name) for field in fields(values)}
+def to_seconds(span: Duration) -> float:
+    """Convert a duration to seconds; it may be longer than a `timedelta` can be."""
+    return span.seconds + span.nanos / 1e9

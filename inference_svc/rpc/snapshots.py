@@ -22,12 +22,9 @@ from inference_svc.models.metadata import ModelClass
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import SnapshotStore
-from inference_svc.validation import check_count
 from svc_kit.errors import (
     DomainError,
-    MissingField,
     ModelNotLoaded,
-    OutOfRange,
     SnapshotIncompatible,
     StateNotFound,
     StorageFailed,
@@ -35,7 +32,6 @@ from svc_kit.errors import (
 )
 from svc_kit.rpc.message_mapper import encode_timestamp
 
-MAX_DROPPED = 1000
 _OTHER_MODEL = frozenset({"architecture", "model"})
 _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
@@ -58,10 +54,6 @@ class SnapshotService:
 
         Raises `StateNotFound`, `SnapshotTooLarge` or `StorageFailed`.
         """
-        if not request.request_id:
-            raise MissingField(field="request_id")
-        if request.index < 0:
-            raise OutOfRange(field="index", value=request.index, minimum=0)
         name, index = request.request_id, request.index
         snapshot = await self._run_on_any(
             lambda digest: SaveSnapshot(UNSET_ID, name, index, digest),
@@ -75,8 +67,6 @@ class SnapshotService:
         Raises `SnapshotNotFound`, `SnapshotCorrupt`, `SnapshotIncompatible`, `SnapshotTooLarge`,
         `StorageFailed`, or `ModelNotLoaded` if no generating model is loaded.
         """
-        if not request.snapshot_id:
-            raise MissingField(field="snapshot_id")
         default_model = self._pool.catalog.find_model("", ModelClass.DECODER)
         snapshot = await self._run_on_any(
             lambda digest: RestoreSnapshot(UNSET_ID, request.snapshot_id, digest),
@@ -92,8 +82,6 @@ class SnapshotService:
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
         """Delete snapshots and the cached prefixes of stored objects. Unknown ids are ignored, and
         no model needs to be loaded. Raises `StorageFailed`."""
-        for field in ("snapshot_ids", "object_ids"):
-            check_count(field, getattr(request, field), MAX_DROPPED)
         num_dropped = 0
         if request.snapshot_ids:
             num_dropped += await self._drop_files(request.snapshot_ids)

@@ -7,7 +7,6 @@ from inference_svc.validation import check_bytes
 
 MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
 MAX_TOOL_SCHEMAS_BYTES = 256 * 1024
-MAX_CHOICES = 1024
 ANY_OBJECT = '{"type": "object"}'
 NUMBER, SPACE, ID = "\0", "\1", "\2"
 """Placeholders in a `ToolCallSyntax` for a number, white space and a call id that the model

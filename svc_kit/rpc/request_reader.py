@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from svc_kit.errors import DeadlineExpired, DomainError, InvalidField, QueueFull, RequestTooLarge
 from svc_kit.logs import project_var
 from svc_kit.off_loop import ConversionTurns
 from svc_kit.rpc.field_count import check_fields
+from svc_kit.rpc.field_limits import check_limits
 from svc_kit.settings.groups import ServerSettings
 
 SMALL_MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -95,7 +96,7 @@ class RequestReader:
     ) -> Callable[[bytes], Any]:
         """A function that parses the messages of a method.
 
-        It raises RequestTooLarge, TooLong and InvalidField.
+        It raises RequestTooLarge, TooLong, InvalidField and the errors of `check_limits`.
         """
         limit = self._max_bytes
         if is_public:
@@ -110,10 +111,13 @@ class RequestReader:
                 return raw
             check_fields(raw, deserialize)
             try:
-                return deserialize(raw)
+                message = deserialize(raw)
             except DecodeError:
                 problem = "not a valid protobuf encoding of the method's request message"
                 raise InvalidField(field="request", problem=problem) from None
+            if isinstance(message, Message):
+                check_limits(message)
+            return message
 
         return parse
 

@@ -136,7 +136,7 @@ async def test_non_finite_floats_are_refused(rpc: Rpc, value: float) -> None:
     requests["mirostat.tau"] = make_chat(
         sampling={"mirostat": sampling_pb2.MirostatParams(version=2, tau=value)}
     )
-    requests["logit_bias"] = make_chat(
+    requests["logit_bias[0].bias"] = make_chat(
         sampling={"logit_bias": [sampling_pb2.LogitBias(token_id=5, bias=value)]}
     )
     errors = {field: await expect_refusal(rpc, request) for field, request in requests.items()}

@@ -5,7 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from corral.inference.v1.inference_service_pb2 import ChatResponse
 from corral.inference.v1.inference_service_pb2 import Conversation as ConversationProto
@@ -195,7 +195,7 @@ class Responses(Client):
             if each.HasField("delta"):
                 list(draft.apply(each.delta))
         items = (each.item(ItemStatus.COMPLETED) for each in draft.drafts)
-        return [item_object(ITEM.to_message(item)) for item in items]
+        return [cast(Json, item_object(ITEM.to_message(item))) for item in items]
 
     def calls(self, entry: Json) -> list[str]:
         return [entry["call_id"]] if entry.get("type") == "function_call" else []

@@ -35,6 +35,7 @@ from dialects.openai.chat.completion_request import parse_completion
 from dialects.openai.chat.objects import CollectedChat, CollectedCompletion
 from dialects.openai.envelope import Envelope
 from gateway.routes.models import Status
+from tests.support.written_openai_objects import OPENAI_OBJECTS
 from tools.response_schemas.examples import TEXT, examples
 from tools.response_schemas.streams import collected, example_errors, read_lines, streamed
 
@@ -261,5 +262,6 @@ WRITTEN_SHAPES: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
     ],
     message_batches.DeletedMessageBatch: lambda: [message_batches.deleted_batch(TEXT)],
     models.ModelList: _written(lambda model: models.model_list([model]), model_pb2.Model),
+    **OPENAI_OBJECTS,
 }
 """The objects of each type, and the events of each stream."""

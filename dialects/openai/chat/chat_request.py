@@ -32,9 +32,11 @@ from dialects.shared.fields import (
     WireModel,
     validate,
 )
+from dialects.shared.generation_fields import TopLogprobs
 from dialects.shared.json_body import json_text
 from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, UnsupportedValue
+from svc_kit.rpc.field_limits import limit
 
 
 class PredictionPart(WireModel):
@@ -86,10 +88,12 @@ class ChatCompletionBody(CompletionFields, ReasoningFields, LegacyFunctionFields
         None, description="The maximum number of tokens of one answer; -1 means no limit."
     )
     logprobs: bool | None = Field(None, description="Send the log probability of each token.")
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+    top_logprobs: TopLogprobs | None = Field(
         None, description="How many alternatives to send with each token. Requires logprobs."
     )
-    tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
+    tools: (
+        Annotated[list[ToolDefinition], limit(inference_service_pb2.Conversation, "tools")] | None
+    ) = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     prediction: Prediction | None = Field(

@@ -4,6 +4,7 @@ Control tokens in text prompts are parsed, since callers apply the chat template
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2
@@ -14,15 +15,16 @@ from dialects.openai.chat.options import (
     completion_options,
     output_limit,
 )
-from dialects.shared.fields import INT32_MAX, TokenId, json_array_kind, split_inputs, validate
+from dialects.shared.fields import Tokens, json_array_kind, split_inputs, validate
+from dialects.shared.generation_fields import TopLogprobs
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import InvalidField, TooLong
+from svc_kit.rpc.field_limits import limit
 
 DEFAULT_MAX_TOKENS = 16
 MAX_CHOICES = 2048
 MAX_BEST_OF = 20
-MAX_PROMPT_TOKENS = 2**20
-Tokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+_limit = partial(limit, inference_service_pb2.GenerateRequest)
 Prompt = Annotated[
     Annotated[str, Tag("~string")]
     | Annotated[list[str], Field(min_length=1), Tag("~array of strings")]
@@ -52,11 +54,11 @@ class CompletionBody(CompletionFields):
     suffix: str | None = Field(
         None, description="The text after the answer, for models with tokens for it."
     )
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+    logprobs: TopLogprobs | None = Field(
         None, description="Return the log probability of each token and of this many alternatives."
     )
 
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = Field(
+    truncate_prompt_tokens: Annotated[int, _limit("truncate_prompt_tokens")] | None = Field(
         None,
         description="Keep only the last tokens of a longer prompt, as in vLLM. -1: as many as fit.",
     )

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from corral.inference.v1 import inference_service_pb2
+from corral.inference.v1.inference_service_pb2 import EmbedRequest, RerankRequest
 from pydantic import Discriminator, Field, Tag
 from typing_extensions import TypedDict
 
-from dialects.openai.chat.completion_request import Tokens
 from dialects.openai.chat.policy import LABELS
 from dialects.shared.fields import (
     BY_KIND,
-    INT32_MAX,
+    Tokens,
     WireModel,
     json_array_kind,
     split_inputs,
@@ -21,8 +21,8 @@ from dialects.shared.fields import (
 )
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import TooShort
+from svc_kit.rpc.field_limits import limit
 
-MAX_INPUTS = 2048
 Truncate = Annotated[
     Annotated[bool, Tag("~other")]
     | Annotated[Literal["end", "END", "none", "NONE"], Tag("~string")],
@@ -32,9 +32,9 @@ _NOT_TRUNCATED = "texts are not truncated"
 Text = Annotated[str, Field(min_length=1)]
 Input = Annotated[
     Annotated[str, Tag("~string")]
-    | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("~array of strings")]
+    | Annotated[list[Text], limit(EmbedRequest, "inputs"), Tag("~array of strings")]
     | Annotated[Tokens, Tag("~array of integers")]
-    | Annotated[list[Tokens], Field(max_length=MAX_INPUTS), Tag("~array of arrays")],
+    | Annotated[list[Tokens], limit(EmbedRequest, "inputs"), Tag("~array of arrays")],
     Discriminator(json_array_kind),
 ]
 
@@ -56,7 +56,7 @@ class EmbeddingBody(WireModel):
     input: Input = Field(
         description="A text, a list of texts, a list of token ids, or a list of such lists."
     )
-    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
+    dimensions: Annotated[int, limit(EmbedRequest, "dimensions")] | None = Field(
         None, description="Truncate the vectors to this size and normalize them again."
     )
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -97,9 +97,6 @@ def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
     return request
 
 
-MAX_DOCUMENTS = 2048
-
-
 class DocumentObject(WireModel):
     """A document in the form of an object."""
 
@@ -128,10 +125,10 @@ class RerankBody(WireModel):
 
     model: str = Field(description="The model's name. Empty: the first reranker.")
     query: str = Field(min_length=1, description="The text to compare the documents with.")
-    documents: list[Document] = Field(
-        min_length=1, max_length=MAX_DOCUMENTS, description="Texts, or objects with a text."
+    documents: Annotated[list[Document], limit(RerankRequest, "documents")] = Field(
+        description="Texts, or objects with a text."
     )
-    top_n: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = Field(
+    top_n: Annotated[int, limit(RerankRequest, "top_n")] | None = Field(
         None, description="How many of the best documents to return. Default: all."
     )
     return_documents: bool | None = Field(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from corral.inference.v1 import chat_pb2
+from corral.inference.v1.inference_service_pb2 import Conversation
 from pydantic import Field, Tag
 
 from dialects.openai.chat.shapes import ChatMessage
@@ -21,6 +22,7 @@ from dialects.openai.chat.tools import (
 )
 from dialects.shared.fields import BY_KIND, WireModel
 from svc_kit.errors import InvalidField
+from svc_kit.rpc.field_limits import limit
 
 FunctionCallChoice = Annotated[
     Annotated[Literal["none", "auto"], Tag("~string")] | Annotated[NamedFunction, Tag("~object")],
@@ -34,7 +36,7 @@ _OF_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
 class LegacyFunctionFields(WireModel):
     """Functions that the model may call, and whether it does."""
 
-    functions: Annotated[list[FunctionDefinition], Field(max_length=128)] | None = Field(
+    functions: Annotated[list[FunctionDefinition], limit(Conversation, "tools")] | None = Field(
         None, description="The older form of tools: the answer has at most one function_call."
     )
     function_call: FunctionCallChoice | None = Field(

@@ -3,10 +3,11 @@
 An absent field has OpenAI's default, or the model's if OpenAI has none.
 """
 
-import hashlib
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from corral.inference.v1 import generation_pb2
+from corral.inference.v1.adapter_pb2 import AdapterScale
 from pydantic import AliasChoices, BeforeValidator, Field, Tag
 
 from dialects.openai.chat.output_format import (
@@ -19,23 +20,20 @@ from dialects.openai.chat.policy import GENERATION
 from dialects.shared.fields import (
     BY_KIND,
     INT32_MAX,
-    Count,
     Gbnf,
     TokenId,
     WireModel,
     resolve_alias,
 )
+from dialects.shared.generation_fields import StopText, StopTexts, TopLogprobs, shorten
 from dialects.shared.parameters import Ignored, Policy, ignore_parameter
 from dialects.shared.sampling import SamplingFields, sampling_params
-from svc_kit.errors import TooLong
+from svc_kit.rpc.field_limits import limit
 
-MAX_STOPS = 16
-MAX_STOP_BYTES = 256
-MAX_HINT_BYTES = 256
+_limit = partial(limit, generation_pb2.GenerationOptions)
 OutputLimit = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 OpenAiStop = Annotated[
-    Annotated[str, Tag("~string")]
-    | Annotated[list[str], Field(max_length=MAX_STOPS), Tag("~array")],
+    Annotated[StopText, Tag("~string")] | Annotated[StopTexts, Tag("~array")],
     BY_KIND,
 ]
 
@@ -62,7 +60,7 @@ class AdapterChoice(WireModel):
         validation_alias=AliasChoices("id", "name"),
         description="The adapter's id or name. The field may also be called `name`.",
     )
-    scale: Annotated[float, Field(ge=-10, le=10)] | None = Field(
+    scale: Annotated[float, limit(AdapterScale, "scale")] | None = Field(
         None, description="Multiplies the adapter's effect. Default: the adapter's default scale."
     )
 
@@ -77,7 +75,7 @@ class Speculation(WireModel):
     enabled: bool | None = Field(
         None, description="False disables drafts. Default: used when they are faster."
     )
-    max_draft_tokens: Annotated[int, Field(ge=1, le=32)] | None = Field(
+    max_draft_tokens: Annotated[int, _limit("speculation.max_draft_tokens")] | None = Field(
         None, description="The maximum number of tokens drafted at once."
     )
 
@@ -90,7 +88,7 @@ class GenerationBody(SamplingFields, GuidedFields):
     model: str = Field(
         description="The model's name, as GET /v1/models lists it. Empty: the server's first model."
     )
-    n: Annotated[int, Field(ge=1, le=128)] | None = Field(
+    n: Annotated[int, _limit("num_choices")] | None = Field(
         None, description="How many answers to generate. Default: 1."
     )
     stop: OpenAiStop | None = Field(
@@ -105,8 +103,10 @@ class GenerationBody(SamplingFields, GuidedFields):
     n_predict: Annotated[int, Field(ge=-2, le=2**31 - 1)] | None = Field(
         None, description="llama-server's name for max_tokens; -1 and -2 mean no limit."
     )
-    min_tokens: Count | None = Field(None, description="Suppress end of text until this length.")
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=64)] | None = Field(
+    min_tokens: Annotated[int, _limit("stopping.min_tokens")] | None = Field(
+        None, description="Suppress end of text until this length."
+    )
+    stop_token_ids: Annotated[list[TokenId], _limit("stopping.stop_token_ids")] | None = Field(
         None, description="Tokens that end the answer, in addition to the model's own."
     )
     ignore_eos: bool | None = Field(None, description="Continue after the model's end of text.")
@@ -123,7 +123,7 @@ class GenerationBody(SamplingFields, GuidedFields):
         None, description="A constraint in vLLM's format."
     )
     cache_prompt: bool | None = Field(None, description="Reuse computed prefixes. Default: true.")
-    cache_salt: Annotated[str, Field(max_length=MAX_HINT_BYTES)] | None = Field(
+    cache_salt: str | None = Field(
         None, description="Cached prefixes are shared only by requests with the same salt."
     )
     prompt_cache_key: str | None = Field(
@@ -135,9 +135,9 @@ class GenerationBody(SamplingFields, GuidedFields):
         "request is computed alone, without cached prefixes, while others wait.",
     )
     speculation: Speculation | None = None
-    lora: (
-        Annotated[list[AdapterChoice], BeforeValidator(_wrap_name), Field(max_length=64)] | None
-    ) = Field(None, description="LoRA adapters to apply together, each once, or the name of one.")
+    lora: Annotated[list[AdapterChoice], BeforeValidator(_wrap_name), _limit("adapters")] | None = (
+        Field(None, description="LoRA adapters to apply together, each once, or the name of one.")
+    )
 
     @property
     def constraint_field(self) -> str:
@@ -149,12 +149,12 @@ class GenerationBody(SamplingFields, GuidedFields):
 class CompletionFields(GenerationBody):
     """Fields that only chat and text completions have."""
 
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+    prompt_logprobs: Annotated[int, _limit("output.prompt_logprobs")] | None = Field(
         None,
         description="Return the log probability of each prompt token and of this many "
         "alternatives, as vLLM does. The prompt is computed without cached prefixes.",
     )
-    n_probs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+    n_probs: TopLogprobs | None = Field(
         None, description="llama-server's name for logprobs with this many alternatives."
     )
     return_token_ids: bool | None = Field(
@@ -217,12 +217,6 @@ def output_limit(body: GenerationBody, *names: str) -> int | None:
 
 def _stopping(body: GenerationBody, max_tokens: int | None) -> generation_pb2.StoppingParams:
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-    for position, text in enumerate(stops):
-        size = len(text.encode())
-        if size > MAX_STOP_BYTES:
-            raise TooLong(
-                field=f"stop[{position}]", length=size, limit=MAX_STOP_BYTES, unit="bytes"
-            )
     return generation_pb2.StoppingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens,
@@ -237,12 +231,6 @@ def _set_cache(body: GenerationBody, cache: generation_pb2.CacheOptions) -> None
     if body.cache_prompt is not None:
         cache.reuse = body.cache_prompt
     if body.cache_salt:
-        cache.salt = _shorten(body.cache_salt)
+        cache.salt = shorten(body.cache_salt)
     if body.prompt_cache_key:
-        cache.affinity = _shorten(body.prompt_cache_key)
-
-
-def _shorten(text: str) -> str:
-    """Replace a text that is too long for the proto by its digest."""
-    raw = text.encode()
-    return text if len(raw) <= MAX_HINT_BYTES else hashlib.sha256(raw).hexdigest()
+        cache.affinity = shorten(body.prompt_cache_key)

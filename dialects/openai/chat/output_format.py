@@ -11,10 +11,12 @@ from dialects.shared.fields import BY_KIND, Gbnf, WireModel
 from dialects.shared.json_body import json_bytes, json_text, load_exact
 from dialects.shared.parameters import Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField
+from svc_kit.rpc.field_limits import limit
 
 JsonSchema = Annotated[
     Annotated[dict[str, Any], Tag("~object")] | Annotated[str, Tag("~string")], BY_KIND
 ]
+Choices = Annotated[list[str], limit(generation_pb2.TextChoices, "values")]
 
 
 class GuidedFields(WireModel):
@@ -22,9 +24,7 @@ class GuidedFields(WireModel):
 
     guided_json: JsonSchema | None = Field(None, description="As structured_outputs.json.")
     guided_regex: str | None = Field(None, description="As structured_outputs.regex.")
-    guided_choice: Annotated[list[str], Field(min_length=1)] | None = Field(
-        None, description="As structured_outputs.choice."
-    )
+    guided_choice: Choices | None = Field(None, description="As structured_outputs.choice.")
     guided_grammar: Gbnf = Field(None, description="As structured_outputs.grammar.")
 
     @property
@@ -69,7 +69,7 @@ class StructuredOutputs(WireModel):
         None, alias="json", description="A JSON Schema, as an object or as text."
     )
     regex: str | None = Field(None, description="A regular expression for the whole answer.")
-    choice: list[str] | None = Field(None, min_length=1, description="The allowed answers.")
+    choice: Choices | None = Field(None, description="The allowed answers.")
     grammar: Gbnf = Field(None, description="A GBNF grammar.")
     json_object: bool | None = Field(None, description="Any JSON object.")
 

@@ -99,8 +99,8 @@ async def delete(inference: Models, fields: JsonObject) -> Response:
     return Response(media_type="text/plain")
 
 
-@router.post("/create", **ollama_operation("Create a model (Ollama)", ""))
-@router.post("/push", **ollama_operation("Push a model (Ollama)", ""))
+@router.post("/create", **ollama_operation("Create a model (Ollama)", ()))
+@router.post("/push", **ollama_operation("Push a model (Ollama)", ()))
 @router.head("/blobs/{digest}", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
 async def manage(_inference: Models) -> Response:

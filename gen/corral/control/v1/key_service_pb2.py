@@ -22,49 +22,62 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import limit_service_pb2 as corral_dot_control_dot_v1_dot_limit__service__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/key_service.proto\x12\x11\x63orral.control.v1\x1a%corral/control/v1/limit_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x03\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\t\x12+\n\x06scopes\x18\x05 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x0b \x03(\t\x12\x10\n\x08networks\x18\x0c \x03(\t\x12/\n\x0brotate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fold_expire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xba\x02\n\x10\x43reateKeyRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x06scopes\x18\x03 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x04 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0e\n\x06models\x18\x07 \x03(\t\x12\x10\n\x08networks\x18\x08 \x03(\t\x12\x15\n\rallow_unknown\x18\t \x01(\x08\x12(\n\x06limits\x18\n \x03(\x0b\x32\x18.corral.control.v1.Limit\"k\n\x11\x43reateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x1e\n\x16serves_keyless_callers\x18\x03 \x01(\x08\"\x1f\n\rGetKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"8\n\x0eGetKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"b\n\x0fListKeysRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12\x14\n\x0cshow_revoked\x18\x04 \x01(\x08\"T\n\x10ListKeysResponse\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\";\n\x11RevokeKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x93\x01\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12*\n\x07overlap\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"K\n\x11RotateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\"\n\x10VerifyKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"\x8f\x02\n\x11VerifyKeyResponse\x12=\n\x07verdict\x18\x01 \x01(\x0e\x32,.corral.control.v1.VerifyKeyResponse.Verdict\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x92\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_VALID\x10\x01\x12\x13\n\x0fVERDICT_UNKNOWN\x10\x02\x12\x13\n\x0fVERDICT_EXPIRED\x10\x03\x12\x13\n\x0fVERDICT_REVOKED\x10\x04\x12\x1c\n\x18VERDICT_PROJECT_ARCHIVED\x10\x05*\xc8\x01\n\x08KeyScope\x12\x19\n\x15KEY_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13KEY_SCOPE_INFERENCE\x10\x01\x12\x13\n\x0fKEY_SCOPE_ADMIN\x10\x02\x12\x16\n\x12KEY_SCOPE_GENERATE\x10\x03\x12\x13\n\x0fKEY_SCOPE_FILES\x10\x04\x12\x12\n\x0eKEY_SCOPE_READ\x10\x05\x12\x18\n\x14KEY_SCOPE_ADMIN_READ\x10\x06\x12\x18\n\x14KEY_SCOPE_FILES_READ\x10\x07\x32\x90\x04\n\nKeyService\x12V\n\tCreateKey\x12#.corral.control.v1.CreateKeyRequest\x1a$.corral.control.v1.CreateKeyResponse\x12M\n\x06GetKey\x12 .corral.control.v1.GetKeyRequest\x1a!.corral.control.v1.GetKeyResponse\x12S\n\x08ListKeys\x12\".corral.control.v1.ListKeysRequest\x1a#.corral.control.v1.ListKeysResponse\x12V\n\tRevokeKey\x12#.corral.control.v1.RevokeKeyRequest\x1a$.corral.control.v1.RevokeKeyResponse\x12V\n\tRotateKey\x12#.corral.control.v1.RotateKeyRequest\x1a$.corral.control.v1.RotateKeyResponse\x12V\n\tVerifyKey\x12#.corral.control.v1.VerifyKeyRequest\x1a$.corral.control.v1.VerifyKeyResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/key_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a%corral/control/v1/limit_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x03\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\t\x12+\n\x06scopes\x18\x05 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x0b \x03(\t\x12\x10\n\x08networks\x18\x0c \x03(\t\x12/\n\x0brotate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fold_expire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xba\x02\n\x10\x43reateKeyRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x06scopes\x18\x03 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x04 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0e\n\x06models\x18\x07 \x03(\t\x12\x10\n\x08networks\x18\x08 \x03(\t\x12\x15\n\rallow_unknown\x18\t \x01(\x08\x12(\n\x06limits\x18\n \x03(\x0b\x32\x18.corral.control.v1.Limit\"k\n\x11\x43reateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x1e\n\x16serves_keyless_callers\x18\x03 \x01(\x08\"\x1f\n\rGetKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"8\n\x0eGetKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"b\n\x0fListKeysRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12\x14\n\x0cshow_revoked\x18\x04 \x01(\x08\"T\n\x10ListKeysResponse\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\";\n\x11RevokeKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x93\x01\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12*\n\x07overlap\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"K\n\x11RotateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\"\n\x10VerifyKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"\x8f\x02\n\x11VerifyKeyResponse\x12=\n\x07verdict\x18\x01 \x01(\x0e\x32,.corral.control.v1.VerifyKeyResponse.Verdict\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x92\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_VALID\x10\x01\x12\x13\n\x0fVERDICT_UNKNOWN\x10\x02\x12\x13\n\x0fVERDICT_EXPIRED\x10\x03\x12\x13\n\x0fVERDICT_REVOKED\x10\x04\x12\x1c\n\x18VERDICT_PROJECT_ARCHIVED\x10\x05*\xc8\x01\n\x08KeyScope\x12\x19\n\x15KEY_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13KEY_SCOPE_INFERENCE\x10\x01\x12\x13\n\x0fKEY_SCOPE_ADMIN\x10\x02\x12\x16\n\x12KEY_SCOPE_GENERATE\x10\x03\x12\x13\n\x0fKEY_SCOPE_FILES\x10\x04\x12\x12\n\x0eKEY_SCOPE_READ\x10\x05\x12\x18\n\x14KEY_SCOPE_ADMIN_READ\x10\x06\x12\x18\n\x14KEY_SCOPE_FILES_READ\x10\x07\x32\xb4\x04\n\nKeyService\x12\\\n\tCreateKey\x12#.corral.control.v1.CreateKeyRequest\x1a$.corral.control.v1.CreateKeyResponse\"\x04\xa8\xbb\x18\t\x12S\n\x06GetKey\x12 .corral.control.v1.GetKeyRequest\x1a!.corral.control.v1.GetKeyResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08ListKeys\x12\".corral.control.v1.ListKeysRequest\x1a#.corral.control.v1.ListKeysResponse\"\x04\xa8\xbb\x18\x08\x12\\\n\tRevokeKey\x12#.corral.control.v1.RevokeKeyRequest\x1a$.corral.control.v1.RevokeKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tRotateKey\x12#.corral.control.v1.RotateKeyRequest\x1a$.corral.control.v1.RotateKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tVerifyKey\x12#.corral.control.v1.VerifyKeyRequest\x1a$.corral.control.v1.VerifyKeyResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.key_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KEYSCOPE']._serialized_start=2036
-  _globals['_KEYSCOPE']._serialized_end=2236
-  _globals['_APIKEY']._serialized_start=201
-  _globals['_APIKEY']._serialized_end=696
-  _globals['_CREATEKEYREQUEST']._serialized_start=699
-  _globals['_CREATEKEYREQUEST']._serialized_end=1013
-  _globals['_CREATEKEYRESPONSE']._serialized_start=1015
-  _globals['_CREATEKEYRESPONSE']._serialized_end=1122
-  _globals['_GETKEYREQUEST']._serialized_start=1124
-  _globals['_GETKEYREQUEST']._serialized_end=1155
-  _globals['_GETKEYRESPONSE']._serialized_start=1157
-  _globals['_GETKEYRESPONSE']._serialized_end=1213
-  _globals['_LISTKEYSREQUEST']._serialized_start=1215
-  _globals['_LISTKEYSREQUEST']._serialized_end=1313
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1315
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1399
-  _globals['_REVOKEKEYREQUEST']._serialized_start=1401
-  _globals['_REVOKEKEYREQUEST']._serialized_end=1435
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=1437
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=1496
-  _globals['_ROTATEKEYREQUEST']._serialized_start=1499
-  _globals['_ROTATEKEYREQUEST']._serialized_end=1646
-  _globals['_ROTATEKEYRESPONSE']._serialized_start=1648
-  _globals['_ROTATEKEYRESPONSE']._serialized_end=1723
-  _globals['_VERIFYKEYREQUEST']._serialized_start=1725
-  _globals['_VERIFYKEYREQUEST']._serialized_end=1759
-  _globals['_VERIFYKEYRESPONSE']._serialized_start=1762
-  _globals['_VERIFYKEYRESPONSE']._serialized_end=2033
-  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_start=1887
-  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_end=2033
-  _globals['_KEYSERVICE']._serialized_start=2239
-  _globals['_KEYSERVICE']._serialized_end=2767
+  _globals['_KEYSERVICE'].methods_by_name['CreateKey']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['CreateKey']._serialized_options = b'\250\273\030\t'
+  _globals['_KEYSERVICE'].methods_by_name['GetKey']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['GetKey']._serialized_options = b'\250\273\030\010'
+  _globals['_KEYSERVICE'].methods_by_name['ListKeys']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['ListKeys']._serialized_options = b'\250\273\030\010'
+  _globals['_KEYSERVICE'].methods_by_name['RevokeKey']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['RevokeKey']._serialized_options = b'\250\273\030\t'
+  _globals['_KEYSERVICE'].methods_by_name['RotateKey']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['RotateKey']._serialized_options = b'\250\273\030\t'
+  _globals['_KEYSERVICE'].methods_by_name['VerifyKey']._loaded_options = None
+  _globals['_KEYSERVICE'].methods_by_name['VerifyKey']._serialized_options = b'\250\273\030\r'
+  _globals['_KEYSCOPE']._serialized_start=2073
+  _globals['_KEYSCOPE']._serialized_end=2273
+  _globals['_APIKEY']._serialized_start=238
+  _globals['_APIKEY']._serialized_end=733
+  _globals['_CREATEKEYREQUEST']._serialized_start=736
+  _globals['_CREATEKEYREQUEST']._serialized_end=1050
+  _globals['_CREATEKEYRESPONSE']._serialized_start=1052
+  _globals['_CREATEKEYRESPONSE']._serialized_end=1159
+  _globals['_GETKEYREQUEST']._serialized_start=1161
+  _globals['_GETKEYREQUEST']._serialized_end=1192
+  _globals['_GETKEYRESPONSE']._serialized_start=1194
+  _globals['_GETKEYRESPONSE']._serialized_end=1250
+  _globals['_LISTKEYSREQUEST']._serialized_start=1252
+  _globals['_LISTKEYSREQUEST']._serialized_end=1350
+  _globals['_LISTKEYSRESPONSE']._serialized_start=1352
+  _globals['_LISTKEYSRESPONSE']._serialized_end=1436
+  _globals['_REVOKEKEYREQUEST']._serialized_start=1438
+  _globals['_REVOKEKEYREQUEST']._serialized_end=1472
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=1474
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=1533
+  _globals['_ROTATEKEYREQUEST']._serialized_start=1536
+  _globals['_ROTATEKEYREQUEST']._serialized_end=1683
+  _globals['_ROTATEKEYRESPONSE']._serialized_start=1685
+  _globals['_ROTATEKEYRESPONSE']._serialized_end=1760
+  _globals['_VERIFYKEYREQUEST']._serialized_start=1762
+  _globals['_VERIFYKEYREQUEST']._serialized_end=1796
+  _globals['_VERIFYKEYRESPONSE']._serialized_start=1799
+  _globals['_VERIFYKEYRESPONSE']._serialized_end=2070
+  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_start=1924
+  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_end=2070
+  _globals['_KEYSERVICE']._serialized_start=2276
+  _globals['_KEYSERVICE']._serialized_end=2840
 # @@protoc_insertion_point(module_scope)

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import message_pb2 as corral_dot_control_dot_v1_dot_message__pb2
 from corral.control.v1 import run_pb2 as corral_dot_control_dot_v1_dot_run__pb2
@@ -33,7 +34,7 @@ from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_do
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/run_service.proto\x12\x11\x63orral.control.v1\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a!corral/control/v1/run_event.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a,corral/control/v1/vector_store_service.proto\x1a$corral/inference/v1/generation.proto\x1a google/protobuf/field_mask.proto\"\xb8\x06\n\nRunOptions\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x0cinstructions\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x17\x61\x64\x64itional_instructions\x18\x04 \x01(\t\x12:\n\x13\x61\x64\x64itional_messages\x18\x05 \x03(\x0b\x32\x1d.corral.control.v1.NewMessage\x12*\n\x05tools\x18\x06 \x01(\x0b\x32\x1b.corral.control.v1.RunTools\x12\x38\n\x0etool_resources\x18\x07 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12=\n\x08metadata\x18\x08 \x03(\x0b\x32+.corral.control.v1.RunOptions.MetadataEntry\x12\x37\n\x07options\x18\t \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\n \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\x0b \x01(\t\x12\x35\n\x0btool_choice\x18\x0c \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x01\x88\x01\x01\x12\x34\n\ntruncation\x18\x0e \x01(\x0b\x32 .corral.control.v1.RunTruncation\x12\x1e\n\x11max_prompt_tokens\x18\x0f \x01(\x05H\x02\x88\x01\x01\x12\"\n\x15max_completion_tokens\x18\x10 \x01(\x05H\x03\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\"2\n\x08RunTools\x12&\n\x05tools\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Tool\"e\n\x10\x43reateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12*\n\x03run\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunOptions\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"s\n\x11\x43reateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\xff\x01\n\x19\x43reateThreadAndRunRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12/\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessage\x12*\n\x03run\x18\x03 \x01(\x0b\x32\x1d.corral.control.v1.RunOptions\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x46\n\x11new_vector_stores\x18\x05 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequest\"|\n\x1a\x43reateThreadAndRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\rGetRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"5\n\x0eGetRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\x97\x01\n\x0fListRunsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Q\n\x10ListRunsResponse\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdc\x01\n\x10UpdateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x43\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.corral.control.v1.UpdateRunRequest.MetadataEntry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x11UpdateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"5\n\x10\x43\x61ncelRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"8\n\x11\x43\x61ncelRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\x81\x01\n\x18SubmitToolOutputsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12.\n\x07outputs\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.ToolOutput\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"-\n\nToolOutput\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\"\x8f\x01\n\x19SubmitToolOutputsResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x12\n\nlast_event\x18\x02 \x01(\x03\x12\x39\n\x0brate_limits\x18\x03 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"G\n\x11GetRunStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\">\n\x12GetRunStepResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"\xab\x01\n\x13ListRunStepsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x06 \x01(\t\x12+\n\x05order\x18\x07 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x14ListRunStepsResponse\x12)\n\x05steps\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.RunStep\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x0fWatchRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"N\n\x10WatchRunResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12*\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1b.corral.control.v1.RunEvent2\xae\x07\n\nRunService\x12V\n\tCreateRun\x12#.corral.control.v1.CreateRunRequest\x1a$.corral.control.v1.CreateRunResponse\x12q\n\x12\x43reateThreadAndRun\x12,.corral.control.v1.CreateThreadAndRunRequest\x1a-.corral.control.v1.CreateThreadAndRunResponse\x12M\n\x06GetRun\x12 .corral.control.v1.GetRunRequest\x1a!.corral.control.v1.GetRunResponse\x12S\n\x08ListRuns\x12\".corral.control.v1.ListRunsRequest\x1a#.corral.control.v1.ListRunsResponse\x12V\n\tUpdateRun\x12#.corral.control.v1.UpdateRunRequest\x1a$.corral.control.v1.UpdateRunResponse\x12V\n\tCancelRun\x12#.corral.control.v1.CancelRunRequest\x1a$.corral.control.v1.CancelRunResponse\x12n\n\x11SubmitToolOutputs\x12+.corral.control.v1.SubmitToolOutputsRequest\x1a,.corral.control.v1.SubmitToolOutputsResponse\x12Y\n\nGetRunStep\x12$.corral.control.v1.GetRunStepRequest\x1a%.corral.control.v1.GetRunStepResponse\x12_\n\x0cListRunSteps\x12&.corral.control.v1.ListRunStepsRequest\x1a\'.corral.control.v1.ListRunStepsResponse\x12U\n\x08WatchRun\x12\".corral.control.v1.WatchRunRequest\x1a#.corral.control.v1.WatchRunResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/run_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a!corral/control/v1/run_event.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a,corral/control/v1/vector_store_service.proto\x1a$corral/inference/v1/generation.proto\x1a google/protobuf/field_mask.proto\"\xb8\x06\n\nRunOptions\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x19\n\x0cinstructions\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x17\x61\x64\x64itional_instructions\x18\x04 \x01(\t\x12:\n\x13\x61\x64\x64itional_messages\x18\x05 \x03(\x0b\x32\x1d.corral.control.v1.NewMessage\x12*\n\x05tools\x18\x06 \x01(\x0b\x32\x1b.corral.control.v1.RunTools\x12\x38\n\x0etool_resources\x18\x07 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12=\n\x08metadata\x18\x08 \x03(\x0b\x32+.corral.control.v1.RunOptions.MetadataEntry\x12\x37\n\x07options\x18\t \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\n \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\x0b \x01(\t\x12\x35\n\x0btool_choice\x18\x0c \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x01\x88\x01\x01\x12\x34\n\ntruncation\x18\x0e \x01(\x0b\x32 .corral.control.v1.RunTruncation\x12\x1e\n\x11max_prompt_tokens\x18\x0f \x01(\x05H\x02\x88\x01\x01\x12\"\n\x15max_completion_tokens\x18\x10 \x01(\x05H\x03\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\"2\n\x08RunTools\x12&\n\x05tools\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Tool\"e\n\x10\x43reateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12*\n\x03run\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunOptions\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"s\n\x11\x43reateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\xff\x01\n\x19\x43reateThreadAndRunRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12/\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessage\x12*\n\x03run\x18\x03 \x01(\x0b\x32\x1d.corral.control.v1.RunOptions\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\x46\n\x11new_vector_stores\x18\x05 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequest\"|\n\x1a\x43reateThreadAndRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\rGetRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"5\n\x0eGetRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\x97\x01\n\x0fListRunsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Q\n\x10ListRunsResponse\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xdc\x01\n\x10UpdateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x43\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.corral.control.v1.UpdateRunRequest.MetadataEntry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x11UpdateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"5\n\x10\x43\x61ncelRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"8\n\x11\x43\x61ncelRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\x81\x01\n\x18SubmitToolOutputsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12.\n\x07outputs\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.ToolOutput\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"-\n\nToolOutput\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06output\x18\x02 \x01(\t\"\x8f\x01\n\x19SubmitToolOutputsResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x12\n\nlast_event\x18\x02 \x01(\x03\x12\x39\n\x0brate_limits\x18\x03 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"G\n\x11GetRunStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\">\n\x12GetRunStepResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"\xab\x01\n\x13ListRunStepsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x06 \x01(\t\x12+\n\x05order\x18\x07 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x14ListRunStepsResponse\x12)\n\x05steps\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.RunStep\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x0fWatchRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"N\n\x10WatchRunResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12*\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1b.corral.control.v1.RunEvent2\xea\x07\n\nRunService\x12\\\n\tCreateRun\x12#.corral.control.v1.CreateRunRequest\x1a$.corral.control.v1.CreateRunResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12\x43reateThreadAndRun\x12,.corral.control.v1.CreateThreadAndRunRequest\x1a-.corral.control.v1.CreateThreadAndRunResponse\"\x04\xa8\xbb\x18\x07\x12S\n\x06GetRun\x12 .corral.control.v1.GetRunRequest\x1a!.corral.control.v1.GetRunResponse\"\x04\xa8\xbb\x18\x06\x12Y\n\x08ListRuns\x12\".corral.control.v1.ListRunsRequest\x1a#.corral.control.v1.ListRunsResponse\"\x04\xa8\xbb\x18\x06\x12\\\n\tUpdateRun\x12#.corral.control.v1.UpdateRunRequest\x1a$.corral.control.v1.UpdateRunResponse\"\x04\xa8\xbb\x18\x07\x12\\\n\tCancelRun\x12#.corral.control.v1.CancelRunRequest\x1a$.corral.control.v1.CancelRunResponse\"\x04\xa8\xbb\x18\x07\x12t\n\x11SubmitToolOutputs\x12+.corral.control.v1.SubmitToolOutputsRequest\x1a,.corral.control.v1.SubmitToolOutputsResponse\"\x04\xa8\xbb\x18\x07\x12_\n\nGetRunStep\x12$.corral.control.v1.GetRunStepRequest\x1a%.corral.control.v1.GetRunStepResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListRunSteps\x12&.corral.control.v1.ListRunStepsRequest\x1a\'.corral.control.v1.ListRunStepsResponse\"\x04\xa8\xbb\x18\x06\x12[\n\x08WatchRun\x12\".corral.control.v1.WatchRunRequest\x1a#.corral.control.v1.WatchRunResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,56 +45,76 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNOPTIONS_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_UPDATERUNREQUEST_METADATAENTRY']._loaded_options = None
   _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_RUNOPTIONS']._serialized_start=369
-  _globals['_RUNOPTIONS']._serialized_end=1193
-  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_start=1057
-  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_end=1104
-  _globals['_RUNTOOLS']._serialized_start=1195
-  _globals['_RUNTOOLS']._serialized_end=1245
-  _globals['_CREATERUNREQUEST']._serialized_start=1247
-  _globals['_CREATERUNREQUEST']._serialized_end=1348
-  _globals['_CREATERUNRESPONSE']._serialized_start=1350
-  _globals['_CREATERUNRESPONSE']._serialized_end=1465
-  _globals['_CREATETHREADANDRUNREQUEST']._serialized_start=1468
-  _globals['_CREATETHREADANDRUNREQUEST']._serialized_end=1723
-  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_start=1725
-  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_end=1849
-  _globals['_GETRUNREQUEST']._serialized_start=1851
-  _globals['_GETRUNREQUEST']._serialized_end=1901
-  _globals['_GETRUNRESPONSE']._serialized_start=1903
-  _globals['_GETRUNRESPONSE']._serialized_end=1956
-  _globals['_LISTRUNSREQUEST']._serialized_start=1959
-  _globals['_LISTRUNSREQUEST']._serialized_end=2110
-  _globals['_LISTRUNSRESPONSE']._serialized_start=2112
-  _globals['_LISTRUNSRESPONSE']._serialized_end=2193
-  _globals['_UPDATERUNREQUEST']._serialized_start=2196
-  _globals['_UPDATERUNREQUEST']._serialized_end=2416
-  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_start=1057
-  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_end=1104
-  _globals['_UPDATERUNRESPONSE']._serialized_start=2418
-  _globals['_UPDATERUNRESPONSE']._serialized_end=2474
-  _globals['_CANCELRUNREQUEST']._serialized_start=2476
-  _globals['_CANCELRUNREQUEST']._serialized_end=2529
-  _globals['_CANCELRUNRESPONSE']._serialized_start=2531
-  _globals['_CANCELRUNRESPONSE']._serialized_end=2587
-  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_start=2590
-  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_end=2719
-  _globals['_TOOLOUTPUT']._serialized_start=2721
-  _globals['_TOOLOUTPUT']._serialized_end=2766
-  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_start=2769
-  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_end=2912
-  _globals['_GETRUNSTEPREQUEST']._serialized_start=2914
-  _globals['_GETRUNSTEPREQUEST']._serialized_end=2985
-  _globals['_GETRUNSTEPRESPONSE']._serialized_start=2987
-  _globals['_GETRUNSTEPRESPONSE']._serialized_end=3049
-  _globals['_LISTRUNSTEPSREQUEST']._serialized_start=3052
-  _globals['_LISTRUNSTEPSREQUEST']._serialized_end=3223
-  _globals['_LISTRUNSTEPSRESPONSE']._serialized_start=3225
-  _globals['_LISTRUNSTEPSRESPONSE']._serialized_end=3315
-  _globals['_WATCHRUNREQUEST']._serialized_start=3317
-  _globals['_WATCHRUNREQUEST']._serialized_end=3399
-  _globals['_WATCHRUNRESPONSE']._serialized_start=3401
-  _globals['_WATCHRUNRESPONSE']._serialized_end=3479
-  _globals['_RUNSERVICE']._serialized_start=3482
-  _globals['_RUNSERVICE']._serialized_end=4424
+  _globals['_RUNSERVICE'].methods_by_name['CreateRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CreateRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['CreateThreadAndRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CreateThreadAndRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['GetRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['GetRun']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['ListRuns']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['ListRuns']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['UpdateRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['UpdateRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['CancelRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CancelRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['SubmitToolOutputs']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['SubmitToolOutputs']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['GetRunStep']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['GetRunStep']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['ListRunSteps']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['ListRunSteps']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['WatchRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['WatchRun']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNOPTIONS']._serialized_start=406
+  _globals['_RUNOPTIONS']._serialized_end=1230
+  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_start=1094
+  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_end=1141
+  _globals['_RUNTOOLS']._serialized_start=1232
+  _globals['_RUNTOOLS']._serialized_end=1282
+  _globals['_CREATERUNREQUEST']._serialized_start=1284
+  _globals['_CREATERUNREQUEST']._serialized_end=1385
+  _globals['_CREATERUNRESPONSE']._serialized_start=1387
+  _globals['_CREATERUNRESPONSE']._serialized_end=1502
+  _globals['_CREATETHREADANDRUNREQUEST']._serialized_start=1505
+  _globals['_CREATETHREADANDRUNREQUEST']._serialized_end=1760
+  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_start=1762
+  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_end=1886
+  _globals['_GETRUNREQUEST']._serialized_start=1888
+  _globals['_GETRUNREQUEST']._serialized_end=1938
+  _globals['_GETRUNRESPONSE']._serialized_start=1940
+  _globals['_GETRUNRESPONSE']._serialized_end=1993
+  _globals['_LISTRUNSREQUEST']._serialized_start=1996
+  _globals['_LISTRUNSREQUEST']._serialized_end=2147
+  _globals['_LISTRUNSRESPONSE']._serialized_start=2149
+  _globals['_LISTRUNSRESPONSE']._serialized_end=2230
+  _globals['_UPDATERUNREQUEST']._serialized_start=2233
+  _globals['_UPDATERUNREQUEST']._serialized_end=2453
+  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_start=1094
+  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_end=1141
+  _globals['_UPDATERUNRESPONSE']._serialized_start=2455
+  _globals['_UPDATERUNRESPONSE']._serialized_end=2511
+  _globals['_CANCELRUNREQUEST']._serialized_start=2513
+  _globals['_CANCELRUNREQUEST']._serialized_end=2566
+  _globals['_CANCELRUNRESPONSE']._serialized_start=2568
+  _globals['_CANCELRUNRESPONSE']._serialized_end=2624
+  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_start=2627
+  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_end=2756
+  _globals['_TOOLOUTPUT']._serialized_start=2758
+  _globals['_TOOLOUTPUT']._serialized_end=2803
+  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_start=2806
+  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_end=2949
+  _globals['_GETRUNSTEPREQUEST']._serialized_start=2951
+  _globals['_GETRUNSTEPREQUEST']._serialized_end=3022
+  _globals['_GETRUNSTEPRESPONSE']._serialized_start=3024
+  _globals['_GETRUNSTEPRESPONSE']._serialized_end=3086
+  _globals['_LISTRUNSTEPSREQUEST']._serialized_start=3089
+  _globals['_LISTRUNSTEPSREQUEST']._serialized_end=3260
+  _globals['_LISTRUNSTEPSRESPONSE']._serialized_start=3262
+  _globals['_LISTRUNSTEPSRESPONSE']._serialized_end=3352
+  _globals['_WATCHRUNREQUEST']._serialized_start=3354
+  _globals['_WATCHRUNREQUEST']._serialized_end=3436
+  _globals['_WATCHRUNRESPONSE']._serialized_start=3438
+  _globals['_WATCHRUNRESPONSE']._serialized_end=3516
+  _globals['_RUNSERVICE']._serialized_start=3519
+  _globals['_RUNSERVICE']._serialized_end=4521
 # @@protoc_insertion_point(module_scope)

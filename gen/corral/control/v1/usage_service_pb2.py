@@ -22,32 +22,37 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/usage_service.proto\x12\x11\x63orral.control.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"h\n\x0bUsageCounts\x12\x10\n\x08requests\x18\x01 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x03\"\x93\x01\n\nUsageDelta\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12(\n\x04hour\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x0b\n\x03key\x18\x05 \x01(\t\"V\n\x12ReportUsageRequest\x12\x11\n\treport_id\x18\x01 \x01(\t\x12-\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.UsageDelta\"\x15\n\x13ReportUsageResponse\"\x9e\x01\n\x08UsageSum\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x12\n\ncost_nanos\x18\x05 \x01(\x03\"\xc3\x02\n\x10ListUsageRequest\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x06period\x18\x05 \x01(\x0e\x32*.corral.control.v1.ListUsageRequest.Period\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x0b\n\x03key\x18\x08 \x01(\t\"A\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x0e\n\nPERIOD_DAY\x10\x01\x12\x0f\n\x0bPERIOD_HOUR\x10\x02\"W\n\x11ListUsageResponse\x12)\n\x04sums\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.UsageSum\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xc4\x01\n\x0cUsageService\x12\\\n\x0bReportUsage\x12%.corral.control.v1.ReportUsageRequest\x1a&.corral.control.v1.ReportUsageResponse\x12V\n\tListUsage\x12#.corral.control.v1.ListUsageRequest\x1a$.corral.control.v1.ListUsageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/usage_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"h\n\x0bUsageCounts\x12\x10\n\x08requests\x18\x01 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x03\"\x93\x01\n\nUsageDelta\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12(\n\x04hour\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x0b\n\x03key\x18\x05 \x01(\t\"V\n\x12ReportUsageRequest\x12\x11\n\treport_id\x18\x01 \x01(\t\x12-\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.UsageDelta\"\x15\n\x13ReportUsageResponse\"\x9e\x01\n\x08UsageSum\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x12\n\ncost_nanos\x18\x05 \x01(\x03\"\xc3\x02\n\x10ListUsageRequest\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x06period\x18\x05 \x01(\x0e\x32*.corral.control.v1.ListUsageRequest.Period\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x0b\n\x03key\x18\x08 \x01(\t\"A\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x0e\n\nPERIOD_DAY\x10\x01\x12\x0f\n\x0bPERIOD_HOUR\x10\x02\"W\n\x11ListUsageResponse\x12)\n\x04sums\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.UsageSum\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xd0\x01\n\x0cUsageService\x12\x62\n\x0bReportUsage\x12%.corral.control.v1.ReportUsageRequest\x1a&.corral.control.v1.ReportUsageResponse\"\x04\xa8\xbb\x18\r\x12\\\n\tListUsage\x12#.corral.control.v1.ListUsageRequest\x1a$.corral.control.v1.ListUsageResponse\"\x04\xa8\xbb\x18\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.usage_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_USAGECOUNTS']._serialized_start=93
-  _globals['_USAGECOUNTS']._serialized_end=197
-  _globals['_USAGEDELTA']._serialized_start=200
-  _globals['_USAGEDELTA']._serialized_end=347
-  _globals['_REPORTUSAGEREQUEST']._serialized_start=349
-  _globals['_REPORTUSAGEREQUEST']._serialized_end=435
-  _globals['_REPORTUSAGERESPONSE']._serialized_start=437
-  _globals['_REPORTUSAGERESPONSE']._serialized_end=458
-  _globals['_USAGESUM']._serialized_start=461
-  _globals['_USAGESUM']._serialized_end=619
-  _globals['_LISTUSAGEREQUEST']._serialized_start=622
-  _globals['_LISTUSAGEREQUEST']._serialized_end=945
-  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_start=880
-  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_end=945
-  _globals['_LISTUSAGERESPONSE']._serialized_start=947
-  _globals['_LISTUSAGERESPONSE']._serialized_end=1034
-  _globals['_USAGESERVICE']._serialized_start=1037
-  _globals['_USAGESERVICE']._serialized_end=1233
+  _globals['_USAGESERVICE'].methods_by_name['ReportUsage']._loaded_options = None
+  _globals['_USAGESERVICE'].methods_by_name['ReportUsage']._serialized_options = b'\250\273\030\r'
+  _globals['_USAGESERVICE'].methods_by_name['ListUsage']._loaded_options = None
+  _globals['_USAGESERVICE'].methods_by_name['ListUsage']._serialized_options = b'\250\273\030\010'
+  _globals['_USAGECOUNTS']._serialized_start=130
+  _globals['_USAGECOUNTS']._serialized_end=234
+  _globals['_USAGEDELTA']._serialized_start=237
+  _globals['_USAGEDELTA']._serialized_end=384
+  _globals['_REPORTUSAGEREQUEST']._serialized_start=386
+  _globals['_REPORTUSAGEREQUEST']._serialized_end=472
+  _globals['_REPORTUSAGERESPONSE']._serialized_start=474
+  _globals['_REPORTUSAGERESPONSE']._serialized_end=495
+  _globals['_USAGESUM']._serialized_start=498
+  _globals['_USAGESUM']._serialized_end=656
+  _globals['_LISTUSAGEREQUEST']._serialized_start=659
+  _globals['_LISTUSAGEREQUEST']._serialized_end=982
+  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_start=917
+  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_end=982
+  _globals['_LISTUSAGERESPONSE']._serialized_start=984
+  _globals['_LISTUSAGERESPONSE']._serialized_end=1071
+  _globals['_USAGESERVICE']._serialized_start=1074
+  _globals['_USAGESERVICE']._serialized_end=1282
 # @@protoc_insertion_point(module_scope)

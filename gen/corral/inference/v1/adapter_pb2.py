@@ -22,20 +22,25 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/inference/v1/adapter.proto\x12\x13\x63orral.inference.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"=\n\x0c\x41\x64\x61pterScale\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x12\n\x05scale\x18\x02 \x01(\x02H\x00\x88\x01\x01\x42\x08\n\x06_scale\"\x9e\x03\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x31\n\x05state\x18\x05 \x01(\x0e\x32\".corral.inference.v1.Adapter.State\x12\x15\n\rdefault_scale\x18\x06 \x01(\x02\x12\x0c\n\x04rank\x18\x07 \x01(\x05\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x13\n\x0bnum_running\x18\t \x01(\x05\x12-\n\tload_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x0b \x01(\t\x12\x0f\n\x07project\x18\x0c \x01(\t\x12\x16\n\x0estanding_scale\x18\r \x01(\x02\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_LOADING\x10\x01\x12\x0f\n\x0bSTATE_READY\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/inference/v1/adapter.proto\x12\x13\x63orral.inference.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"]\n\x0c\x41\x64\x61pterScale\x12\x17\n\x07\x61\x64\x61pter\x18\x01 \x01(\tB\x06\xca\xb7\x18\x02\x38\x01\x12*\n\x05scale\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00$\xc0\x19\x00\x00\x00\x00\x00\x00$@H\x00\x88\x01\x01\x42\x08\n\x06_scale\"\x9e\x03\n\x07\x41\x64\x61pter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x31\n\x05state\x18\x05 \x01(\x0e\x32\".corral.inference.v1.Adapter.State\x12\x15\n\rdefault_scale\x18\x06 \x01(\x02\x12\x0c\n\x04rank\x18\x07 \x01(\x05\x12\x12\n\nsize_bytes\x18\x08 \x01(\x03\x12\x13\n\x0bnum_running\x18\t \x01(\x05\x12-\n\tload_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07problem\x18\x0b \x01(\t\x12\x0f\n\x07project\x18\x0c \x01(\t\x12\x16\n\x0estanding_scale\x18\r \x01(\x02\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_LOADING\x10\x01\x12\x0f\n\x0bSTATE_READY\x10\x02\x12\x12\n\x0eSTATE_DRAINING\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.inference.v1.adapter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ADAPTERSCALE']._serialized_start=91
-  _globals['_ADAPTERSCALE']._serialized_end=152
-  _globals['_ADAPTER']._serialized_start=155
-  _globals['_ADAPTER']._serialized_end=569
-  _globals['_ADAPTER_STATE']._serialized_start=465
-  _globals['_ADAPTER_STATE']._serialized_end=569
+  _globals['_ADAPTERSCALE'].fields_by_name['adapter']._loaded_options = None
+  _globals['_ADAPTERSCALE'].fields_by_name['adapter']._serialized_options = b'\312\267\030\0028\001'
+  _globals['_ADAPTERSCALE'].fields_by_name['scale']._loaded_options = None
+  _globals['_ADAPTERSCALE'].fields_by_name['scale']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000$\300\031\000\000\000\000\000\000$@'
+  _globals['_ADAPTERSCALE']._serialized_start=122
+  _globals['_ADAPTERSCALE']._serialized_end=215
+  _globals['_ADAPTER']._serialized_start=218
+  _globals['_ADAPTER']._serialized_end=632
+  _globals['_ADAPTER_STATE']._serialized_start=528
+  _globals['_ADAPTER_STATE']._serialized_end=632
 # @@protoc_insertion_point(module_scope)

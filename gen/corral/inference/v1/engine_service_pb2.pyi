@@ -1,9 +1,11 @@
 import datetime
 
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.inference.v1 import adapter_pb2 as _adapter_pb2
 from corral.inference.v1 import load_pb2 as _load_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2
 from corral.inference.v1 import snapshot_pb2 as _snapshot_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import struct_pb2 as _struct_pb2

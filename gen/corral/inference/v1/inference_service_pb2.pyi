@@ -1,6 +1,8 @@
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.inference.v1 import chat_pb2 as _chat_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

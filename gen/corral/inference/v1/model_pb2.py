@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from corral.inference.v1 import chat_pb2 as corral_dot_inference_dot_v1_dot_chat__pb2
 from corral.inference.v1 import sampling_pb2 as corral_dot_inference_dot_v1_dot_sampling__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/inference/v1/model.proto\x12\x13\x63orral.inference.v1\x1a\x1e\x63orral/inference/v1/chat.proto\x1a\"corral/inference/v1/sampling.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x0b\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.inference.v1.Model.State\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x34\n\x0bmodel_class\x18\x05 \x01(\x0e\x32\x1f.corral.inference.v1.ModelClass\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x08 \x01(\t\x12\x12\n\nsize_bytes\x18\t \x01(\x03\x12\x16\n\x0enum_parameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x16\n\x0e\x65mbedding_size\x18\x0c \x01(\x05\x12\x1e\n\x16trained_context_tokens\x18\r \x01(\x05\x12:\n\x10requested_limits\x18\x0e \x01(\x0b\x32 .corral.inference.v1.ModelLimits\x12\x39\n\x0fresolved_limits\x18\x0f \x01(\x0b\x32 .corral.inference.v1.ModelLimits\x12=\n\x10\x64\x65\x66\x61ult_sampling\x18\x10 \x01(\x0b\x32#.corral.inference.v1.SamplingParams\x12\x15\n\rchat_template\x18\x11 \x01(\t\x12\x1c\n\x14\x63hat_template_source\x18\x12 \x01(\t\x12\x15\n\rend_token_ids\x18\x13 \x03(\x05\x12-\n\tload_time\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06parent\x18\x15 \x01(\t\x12\x0f\n\x07pooling\x18\x16 \x01(\t\x12\x34\n\x0bturn_format\x18\x18 \x01(\x0b\x32\x1f.corral.inference.v1.TurnFormat\x12\x14\n\x0cmemory_bytes\x18\x1e \x01(\x03\x12\x10\n\x08num_uses\x18\x1f \x01(\x05\x12\x34\n\x0bload_policy\x18  \x01(\x0e\x32\x1f.corral.inference.v1.LoadPolicy\x12\x0e\n\x06pinned\x18! \x01(\x08\x12\x38\n\rload_progress\x18\" \x01(\x0b\x32!.corral.inference.v1.LoadProgress\x12N\n\x13\x64\x65vice_memory_bytes\x18# \x03(\x0b\x32\x31.corral.inference.v1.Model.DeviceMemoryBytesEntry\x12\x37\n\x10input_modalities\x18$ \x03(\x0e\x32\x1d.corral.inference.v1.Modality\x12\x14\n\x0cquantization\x18) \x01(\t\x12\x0f\n\x07infills\x18* \x01(\x08\x12\x13\n\x0b\x62\x65gin_token\x18+ \x01(\t\x12\x11\n\tend_token\x18, \x01(\t\x12\x36\n\x08thinking\x18% \x01(\x0b\x32$.corral.inference.v1.ThinkingSupport\x12\x0e\n\x06source\x18- \x01(\t\x12+\n\x08idle_ttl\x18. \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x08\x64ownload\x18/ \x01(\x0b\x32%.corral.inference.v1.DownloadProgress\x1a\x38\n\x16\x44\x65viceMemoryBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xaa\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_AVAILABLE\x10\x01\x12\x11\n\rSTATE_LOADING\x10\x02\x12\x0f\n\x0bSTATE_READY\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_UNLOADING\x10\x05\x12\x15\n\x11STATE_DOWNLOADING\x10\x06\x12\x13\n\x0fSTATE_VERIFYING\x10\x07\"^\n\x10\x44ownloadProgress\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x17\n\x0f\x63ompleted_bytes\x18\x03 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x03\"\xea\x01\n\x0fThinkingSupport\x12\x37\n\x04mode\x18\x01 \x01(\x0e\x32).corral.inference.v1.ThinkingSupport.Mode\x12\x35\n\x07\x65\x66\x66orts\x18\x02 \x03(\x0e\x32$.corral.inference.v1.ReasoningEffort\x12\x14\n\x0ckeeps_budget\x18\x03 \x01(\x08\"Q\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\x13\n\x0fMODE_SWITCHABLE\x10\x02\x12\x0f\n\x0bMODE_ALWAYS\x10\x03\"\xb1\x01\n\x0cLoadProgress\x12\x36\n\x05phase\x18\x01 \x01(\x0e\x32\'.corral.inference.v1.LoadProgress.Phase\x12\x10\n\x08\x66raction\x18\x02 \x01(\x02\"W\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n\rPHASE_WAITING\x10\x01\x12\x11\n\rPHASE_WEIGHTS\x10\x02\x12\x11\n\rPHASE_WARM_UP\x10\x03\"P\n\nTurnFormat\x12\x12\n\ntool_calls\x18\x01 \x01(\t\x12\x11\n\treasoning\x18\x02 \x01(\t\x12\x1b\n\x13starts_in_reasoning\x18\x03 \x01(\x08\"\xfc\x01\n\x0bModelLimits\x12\x12\n\x05slots\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x1b\n\x0e\x63ontext_tokens\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0c\x62\x61tch_tokens\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\x08kv_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\x14\n\x07threads\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12-\n\x06layout\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.KvLayoutB\x08\n\x06_slotsB\x11\n\x0f_context_tokensB\x0f\n\r_batch_tokensB\x0b\n\t_kv_bytesB\n\n\x08_threads*\x96\x01\n\nModelClass\x12\x1b\n\x17MODEL_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_CLASS_DECODER\x10\x01\x12\x17\n\x13MODEL_CLASS_ENCODER\x10\x02\x12\x1f\n\x1bMODEL_CLASS_ENCODER_DECODER\x10\x03\x12\x18\n\x14MODEL_CLASS_RERANKER\x10\x04*_\n\x08Modality\x12\x18\n\x14MODALITY_UNSPECIFIED\x10\x00\x12\x11\n\rMODALITY_TEXT\x10\x01\x12\x12\n\x0eMODALITY_IMAGE\x10\x02\x12\x12\n\x0eMODALITY_AUDIO\x10\x03*s\n\nLoadPolicy\x12\x1b\n\x17LOAD_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11LOAD_POLICY_START\x10\x01\x12\x19\n\x15LOAD_POLICY_ON_DEMAND\x10\x02\x12\x16\n\x12LOAD_POLICY_MANUAL\x10\x03*S\n\x08KvLayout\x12\x19\n\x15KV_LAYOUT_UNSPECIFIED\x10\x00\x12\x15\n\x11KV_LAYOUT_STREAMS\x10\x01\x12\x15\n\x11KV_LAYOUT_UNIFIED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/inference/v1/model.proto\x12\x13\x63orral.inference.v1\x1a\x1e\x63orral/inference/v1/chat.proto\x1a\"corral/inference/v1/sampling.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x0b\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61liases\x18\x02 \x03(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.inference.v1.Model.State\x12\x0f\n\x07problem\x18\x04 \x01(\t\x12\x34\n\x0bmodel_class\x18\x05 \x01(\x0e\x32\x1f.corral.inference.v1.ModelClass\x12\x14\n\x0c\x61rchitecture\x18\x06 \x01(\t\x12\x0e\n\x06\x64igest\x18\x07 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x08 \x01(\t\x12\x12\n\nsize_bytes\x18\t \x01(\x03\x12\x16\n\x0enum_parameters\x18\n \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x0b \x01(\x05\x12\x16\n\x0e\x65mbedding_size\x18\x0c \x01(\x05\x12\x1e\n\x16trained_context_tokens\x18\r \x01(\x05\x12:\n\x10requested_limits\x18\x0e \x01(\x0b\x32 .corral.inference.v1.ModelLimits\x12\x39\n\x0fresolved_limits\x18\x0f \x01(\x0b\x32 .corral.inference.v1.ModelLimits\x12=\n\x10\x64\x65\x66\x61ult_sampling\x18\x10 \x01(\x0b\x32#.corral.inference.v1.SamplingParams\x12\x15\n\rchat_template\x18\x11 \x01(\t\x12\x1c\n\x14\x63hat_template_source\x18\x12 \x01(\t\x12\x15\n\rend_token_ids\x18\x13 \x03(\x05\x12-\n\tload_time\x18\x14 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06parent\x18\x15 \x01(\t\x12\x0f\n\x07pooling\x18\x16 \x01(\t\x12\x34\n\x0bturn_format\x18\x18 \x01(\x0b\x32\x1f.corral.inference.v1.TurnFormat\x12\x14\n\x0cmemory_bytes\x18\x1e \x01(\x03\x12\x10\n\x08num_uses\x18\x1f \x01(\x05\x12\x34\n\x0bload_policy\x18  \x01(\x0e\x32\x1f.corral.inference.v1.LoadPolicy\x12\x0e\n\x06pinned\x18! \x01(\x08\x12\x38\n\rload_progress\x18\" \x01(\x0b\x32!.corral.inference.v1.LoadProgress\x12N\n\x13\x64\x65vice_memory_bytes\x18# \x03(\x0b\x32\x31.corral.inference.v1.Model.DeviceMemoryBytesEntry\x12\x37\n\x10input_modalities\x18$ \x03(\x0e\x32\x1d.corral.inference.v1.Modality\x12\x14\n\x0cquantization\x18) \x01(\t\x12\x0f\n\x07infills\x18* \x01(\x08\x12\x13\n\x0b\x62\x65gin_token\x18+ \x01(\t\x12\x11\n\tend_token\x18, \x01(\t\x12\x36\n\x08thinking\x18% \x01(\x0b\x32$.corral.inference.v1.ThinkingSupport\x12\x0e\n\x06source\x18- \x01(\t\x12+\n\x08idle_ttl\x18. \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x08\x64ownload\x18/ \x01(\x0b\x32%.corral.inference.v1.DownloadProgress\x1a\x38\n\x16\x44\x65viceMemoryBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xaa\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_AVAILABLE\x10\x01\x12\x11\n\rSTATE_LOADING\x10\x02\x12\x0f\n\x0bSTATE_READY\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x13\n\x0fSTATE_UNLOADING\x10\x05\x12\x15\n\x11STATE_DOWNLOADING\x10\x06\x12\x13\n\x0fSTATE_VERIFYING\x10\x07\"^\n\x10\x44ownloadProgress\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x17\n\x0f\x63ompleted_bytes\x18\x03 \x01(\x03\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x03\"\xea\x01\n\x0fThinkingSupport\x12\x37\n\x04mode\x18\x01 \x01(\x0e\x32).corral.inference.v1.ThinkingSupport.Mode\x12\x35\n\x07\x65\x66\x66orts\x18\x02 \x03(\x0e\x32$.corral.inference.v1.ReasoningEffort\x12\x14\n\x0ckeeps_budget\x18\x03 \x01(\x08\"Q\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\x13\n\x0fMODE_SWITCHABLE\x10\x02\x12\x0f\n\x0bMODE_ALWAYS\x10\x03\"\xb1\x01\n\x0cLoadProgress\x12\x36\n\x05phase\x18\x01 \x01(\x0e\x32\'.corral.inference.v1.LoadProgress.Phase\x12\x10\n\x08\x66raction\x18\x02 \x01(\x02\"W\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x11\n\rPHASE_WAITING\x10\x01\x12\x11\n\rPHASE_WEIGHTS\x10\x02\x12\x11\n\rPHASE_WARM_UP\x10\x03\"P\n\nTurnFormat\x12\x12\n\ntool_calls\x18\x01 \x01(\t\x12\x11\n\treasoning\x18\x02 \x01(\t\x12\x1b\n\x13starts_in_reasoning\x18\x03 \x01(\x08\"\xdc\x02\n\x0bModelLimits\x12*\n\x05slots\x18\x01 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00p@H\x00\x88\x01\x01\x12\x33\n\x0e\x63ontext_tokens\x18\x02 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00p@\x19\x00\x00\x00\x00\x00\x00pAH\x01\x88\x01\x01\x12\x31\n\x0c\x62\x61tch_tokens\x18\x03 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00@@\x19\x00\x00\x00\x00\x00\x00\xf0@H\x02\x88\x01\x01\x12\x15\n\x08kv_bytes\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12,\n\x07threads\x18\x05 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00\x90@H\x04\x88\x01\x01\x12-\n\x06layout\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.KvLayoutB\x08\n\x06_slotsB\x11\n\x0f_context_tokensB\x0f\n\r_batch_tokensB\x0b\n\t_kv_bytesB\n\n\x08_threads*\x96\x01\n\nModelClass\x12\x1b\n\x17MODEL_CLASS_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_CLASS_DECODER\x10\x01\x12\x17\n\x13MODEL_CLASS_ENCODER\x10\x02\x12\x1f\n\x1bMODEL_CLASS_ENCODER_DECODER\x10\x03\x12\x18\n\x14MODEL_CLASS_RERANKER\x10\x04*_\n\x08Modality\x12\x18\n\x14MODALITY_UNSPECIFIED\x10\x00\x12\x11\n\rMODALITY_TEXT\x10\x01\x12\x12\n\x0eMODALITY_IMAGE\x10\x02\x12\x12\n\x0eMODALITY_AUDIO\x10\x03*s\n\nLoadPolicy\x12\x1b\n\x17LOAD_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11LOAD_POLICY_START\x10\x01\x12\x19\n\x15LOAD_POLICY_ON_DEMAND\x10\x02\x12\x16\n\x12LOAD_POLICY_MANUAL\x10\x03*S\n\x08KvLayout\x12\x19\n\x15KV_LAYOUT_UNSPECIFIED\x10\x00\x12\x15\n\x11KV_LAYOUT_STREAMS\x10\x01\x12\x15\n\x11KV_LAYOUT_UNIFIED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,32 +38,40 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._loaded_options = None
   _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._serialized_options = b'8\001'
-  _globals['_MODELCLASS']._serialized_start=2566
-  _globals['_MODELCLASS']._serialized_end=2716
-  _globals['_MODALITY']._serialized_start=2718
-  _globals['_MODALITY']._serialized_end=2813
-  _globals['_LOADPOLICY']._serialized_start=2815
-  _globals['_LOADPOLICY']._serialized_end=2930
-  _globals['_KVLAYOUT']._serialized_start=2932
-  _globals['_KVLAYOUT']._serialized_end=3015
-  _globals['_MODEL']._serialized_start=190
-  _globals['_MODEL']._serialized_end=1713
-  _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._serialized_start=1484
-  _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._serialized_end=1540
-  _globals['_MODEL_STATE']._serialized_start=1543
-  _globals['_MODEL_STATE']._serialized_end=1713
-  _globals['_DOWNLOADPROGRESS']._serialized_start=1715
-  _globals['_DOWNLOADPROGRESS']._serialized_end=1809
-  _globals['_THINKINGSUPPORT']._serialized_start=1812
-  _globals['_THINKINGSUPPORT']._serialized_end=2046
-  _globals['_THINKINGSUPPORT_MODE']._serialized_start=1965
-  _globals['_THINKINGSUPPORT_MODE']._serialized_end=2046
-  _globals['_LOADPROGRESS']._serialized_start=2049
-  _globals['_LOADPROGRESS']._serialized_end=2226
-  _globals['_LOADPROGRESS_PHASE']._serialized_start=2139
-  _globals['_LOADPROGRESS_PHASE']._serialized_end=2226
-  _globals['_TURNFORMAT']._serialized_start=2228
-  _globals['_TURNFORMAT']._serialized_end=2308
-  _globals['_MODELLIMITS']._serialized_start=2311
-  _globals['_MODELLIMITS']._serialized_end=2563
+  _globals['_MODELLIMITS'].fields_by_name['slots']._loaded_options = None
+  _globals['_MODELLIMITS'].fields_by_name['slots']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\000p@'
+  _globals['_MODELLIMITS'].fields_by_name['context_tokens']._loaded_options = None
+  _globals['_MODELLIMITS'].fields_by_name['context_tokens']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000p@\031\000\000\000\000\000\000pA'
+  _globals['_MODELLIMITS'].fields_by_name['batch_tokens']._loaded_options = None
+  _globals['_MODELLIMITS'].fields_by_name['batch_tokens']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000@@\031\000\000\000\000\000\000\360@'
+  _globals['_MODELLIMITS'].fields_by_name['threads']._loaded_options = None
+  _globals['_MODELLIMITS'].fields_by_name['threads']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\000\220@'
+  _globals['_MODELCLASS']._serialized_start=2693
+  _globals['_MODELCLASS']._serialized_end=2843
+  _globals['_MODALITY']._serialized_start=2845
+  _globals['_MODALITY']._serialized_end=2940
+  _globals['_LOADPOLICY']._serialized_start=2942
+  _globals['_LOADPOLICY']._serialized_end=3057
+  _globals['_KVLAYOUT']._serialized_start=3059
+  _globals['_KVLAYOUT']._serialized_end=3142
+  _globals['_MODEL']._serialized_start=221
+  _globals['_MODEL']._serialized_end=1744
+  _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._serialized_start=1515
+  _globals['_MODEL_DEVICEMEMORYBYTESENTRY']._serialized_end=1571
+  _globals['_MODEL_STATE']._serialized_start=1574
+  _globals['_MODEL_STATE']._serialized_end=1744
+  _globals['_DOWNLOADPROGRESS']._serialized_start=1746
+  _globals['_DOWNLOADPROGRESS']._serialized_end=1840
+  _globals['_THINKINGSUPPORT']._serialized_start=1843
+  _globals['_THINKINGSUPPORT']._serialized_end=2077
+  _globals['_THINKINGSUPPORT_MODE']._serialized_start=1996
+  _globals['_THINKINGSUPPORT_MODE']._serialized_end=2077
+  _globals['_LOADPROGRESS']._serialized_start=2080
+  _globals['_LOADPROGRESS']._serialized_end=2257
+  _globals['_LOADPROGRESS_PHASE']._serialized_start=2170
+  _globals['_LOADPROGRESS_PHASE']._serialized_end=2257
+  _globals['_TURNFORMAT']._serialized_start=2259
+  _globals['_TURNFORMAT']._serialized_end=2339
+  _globals['_MODELLIMITS']._serialized_start=2342
+  _globals['_MODELLIMITS']._serialized_end=2690
 # @@protoc_insertion_point(module_scope)

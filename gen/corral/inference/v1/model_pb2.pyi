@@ -2,6 +2,7 @@ import datetime
 
 from corral.inference.v1 import chat_pb2 as _chat_pb2
 from corral.inference.v1 import sampling_pb2 as _sampling_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers

@@ -22,25 +22,82 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"corral/inference/v1/sampling.proto\x12\x13\x63orral.inference.v1\"\xda\x07\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x1b\n\x0e\x64ynatemp_range\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x1e\n\x11\x64ynatemp_exponent\x18\x03 \x01(\x02H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x12\n\x05top_p\x18\x05 \x01(\x02H\x04\x88\x01\x01\x12\x12\n\x05min_p\x18\x06 \x01(\x02H\x05\x88\x01\x01\x12\x16\n\ttypical_p\x18\x07 \x01(\x02H\x06\x88\x01\x01\x12\x18\n\x0btop_n_sigma\x18\x08 \x01(\x02H\x07\x88\x01\x01\x12\x1c\n\x0fxtc_probability\x18\t \x01(\x02H\x08\x88\x01\x01\x12\x1a\n\rxtc_threshold\x18\n \x01(\x02H\t\x88\x01\x01\x12\x15\n\x08min_keep\x18\x0b \x01(\x05H\n\x88\x01\x01\x12\x1b\n\x0epenalty_last_n\x18\x0c \x01(\x05H\x0b\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\r \x01(\x02H\x0c\x88\x01\x01\x12\x1e\n\x11\x66requency_penalty\x18\x0e \x01(\x02H\r\x88\x01\x01\x12\x1d\n\x10presence_penalty\x18\x0f \x01(\x02H\x0e\x88\x01\x01\x12+\n\x03\x64ry\x18\x10 \x01(\x0b\x32\x1e.corral.inference.v1.DryParams\x12\x35\n\x08mirostat\x18\x11 \x01(\x0b\x32#.corral.inference.v1.MirostatParams\x12\x35\n\x08\x61\x64\x61ptive\x18\x12 \x01(\x0b\x32#.corral.inference.v1.AdaptiveParams\x12\x32\n\nlogit_bias\x18\x13 \x03(\x0b\x32\x1e.corral.inference.v1.LogitBias\x12\x19\n\x11\x61llowed_token_ids\x18\x14 \x03(\x05\x12\x32\n\x08samplers\x18\x15 \x03(\x0e\x32 .corral.inference.v1.SamplerKind\x12\x11\n\x04seed\x18\x16 \x01(\x04H\x0f\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x11\n\x0f_dynatemp_rangeB\x14\n\x12_dynatemp_exponentB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x0e\n\x0c_top_n_sigmaB\x12\n\x10_xtc_probabilityB\x10\n\x0e_xtc_thresholdB\x0b\n\t_min_keepB\x11\n\x0f_penalty_last_nB\x15\n\x13_repetition_penaltyB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x07\n\x05_seed\"\xca\x01\n\tDryParams\x12\x17\n\nmultiplier\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x11\n\x04\x62\x61se\x18\x02 \x01(\x02H\x01\x88\x01\x01\x12\x1b\n\x0e\x61llowed_length\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x1b\n\x0epenalty_last_n\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x19\n\x11sequence_breakers\x18\x05 \x03(\tB\r\n\x0b_multiplierB\x07\n\x05_baseB\x11\n\x0f_allowed_lengthB\x11\n\x0f_penalty_last_n\"U\n\x0eMirostatParams\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x10\n\x03tau\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12\x10\n\x03\x65ta\x18\x03 \x01(\x02H\x01\x88\x01\x01\x42\x06\n\x04_tauB\x06\n\x04_eta\"N\n\x0e\x41\x64\x61ptiveParams\x12\x13\n\x06target\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\x12\n\x05\x64\x65\x63\x61y\x18\x02 \x01(\x02H\x01\x88\x01\x01\x42\t\n\x07_targetB\x08\n\x06_decay\"+\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0c\n\x04\x62ias\x18\x02 \x01(\x02*\xac\x02\n\x0bSamplerKind\x12\x1c\n\x18SAMPLER_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SAMPLER_KIND_PENALTIES\x10\x01\x12\x14\n\x10SAMPLER_KIND_DRY\x10\x02\x12\x1c\n\x18SAMPLER_KIND_TOP_N_SIGMA\x10\x03\x12\x16\n\x12SAMPLER_KIND_TOP_K\x10\x04\x12\x1a\n\x16SAMPLER_KIND_TYPICAL_P\x10\x05\x12\x16\n\x12SAMPLER_KIND_TOP_P\x10\x06\x12\x16\n\x12SAMPLER_KIND_MIN_P\x10\x07\x12\x14\n\x10SAMPLER_KIND_XTC\x10\x08\x12\x1c\n\x18SAMPLER_KIND_TEMPERATURE\x10\t\x12\x17\n\x13SAMPLER_KIND_INFILL\x10\nb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"corral/inference/v1/sampling.proto\x12\x13\x63orral.inference.v1\x1a\x1d\x63orral/options/v1/limit.proto\"\xc1\n\n\x0eSamplingParams\x12\x30\n\x0btemperature\x18\x01 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00Y@H\x00\x88\x01\x01\x12\x33\n\x0e\x64ynatemp_range\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00Y@H\x01\x88\x01\x01\x12\x36\n\x11\x64ynatemp_exponent\x18\x03 \x01(\x02\x42\x16\xca\xb7\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00$@H\x02\x88\x01\x01\x12*\n\x05top_k\x18\x04 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\xc0\xff\xff\xff\xdf\x41H\x03\x88\x01\x01\x12*\n\x05top_p\x18\x05 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\x04\x88\x01\x01\x12*\n\x05min_p\x18\x06 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\x05\x88\x01\x01\x12.\n\ttypical_p\x18\x07 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\x06\x88\x01\x01\x12\x30\n\x0btop_n_sigma\x18\x08 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0\xbf\x19\x00\x00\x00\x00\x00@\x8f@H\x07\x88\x01\x01\x12\x34\n\x0fxtc_probability\x18\t \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\x08\x88\x01\x01\x12\x32\n\rxtc_threshold\x18\n \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\t\x88\x01\x01\x12$\n\x08min_keep\x18\x0b \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00H\n\x88\x01\x01\x12*\n\x0epenalty_last_n\x18\x0c \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0\xbfH\x0b\x88\x01\x01\x12\x37\n\x12repetition_penalty\x18\r \x01(\x02\x42\x16\xca\xb7\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00$@H\x0c\x88\x01\x01\x12\x36\n\x11\x66requency_penalty\x18\x0e \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\xc0\x19\x00\x00\x00\x00\x00\x00\x00@H\r\x88\x01\x01\x12\x35\n\x10presence_penalty\x18\x0f \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\xc0\x19\x00\x00\x00\x00\x00\x00\x00@H\x0e\x88\x01\x01\x12+\n\x03\x64ry\x18\x10 \x01(\x0b\x32\x1e.corral.inference.v1.DryParams\x12\x35\n\x08mirostat\x18\x11 \x01(\x0b\x32#.corral.inference.v1.MirostatParams\x12\x35\n\x08\x61\x64\x61ptive\x18\x12 \x01(\x0b\x32#.corral.inference.v1.AdaptiveParams\x12;\n\nlogit_bias\x18\x13 \x03(\x0b\x32\x1e.corral.inference.v1.LogitBiasB\x07\xca\xb7\x18\x03\x30\x80\x08\x12\x19\n\x11\x61llowed_token_ids\x18\x14 \x03(\x05\x12:\n\x08samplers\x18\x15 \x03(\x0e\x32 .corral.inference.v1.SamplerKindB\x06\xca\xb7\x18\x02\x30\x0b\x12\x11\n\x04seed\x18\x16 \x01(\x04H\x0f\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x11\n\x0f_dynatemp_rangeB\x14\n\x12_dynatemp_exponentB\x08\n\x06_top_kB\x08\n\x06_top_pB\x08\n\x06_min_pB\x0c\n\n_typical_pB\x0e\n\x0c_top_n_sigmaB\x12\n\x10_xtc_probabilityB\x10\n\x0e_xtc_thresholdB\x0b\n\t_min_keepB\x11\n\x0f_penalty_last_nB\x15\n\x13_repetition_penaltyB\x14\n\x12_frequency_penaltyB\x13\n\x11_presence_penaltyB\x07\n\x05_seed\"\xa4\x02\n\tDryParams\x12/\n\nmultiplier\x18\x01 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00Y@H\x00\x88\x01\x01\x12)\n\x04\x62\x61se\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00$@H\x01\x88\x01\x01\x12*\n\x0e\x61llowed_length\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00H\x02\x88\x01\x01\x12*\n\x0epenalty_last_n\x18\x04 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0\xbfH\x03\x88\x01\x01\x12%\n\x11sequence_breakers\x18\x05 \x03(\tB\n\xca\xb7\x18\x06\x30@J\x02((B\r\n\x0b_multiplierB\x07\n\x05_baseB\x11\n\x0f_allowed_lengthB\x11\n\x0f_penalty_last_n\"\x9d\x01\n\x0eMirostatParams\x12\'\n\x07version\x18\x01 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\x00@\x12(\n\x03tau\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00Y@H\x00\x88\x01\x01\x12(\n\x03\x65ta\x18\x03 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?H\x01\x88\x01\x01\x42\x06\n\x04_tauB\x06\n\x04_eta\"~\n\x0e\x41\x64\x61ptiveParams\x12+\n\x06target\x18\x01 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0\xbf\x19\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x12*\n\x05\x64\x65\x63\x61y\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\xaeG\xe1z\x14\xae\xef?H\x01\x88\x01\x01\x42\t\n\x07_targetB\x08\n\x06_decay\"C\n\tLogitBias\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12$\n\x04\x62ias\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00Y\xc0\x19\x00\x00\x00\x00\x00\x00Y@*\xac\x02\n\x0bSamplerKind\x12\x1c\n\x18SAMPLER_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16SAMPLER_KIND_PENALTIES\x10\x01\x12\x14\n\x10SAMPLER_KIND_DRY\x10\x02\x12\x1c\n\x18SAMPLER_KIND_TOP_N_SIGMA\x10\x03\x12\x16\n\x12SAMPLER_KIND_TOP_K\x10\x04\x12\x1a\n\x16SAMPLER_KIND_TYPICAL_P\x10\x05\x12\x16\n\x12SAMPLER_KIND_TOP_P\x10\x06\x12\x16\n\x12SAMPLER_KIND_MIN_P\x10\x07\x12\x14\n\x10SAMPLER_KIND_XTC\x10\x08\x12\x1c\n\x18SAMPLER_KIND_TEMPERATURE\x10\t\x12\x17\n\x13SAMPLER_KIND_INFILL\x10\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.inference.v1.sampling_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SAMPLERKIND']._serialized_start=1466
-  _globals['_SAMPLERKIND']._serialized_end=1766
-  _globals['_SAMPLINGPARAMS']._serialized_start=60
-  _globals['_SAMPLINGPARAMS']._serialized_end=1046
-  _globals['_DRYPARAMS']._serialized_start=1049
-  _globals['_DRYPARAMS']._serialized_end=1251
-  _globals['_MIROSTATPARAMS']._serialized_start=1253
-  _globals['_MIROSTATPARAMS']._serialized_end=1338
-  _globals['_ADAPTIVEPARAMS']._serialized_start=1340
-  _globals['_ADAPTIVEPARAMS']._serialized_end=1418
-  _globals['_LOGITBIAS']._serialized_start=1420
-  _globals['_LOGITBIAS']._serialized_end=1463
+  _globals['_SAMPLINGPARAMS'].fields_by_name['temperature']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['temperature']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000Y@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['dynatemp_range']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['dynatemp_range']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000Y@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['dynatemp_exponent']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['dynatemp_exponent']._serialized_options = b'\312\267\030\022\t\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000$@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_k']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_k']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\300\377\377\377\337A'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_p']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_p']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_p']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_p']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['typical_p']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['typical_p']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_n_sigma']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['top_n_sigma']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360\277\031\000\000\000\000\000@\217@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['xtc_probability']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['xtc_probability']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['xtc_threshold']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['xtc_threshold']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_keep']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['min_keep']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['penalty_last_n']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['penalty_last_n']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\360\277'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['repetition_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['repetition_penalty']._serialized_options = b'\312\267\030\022\t\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000$@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['frequency_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['frequency_penalty']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\300\031\000\000\000\000\000\000\000@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['presence_penalty']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['presence_penalty']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\300\031\000\000\000\000\000\000\000@'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['logit_bias']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['logit_bias']._serialized_options = b'\312\267\030\0030\200\010'
+  _globals['_SAMPLINGPARAMS'].fields_by_name['samplers']._loaded_options = None
+  _globals['_SAMPLINGPARAMS'].fields_by_name['samplers']._serialized_options = b'\312\267\030\0020\013'
+  _globals['_DRYPARAMS'].fields_by_name['multiplier']._loaded_options = None
+  _globals['_DRYPARAMS'].fields_by_name['multiplier']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000Y@'
+  _globals['_DRYPARAMS'].fields_by_name['base']._loaded_options = None
+  _globals['_DRYPARAMS'].fields_by_name['base']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\000$@'
+  _globals['_DRYPARAMS'].fields_by_name['allowed_length']._loaded_options = None
+  _globals['_DRYPARAMS'].fields_by_name['allowed_length']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_DRYPARAMS'].fields_by_name['penalty_last_n']._loaded_options = None
+  _globals['_DRYPARAMS'].fields_by_name['penalty_last_n']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\360\277'
+  _globals['_DRYPARAMS'].fields_by_name['sequence_breakers']._loaded_options = None
+  _globals['_DRYPARAMS'].fields_by_name['sequence_breakers']._serialized_options = b'\312\267\030\0060@J\002(('
+  _globals['_MIROSTATPARAMS'].fields_by_name['version']._loaded_options = None
+  _globals['_MIROSTATPARAMS'].fields_by_name['version']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\000@'
+  _globals['_MIROSTATPARAMS'].fields_by_name['tau']._loaded_options = None
+  _globals['_MIROSTATPARAMS'].fields_by_name['tau']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000Y@'
+  _globals['_MIROSTATPARAMS'].fields_by_name['eta']._loaded_options = None
+  _globals['_MIROSTATPARAMS'].fields_by_name['eta']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?'
+  _globals['_ADAPTIVEPARAMS'].fields_by_name['target']._loaded_options = None
+  _globals['_ADAPTIVEPARAMS'].fields_by_name['target']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360\277\031\000\000\000\000\000\000\360?'
+  _globals['_ADAPTIVEPARAMS'].fields_by_name['decay']._loaded_options = None
+  _globals['_ADAPTIVEPARAMS'].fields_by_name['decay']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\256G\341z\024\256\357?'
+  _globals['_LOGITBIAS'].fields_by_name['bias']._loaded_options = None
+  _globals['_LOGITBIAS'].fields_by_name['bias']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000Y\300\031\000\000\000\000\000\000Y@'
+  _globals['_SAMPLERKIND']._serialized_start=2091
+  _globals['_SAMPLERKIND']._serialized_end=2391
+  _globals['_SAMPLINGPARAMS']._serialized_start=91
+  _globals['_SAMPLINGPARAMS']._serialized_end=1436
+  _globals['_DRYPARAMS']._serialized_start=1439
+  _globals['_DRYPARAMS']._serialized_end=1731
+  _globals['_MIROSTATPARAMS']._serialized_start=1734
+  _globals['_MIROSTATPARAMS']._serialized_end=1891
+  _globals['_ADAPTIVEPARAMS']._serialized_start=1893
+  _globals['_ADAPTIVEPARAMS']._serialized_end=2019
+  _globals['_LOGITBIAS']._serialized_start=2021
+  _globals['_LOGITBIAS']._serialized_end=2088
 # @@protoc_insertion_point(module_scope)

@@ -84,13 +84,8 @@ def test_all_kinds_of_turns_are_valid() -> None:
             ConversationLimits(max_text_bytes=10),
             TooLong(field="messages", length=6 + len(TOOL_TEXT), limit=10, unit="bytes"),
         ),
-        (
-            conversation(user("q"), tools=tuple(ToolSpec(f"f{number}") for number in range(129))),
-            LIMITS,
-            TooLong(field="tools", length=129, limit=128),
-        ),
     ],
-    ids=["messages", "text", "tools"],
+    ids=["messages", "text"],
 )
 def test_sizes_are_limited(
     invalid: Conversation, limits: ConversationLimits, error: DomainError

@@ -4,7 +4,7 @@ import pytest
 from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from inference_svc.chat.conversation import MAX_TOOLS, ConversationLimits
+from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.rpc.prompts import check_counts
 from svc_kit.errors import TooLong
 
@@ -26,13 +26,12 @@ PART = chat_pb2.ContentPart(text="x")
             "messages[0].tool_calls",
             4,
         ),
-        (pb.Conversation(tools=[chat_pb2.Tool()] * (MAX_TOOLS + 1)), "tools", MAX_TOOLS),
     ],
 )
 def test_a_repeated_field_beyond_its_limit_is_named(
     conversation: pb.Conversation, field: str, limit: int
 ) -> None:
-    """Messages, their parts and calls, and tools."""
+    """Messages, and their parts and calls."""
     with pytest.raises(TooLong) as refusal:
         check_counts(conversation, LIMITS)
 

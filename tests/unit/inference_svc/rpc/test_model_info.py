@@ -5,7 +5,7 @@ from corral.inference.v1 import model_pb2 as model_pb
 
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.rpc.model_info import to_limits
-from svc_kit.errors import InvalidField, OutOfRange, UnsupportedField
+from svc_kit.errors import InvalidField, UnsupportedField
 
 CONFIGURED = RequestedLimits(slots=3, context_tokens=512, layout=Layout.STREAMS)
 
@@ -23,12 +23,11 @@ def test_unset_limits_are_the_configured_ones() -> None:
 @pytest.mark.parametrize(
     ("limits", "error"),
     [
-        (model_pb.ModelLimits(slots=0), OutOfRange),
         (model_pb.ModelLimits(kv_bytes=1), UnsupportedField),
         (model_pb.ModelLimits(layout=9), InvalidField),  # type: ignore[arg-type]  # unknown value
     ],
 )
 def test_invalid_limits_are_rejected(limits: model_pb.ModelLimits, error: type[Exception]) -> None:
-    """A size out of range, an output-only field, and an unknown layout."""
+    """An output-only field, and an unknown layout."""
     with pytest.raises(error):
         to_limits(limits, CONFIGURED)

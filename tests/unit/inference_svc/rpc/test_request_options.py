@@ -36,6 +36,7 @@ from svc_kit.errors import (
     TokenOutOfVocabulary,
     TooLong,
 )
+from svc_kit.rpc.field_limits import check_limits
 
 PRINCIPAL = Principal(
     project="p", scopes=frozenset({"inference"}), priority=Priority.NORMAL, key_id="k"
@@ -66,8 +67,11 @@ def _convert(
     tokens: tuple[int, ...] = (1, 2, 3),
     **changes: Any,
 ) -> list[SequenceRequest]:
-    """`changes` are arguments of `_call`."""
-    return to_requests(_call(options, **changes), Prompt(tokens, "prompt"))
+    """Check the limits of a request, as the server does, and convert it. `changes` are arguments of
+    `_call`."""
+    call = _call(options, **changes)
+    check_limits(call.request)
+    return to_requests(call, Prompt(tokens, "prompt"))
 
 
 def _options(**fields: Any) -> pb.GenerationOptions:
@@ -201,9 +205,9 @@ INVALID_OPTIONS: dict[str, tuple[pb.GenerationOptions, type[DomainError], str | 
         "stop",
     ),
     "a stop text that is too long": (
-        _options(stopping=pb.StoppingParams(stop=["x" * 257])),
-        DomainError,
-        "stop",
+        _options(stopping=pb.StoppingParams(stop=["x", "x" * 257])),
+        TooLong,
+        "stop[1]",
     ),
     "an empty stop text": (_options(stopping=pb.StoppingParams(stop=[""])), DomainError, "stop"),
     "an unknown stop token": (

@@ -23,7 +23,6 @@ from svc_kit.errors import (
     SnapshotIncompatible,
     StateNotFound,
     StorageFailed,
-    TooLong,
 )
 from tests.support.pooled import FakeEngine, PoolHarness, make_entry
 from tests.support.snapshots import make_snapshot
@@ -186,16 +185,6 @@ async def test_every_engine_drops_the_prefixes_of_a_stored_object(
     with pytest.raises(EngineRestarting):
         await service.drop(request)
     assert [snapshots.dropped for snapshots in engine_snapshots] == [["thread_1"], ["thread_1"] * 2]
-
-
-@pytest.mark.parametrize("field", ["snapshot_ids", "object_ids"])
-async def test_dropping_too_many_ids_at_once_is_rejected(
-    make_service: MakeService, field: str
-) -> None:
-    """At most 1000 snapshots and 1000 stored objects per request."""
-    with pytest.raises(TooLong) as failure:
-        await make_service(PoolHarness()).drop(pb.DropSnapshotsRequest(**{field: ["s"] * 1001}))
-    assert failure.value.field == field
 
 
 async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeService) -> None:

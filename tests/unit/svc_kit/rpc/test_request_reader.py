@@ -4,7 +4,9 @@ import threading
 from typing import Any
 
 import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
 
+from svc_kit.errors import OutOfRange
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
 
@@ -35,3 +37,15 @@ async def test_large_messages_are_parsed_in_threads(num_bytes: int, in_a_thread:
     for length, thread in parsed:
         assert length == num_bytes
         assert (thread != threading.get_ident()) == in_a_thread
+
+
+def test_a_message_beyond_a_limit_of_its_proto_is_refused() -> None:
+    """When it is parsed, which is after the call is authenticated."""
+    parse = RequestReader(ServerSettings()).parser(
+        "/m", pb.ListModelsRequest.FromString, is_public=False
+    )
+
+    assert parse(pb.ListModelsRequest(page_size=1).SerializeToString()).page_size == 1
+    with pytest.raises(OutOfRange) as caught:
+        parse(pb.ListModelsRequest(page_size=-1).SerializeToString())
+    assert caught.value == OutOfRange(field="page_size", value=-1, minimum=0)
