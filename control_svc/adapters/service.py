@@ -119,7 +119,6 @@ class Adapters:
 
         Raises AdapterNotFound, StaleGeneration, TooLong, InvalidField or OutOfRange.
         """
-        changes.check()
         return await self._change(project, adapter, etag, changes.apply)
 
     async def retry(self, project: str, adapter: str) -> AdapterWithReports:

@@ -13,7 +13,6 @@ from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.base.validation import check_metadata
 from control_svc.db.transaction import (
     Clock,
     Transaction,
@@ -87,9 +86,8 @@ class Messages:
     ) -> ThreadMessage:
         """Replace a message's metadata, unless None.
 
-        Raises ThreadNotFound, MessageNotFound, ThreadBusy, and the errors of `check_metadata`.
+        Raises ThreadNotFound, MessageNotFound or ThreadBusy.
         """
-        check_metadata(metadata or {})
         thread = await ThreadQueries(tx).lock(thread_id)
         message = await MessageQueries(tx).get(thread_id, message_id)
         thread.check_idle("change messages of")

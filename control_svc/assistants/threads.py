@@ -10,7 +10,6 @@ from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import CONVERSATION, THREAD, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_request_id
 from control_svc.conversations.model import Conversation
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import (
@@ -111,9 +110,7 @@ class Threads:
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
         new_id, now = self.ids.new(CONVERSATION), self.clock()
-        request = IdempotencyRecord.of(
-            MIGRATE, check_request_id(request_id), new_id, now, thread_id
-        )
+        request = IdempotencyRecord.of(MIGRATE, request_id, new_id, now, thread_id)
         thread = await ThreadQueries(tx).lock(thread_id)
         created_id = await record_request(tx, request)
         if created_id != new_id:

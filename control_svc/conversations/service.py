@@ -7,7 +7,6 @@ from typing import Final
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.ids import CONVERSATION, IdSource, creation_key
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.base.validation import check_metadata
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import (
@@ -80,7 +79,6 @@ class Conversations:
     ) -> Conversation:
         """Replace the metadata, unless None. Raises ConversationNotFound, MissingField or
         TooLong."""
-        check_metadata(metadata or {})
         conversation = await ConversationQueries(tx).lock(conversation_id)
         if metadata is None:
             return conversation

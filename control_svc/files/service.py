@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_range
 from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.db.transaction import (
     Clock,
@@ -133,8 +132,6 @@ class Files:
         Raises FileNotFound, OutOfRange or RangeNotSatisfiable. The stream raises BlobMissing if
         the bytes are lost.
         """
-        check_range("offset", offset, 0)
-        check_range("length", length, 0)
         file = await self.get(project, file_id)
         if offset > file.size_bytes:
             raise RangeNotSatisfiable(field="offset", size=file.size_bytes)

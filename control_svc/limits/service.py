@@ -2,14 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from corral.control.v1.limit_service_pb2 import LimitBucket
 
 from control_svc.audit.log import record_act
 from control_svc.base.ids import KEY, is_id
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_length
 from control_svc.db.transaction import (
     Clock,
     CrossProjectTransaction,
@@ -20,14 +19,12 @@ from control_svc.db.transaction import (
 from control_svc.limits.buckets import read_state, read_used
 from control_svc.limits.model import (
     MAX_LIMITS,
-    MAX_SHARES,
     BucketKey,
     Caller,
     Limit,
     Mode,
     Share,
     ShareRequest,
-    check_holder,
     grant,
 )
 from control_svc.limits.queries import LimitQueries, ShareQueries
@@ -37,7 +34,6 @@ from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import ProjectNotFound, TooManyLimits
 
 MAX_PAGE = 1000
-MAX_KEY_LIMITS: Final = 10
 CheckModel = Callable[[str, str], Awaitable[object]]
 """Raises ModelNotFound unless a project may use a model, or UpstreamUnavailable."""
 
@@ -142,14 +138,7 @@ class Limits:
         return [await read_state(tx, limit, key) for key in page.items], page.next_token
 
     async def lease(self, caller: Caller, requests: Sequence[ShareRequest]) -> Leased:
-        """Return all limits, and grant shares.
-
-        Raises MissingField, TooLong, InvalidField or OutOfRange.
-        """
-        check_holder(caller.holder)
-        check_length("shares", requests, MAX_SHARES)
-        for number, request in enumerate(requests):
-            request.check(f"shares[{number}]")
+        """Return all limits, and grant shares."""
         if not requests:
             return Leased(await self.transactions.read(lambda tx: LimitQueries(tx).all()), ())
         return await self.transactions.write(lambda tx: _lease(tx, caller, requests))

@@ -7,10 +7,9 @@ from corral.control.v1 import limit_service_pb2 as pb
 from corral.control.v1 import limit_service_pb2_grpc as rpc
 
 from control_svc.base.proto import Context, check_mask, page_request
-from control_svc.base.validation import check_length
 from control_svc.db.transaction import CrossProjectTransaction
 from control_svc.limits.model import LEASE, Caller, Limit, Mode, Share, ShareRequest
-from control_svc.limits.service import MAX_KEY_LIMITS, Limits
+from control_svc.limits.service import Limits
 from control_svc.projects.prices import Price, Prices
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_duration
 
@@ -24,9 +23,7 @@ _PRICE: Final = MessageMapper(Price, pb.Price)
 def limits_to_add(
     limits: Limits, messages: Sequence[pb.Limit], allow_unknown: bool
 ) -> Callable[[CrossProjectTransaction, str], Awaitable[None]]:
-    """Convert the limits of a new key, and return what creates them. Raises MissingField, TooLong
-    or InvalidField."""
-    check_length("limits", messages, MAX_KEY_LIMITS)
+    """Convert the limits of a new key, and return what creates them. Raises InvalidField."""
     decoded = [
         _LIMIT.from_message(each, f"limits[{number}]") for number, each in enumerate(messages)
     ]

@@ -7,7 +7,6 @@ from typing import Final
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
 from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.base.validation import check_request_id
 from control_svc.db.transaction import (
     Clock,
     Transaction,
@@ -18,7 +17,6 @@ from control_svc.db.transaction import (
 )
 from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
 from control_svc.vector_stores.model import (
-    MAX_FILES_OF_BATCH,
     AttributeValue,
     FileBatch,
     FileState,
@@ -67,9 +65,7 @@ class VectorFiles:
         """
         new.check()
         self.adder.check_model()
-        request = IdempotencyRecord.of(
-            CREATE, check_request_id(request_id), new.file_id, self.clock(), store_id, new
-        )
+        request = IdempotencyRecord.of(CREATE, request_id, new.file_id, self.clock(), store_id, new)
         await record_request(tx, request)
         return (await self.adder.add(tx, store_id, [new]))[0]
 
@@ -161,13 +157,11 @@ class VectorFiles:
         """Add files to a store as a batch. Raises as `create`."""
         if not files:
             raise MissingField(field="files")
-        check_files(files, "files", MAX_FILES_OF_BATCH)
+        check_files(files, "files")
         self.adder.check_model()
         now = self.clock()
         batch = FileBatch(id=self.ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
-        request = IdempotencyRecord.of(
-            CREATE_BATCH, check_request_id(request_id), batch.id, now, store_id, *files
-        )
+        request = IdempotencyRecord.of(CREATE_BATCH, request_id, batch.id, now, store_id, *files)
 
         async def add(tx: Transaction) -> FileBatch:
             recorded_id = await record_request(tx, request)

@@ -103,7 +103,6 @@ class VectorStores:
         Raises VectorStoreNotFound, VectorStoreExpired, MissingField, InvalidField, OutOfRange or
         TooLong.
         """
-        changes.check()
         store = await VectorStoreQueries(tx).lock(store_id)
         store.check_not_expired(self.clock())
         store = changes.apply_to(store).touch(self.clock())

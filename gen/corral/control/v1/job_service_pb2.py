@@ -22,32 +22,35 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/job_service.proto\x12\x11\x63orral.control.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x15\n\rengine_deaths\x18\x07 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x08 \x01(\t\x12\x15\n\rerror_message\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08run_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x0e\n\nSTATE_DONE\x10\x03\x12\x0e\n\nSTATE_DEAD\x10\x04\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"5\n\x0eGetJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job\"y\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\"Q\n\x10ListJobsResponse\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"7\n\x10RetryJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job2\x85\x02\n\nJobService\x12M\n\x06GetJob\x12 .corral.control.v1.GetJobRequest\x1a!.corral.control.v1.GetJobResponse\x12S\n\x08ListJobs\x12\".corral.control.v1.ListJobsRequest\x1a#.corral.control.v1.ListJobsResponse\x12S\n\x08RetryJob\x12\".corral.control.v1.RetryJobRequest\x1a#.corral.control.v1.RetryJobResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/job_service.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x15\n\rengine_deaths\x18\x07 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x08 \x01(\t\x12\x15\n\rerror_message\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08run_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x0e\n\nSTATE_DONE\x10\x03\x12\x0e\n\nSTATE_DEAD\x10\x04\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"5\n\x0eGetJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job\"\x88\x01\n\x0fListJobsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\"Q\n\x10ListJobsResponse\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"7\n\x10RetryJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job2\x85\x02\n\nJobService\x12M\n\x06GetJob\x12 .corral.control.v1.GetJobRequest\x1a!.corral.control.v1.GetJobResponse\x12S\n\x08ListJobs\x12\".corral.control.v1.ListJobsRequest\x1a#.corral.control.v1.ListJobsResponse\x12S\n\x08RetryJob\x12\".corral.control.v1.RetryJobRequest\x1a#.corral.control.v1.RetryJobResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.job_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_JOB']._serialized_start=92
-  _globals['_JOB']._serialized_end=529
-  _globals['_JOB_STATE']._serialized_start=430
-  _globals['_JOB_STATE']._serialized_end=529
-  _globals['_GETJOBREQUEST']._serialized_start=531
-  _globals['_GETJOBREQUEST']._serialized_end=562
-  _globals['_GETJOBRESPONSE']._serialized_start=564
-  _globals['_GETJOBRESPONSE']._serialized_end=617
-  _globals['_LISTJOBSREQUEST']._serialized_start=619
-  _globals['_LISTJOBSREQUEST']._serialized_end=740
-  _globals['_LISTJOBSRESPONSE']._serialized_start=742
-  _globals['_LISTJOBSRESPONSE']._serialized_end=823
-  _globals['_RETRYJOBREQUEST']._serialized_start=825
-  _globals['_RETRYJOBREQUEST']._serialized_end=858
-  _globals['_RETRYJOBRESPONSE']._serialized_start=860
-  _globals['_RETRYJOBRESPONSE']._serialized_end=915
-  _globals['_JOBSERVICE']._serialized_start=918
-  _globals['_JOBSERVICE']._serialized_end=1179
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_JOB']._serialized_start=123
+  _globals['_JOB']._serialized_end=560
+  _globals['_JOB_STATE']._serialized_start=461
+  _globals['_JOB_STATE']._serialized_end=560
+  _globals['_GETJOBREQUEST']._serialized_start=562
+  _globals['_GETJOBREQUEST']._serialized_end=593
+  _globals['_GETJOBRESPONSE']._serialized_start=595
+  _globals['_GETJOBRESPONSE']._serialized_end=648
+  _globals['_LISTJOBSREQUEST']._serialized_start=651
+  _globals['_LISTJOBSREQUEST']._serialized_end=787
+  _globals['_LISTJOBSRESPONSE']._serialized_start=789
+  _globals['_LISTJOBSRESPONSE']._serialized_end=870
+  _globals['_RETRYJOBREQUEST']._serialized_start=872
+  _globals['_RETRYJOBREQUEST']._serialized_end=905
+  _globals['_RETRYJOBRESPONSE']._serialized_start=907
+  _globals['_RETRYJOBRESPONSE']._serialized_end=962
+  _globals['_JOBSERVICE']._serialized_start=965
+  _globals['_JOBSERVICE']._serialized_end=1226
 # @@protoc_insertion_point(module_scope)

@@ -22,60 +22,91 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/limit_service.proto\x12\x11\x63orral.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9f\x05\n\x05Limit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12-\n\x03per\x18\x05 \x03(\x0e\x32 .corral.control.v1.Limit.Subject\x12+\n\x04unit\x18\x06 \x01(\x0e\x32\x1d.corral.control.v1.Limit.Unit\x12\x0e\n\x06\x61mount\x18\x07 \x01(\x03\x12/\n\x06period\x18\x08 \x01(\x0e\x32\x1f.corral.control.v1.Limit.Period\x12+\n\x04mode\x18\t \x01(\x0e\x32\x1d.corral.control.v1.Limit.Mode\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"m\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x11\n\rUNIT_REQUESTS\x10\x01\x12\x0f\n\x0bUNIT_TOKENS\x10\x02\x12\x1c\n\x18UNIT_CONCURRENT_REQUESTS\x10\x03\x12\r\n\tUNIT_COST\x10\x04\"U\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x11\n\rPERIOD_MINUTE\x10\x01\x12\x0e\n\nPERIOD_DAY\x10\x02\x12\x10\n\x0cPERIOD_MONTH\x10\x03\"?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_ENFORCE\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\"[\n\x07Subject\x12\x17\n\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fSUBJECT_PROJECT\x10\x01\x12\x0f\n\x0bSUBJECT_KEY\x10\x02\x12\x11\n\rSUBJECT_MODEL\x10\x03\"T\n\x12\x43reateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12\x15\n\rallow_unknown\x18\x02 \x01(\x08\">\n\x13\x43reateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x12ListLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x12UpdateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"&\n\x12\x44\x65leteLimitRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteLimitResponse\"R\n\x17ListLimitBucketsRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xbb\x01\n\x0bLimitBucket\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x61mount\x18\x05 \x01(\x03\x12\x0c\n\x04used\x18\x06 \x01(\x03\x12\x0c\n\x04held\x18\x07 \x01(\x03\x12\x11\n\tremaining\x18\x08 \x01(\x03\x12.\n\nreset_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"d\n\x18ListLimitBucketsResponse\x12/\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.LimitBucket\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb1\x01\n\x11LimitShareRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0c\n\x04held\x18\x05 \x01(\x03\x12\x10\n\x08returned\x18\x06 \x01(\x03\x12\x10\n\x08required\x18\x07 \x01(\x03\x12\x0f\n\x07\x64\x65sired\x18\x08 \x01(\x03\x12\x11\n\x04used\x18\t \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"j\n\x12LeaseLimitsRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x34\n\x06shares\x18\x02 \x03(\x0b\x32$.corral.control.v1.LimitShareRequest\x12\x0e\n\x06number\x18\x03 \x01(\x03\"u\n\nLimitShare\x12\x0f\n\x07granted\x18\x01 \x01(\x03\x12\x11\n\tremaining\x18\x02 \x01(\x03\x12\x13\n\x0bnum_holders\x18\x03 \x01(\x05\x12.\n\nreset_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x05Price\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cprompt_nanos\x18\x02 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_nanos\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompletion_nanos\x18\x04 \x01(\x03\"\xc2\x01\n\x13LeaseLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12-\n\x06shares\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.LimitShare\x12(\n\x06prices\x18\x03 \x03(\x0b\x32\x18.corral.control.v1.Price\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\xce\x04\n\x0cLimitService\x12\\\n\x0b\x43reateLimit\x12%.corral.control.v1.CreateLimitRequest\x1a&.corral.control.v1.CreateLimitResponse\x12Y\n\nListLimits\x12$.corral.control.v1.ListLimitsRequest\x1a%.corral.control.v1.ListLimitsResponse\x12\\\n\x0bUpdateLimit\x12%.corral.control.v1.UpdateLimitRequest\x1a&.corral.control.v1.UpdateLimitResponse\x12\\\n\x0b\x44\x65leteLimit\x12%.corral.control.v1.DeleteLimitRequest\x1a&.corral.control.v1.DeleteLimitResponse\x12k\n\x10ListLimitBuckets\x12*.corral.control.v1.ListLimitBucketsRequest\x1a+.corral.control.v1.ListLimitBucketsResponse\x12\\\n\x0bLeaseLimits\x12%.corral.control.v1.LeaseLimitsRequest\x1a&.corral.control.v1.LeaseLimitsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/limit_service.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x05\n\x05Limit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1a\n\x07project\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x16\n\x03key\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12-\n\x03per\x18\x05 \x03(\x0e\x32 .corral.control.v1.Limit.Subject\x12+\n\x04unit\x18\x06 \x01(\x0e\x32\x1d.corral.control.v1.Limit.Unit\x12\x0e\n\x06\x61mount\x18\x07 \x01(\x03\x12/\n\x06period\x18\x08 \x01(\x0e\x32\x1f.corral.control.v1.Limit.Period\x12+\n\x04mode\x18\t \x01(\x0e\x32\x1d.corral.control.v1.Limit.Mode\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"m\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x11\n\rUNIT_REQUESTS\x10\x01\x12\x0f\n\x0bUNIT_TOKENS\x10\x02\x12\x1c\n\x18UNIT_CONCURRENT_REQUESTS\x10\x03\x12\r\n\tUNIT_COST\x10\x04\"U\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x11\n\rPERIOD_MINUTE\x10\x01\x12\x0e\n\nPERIOD_DAY\x10\x02\x12\x10\n\x0cPERIOD_MONTH\x10\x03\"?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_ENFORCE\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\"[\n\x07Subject\x12\x17\n\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fSUBJECT_PROJECT\x10\x01\x12\x0f\n\x0bSUBJECT_KEY\x10\x02\x12\x11\n\rSUBJECT_MODEL\x10\x03\"T\n\x12\x43reateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12\x15\n\rallow_unknown\x18\x02 \x01(\x08\">\n\x13\x43reateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"I\n\x11ListLimitsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x12ListLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x12UpdateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"&\n\x12\x44\x65leteLimitRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteLimitResponse\"a\n\x17ListLimitBucketsRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xbb\x01\n\x0bLimitBucket\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x61mount\x18\x05 \x01(\x03\x12\x0c\n\x04used\x18\x06 \x01(\x03\x12\x0c\n\x04held\x18\x07 \x01(\x03\x12\x11\n\tremaining\x18\x08 \x01(\x03\x12.\n\nreset_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"d\n\x18ListLimitBucketsResponse\x12/\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.LimitBucket\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbf\x02\n\x11LimitShareRequest\x12\x1d\n\x08limit_id\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x1a\n\x07project\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x16\n\x03key\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12$\n\x04held\x18\x05 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12(\n\x08returned\x18\x06 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x34&\xf5k\x1c\xc3\x19\x00\x00\x34&\xf5k\x1c\x43\x12(\n\x08required\x18\x07 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12\'\n\x07\x64\x65sired\x18\x08 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12\x11\n\x04used\x18\t \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"\x7f\n\x12LeaseLimitsRequest\x12\x1a\n\x06holder\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12=\n\x06shares\x18\x02 \x03(\x0b\x32$.corral.control.v1.LimitShareRequestB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x0e\n\x06number\x18\x03 \x01(\x03\"u\n\nLimitShare\x12\x0f\n\x07granted\x18\x01 \x01(\x03\x12\x11\n\tremaining\x18\x02 \x01(\x03\x12\x13\n\x0bnum_holders\x18\x03 \x01(\x05\x12.\n\nreset_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x05Price\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cprompt_nanos\x18\x02 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_nanos\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompletion_nanos\x18\x04 \x01(\x03\"\xc2\x01\n\x13LeaseLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12-\n\x06shares\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.LimitShare\x12(\n\x06prices\x18\x03 \x03(\x0b\x32\x18.corral.control.v1.Price\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\xce\x04\n\x0cLimitService\x12\\\n\x0b\x43reateLimit\x12%.corral.control.v1.CreateLimitRequest\x1a&.corral.control.v1.CreateLimitResponse\x12Y\n\nListLimits\x12$.corral.control.v1.ListLimitsRequest\x1a%.corral.control.v1.ListLimitsResponse\x12\\\n\x0bUpdateLimit\x12%.corral.control.v1.UpdateLimitRequest\x1a&.corral.control.v1.UpdateLimitResponse\x12\\\n\x0b\x44\x65leteLimit\x12%.corral.control.v1.DeleteLimitRequest\x1a&.corral.control.v1.DeleteLimitResponse\x12k\n\x10ListLimitBuckets\x12*.corral.control.v1.ListLimitBucketsRequest\x1a+.corral.control.v1.ListLimitBucketsResponse\x12\\\n\x0bLeaseLimits\x12%.corral.control.v1.LeaseLimitsRequest\x1a&.corral.control.v1.LeaseLimitsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.limit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LIMIT']._serialized_start=160
-  _globals['_LIMIT']._serialized_end=831
-  _globals['_LIMIT_UNIT']._serialized_start=477
-  _globals['_LIMIT_UNIT']._serialized_end=586
-  _globals['_LIMIT_PERIOD']._serialized_start=588
-  _globals['_LIMIT_PERIOD']._serialized_end=673
-  _globals['_LIMIT_MODE']._serialized_start=675
-  _globals['_LIMIT_MODE']._serialized_end=738
-  _globals['_LIMIT_SUBJECT']._serialized_start=740
-  _globals['_LIMIT_SUBJECT']._serialized_end=831
-  _globals['_CREATELIMITREQUEST']._serialized_start=833
-  _globals['_CREATELIMITREQUEST']._serialized_end=917
-  _globals['_CREATELIMITRESPONSE']._serialized_start=919
-  _globals['_CREATELIMITRESPONSE']._serialized_end=981
-  _globals['_LISTLIMITSREQUEST']._serialized_start=983
-  _globals['_LISTLIMITSREQUEST']._serialized_end=1041
-  _globals['_LISTLIMITSRESPONSE']._serialized_start=1043
-  _globals['_LISTLIMITSRESPONSE']._serialized_end=1130
-  _globals['_UPDATELIMITREQUEST']._serialized_start=1132
-  _globals['_UPDATELIMITREQUEST']._serialized_end=1242
-  _globals['_UPDATELIMITRESPONSE']._serialized_start=1244
-  _globals['_UPDATELIMITRESPONSE']._serialized_end=1306
-  _globals['_DELETELIMITREQUEST']._serialized_start=1308
-  _globals['_DELETELIMITREQUEST']._serialized_end=1346
-  _globals['_DELETELIMITRESPONSE']._serialized_start=1348
-  _globals['_DELETELIMITRESPONSE']._serialized_end=1369
-  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_start=1371
-  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_end=1453
-  _globals['_LIMITBUCKET']._serialized_start=1456
-  _globals['_LIMITBUCKET']._serialized_end=1643
-  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_start=1645
-  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_end=1745
-  _globals['_LIMITSHAREREQUEST']._serialized_start=1748
-  _globals['_LIMITSHAREREQUEST']._serialized_end=1925
-  _globals['_LEASELIMITSREQUEST']._serialized_start=1927
-  _globals['_LEASELIMITSREQUEST']._serialized_end=2033
-  _globals['_LIMITSHARE']._serialized_start=2035
-  _globals['_LIMITSHARE']._serialized_end=2152
-  _globals['_PRICE']._serialized_start=2154
-  _globals['_PRICE']._serialized_end=2246
-  _globals['_LEASELIMITSRESPONSE']._serialized_start=2249
-  _globals['_LEASELIMITSRESPONSE']._serialized_end=2443
-  _globals['_LIMITSERVICE']._serialized_start=2446
-  _globals['_LIMITSERVICE']._serialized_end=3036
+  _globals['_LIMIT'].fields_by_name['project']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['project']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMIT'].fields_by_name['key']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMIT'].fields_by_name['model']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTLIMITSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTLIMITSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTLIMITBUCKETSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTLIMITBUCKETSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['limit_id']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['limit_id']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['project']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['project']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['key']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['held']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['held']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['returned']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['returned']._serialized_options = b'\312\267\030\022\021\000\0004&\365k\034\303\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['required']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['required']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['desired']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['desired']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['holder']._loaded_options = None
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['holder']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['shares']._loaded_options = None
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['shares']._serialized_options = b'\312\267\030\0030\350\007'
+  _globals['_LIMIT']._serialized_start=191
+  _globals['_LIMIT']._serialized_end=895
+  _globals['_LIMIT_UNIT']._serialized_start=541
+  _globals['_LIMIT_UNIT']._serialized_end=650
+  _globals['_LIMIT_PERIOD']._serialized_start=652
+  _globals['_LIMIT_PERIOD']._serialized_end=737
+  _globals['_LIMIT_MODE']._serialized_start=739
+  _globals['_LIMIT_MODE']._serialized_end=802
+  _globals['_LIMIT_SUBJECT']._serialized_start=804
+  _globals['_LIMIT_SUBJECT']._serialized_end=895
+  _globals['_CREATELIMITREQUEST']._serialized_start=897
+  _globals['_CREATELIMITREQUEST']._serialized_end=981
+  _globals['_CREATELIMITRESPONSE']._serialized_start=983
+  _globals['_CREATELIMITRESPONSE']._serialized_end=1045
+  _globals['_LISTLIMITSREQUEST']._serialized_start=1047
+  _globals['_LISTLIMITSREQUEST']._serialized_end=1120
+  _globals['_LISTLIMITSRESPONSE']._serialized_start=1122
+  _globals['_LISTLIMITSRESPONSE']._serialized_end=1209
+  _globals['_UPDATELIMITREQUEST']._serialized_start=1211
+  _globals['_UPDATELIMITREQUEST']._serialized_end=1321
+  _globals['_UPDATELIMITRESPONSE']._serialized_start=1323
+  _globals['_UPDATELIMITRESPONSE']._serialized_end=1385
+  _globals['_DELETELIMITREQUEST']._serialized_start=1387
+  _globals['_DELETELIMITREQUEST']._serialized_end=1425
+  _globals['_DELETELIMITRESPONSE']._serialized_start=1427
+  _globals['_DELETELIMITRESPONSE']._serialized_end=1448
+  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_start=1450
+  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_end=1547
+  _globals['_LIMITBUCKET']._serialized_start=1550
+  _globals['_LIMITBUCKET']._serialized_end=1737
+  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_start=1739
+  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_end=1839
+  _globals['_LIMITSHAREREQUEST']._serialized_start=1842
+  _globals['_LIMITSHAREREQUEST']._serialized_end=2161
+  _globals['_LEASELIMITSREQUEST']._serialized_start=2163
+  _globals['_LEASELIMITSREQUEST']._serialized_end=2290
+  _globals['_LIMITSHARE']._serialized_start=2292
+  _globals['_LIMITSHARE']._serialized_end=2409
+  _globals['_PRICE']._serialized_start=2411
+  _globals['_PRICE']._serialized_end=2503
+  _globals['_LEASELIMITSRESPONSE']._serialized_start=2506
+  _globals['_LEASELIMITSRESPONSE']._serialized_end=2700
+  _globals['_LIMITSERVICE']._serialized_start=2703
+  _globals['_LIMITSERVICE']._serialized_end=3293
 # @@protoc_insertion_point(module_scope)

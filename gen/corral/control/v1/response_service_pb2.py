@@ -27,60 +27,85 @@ from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listi
 from corral.control.v1 import response_pb2 as corral_dot_control_dot_v1_dot_response__pb2
 from corral.control.v1 import response_event_pb2 as corral_dot_control_dot_v1_dot_response__event__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"a\n\x15\x43reateResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"a\n\x15StreamResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x89\x01\n\x14ListResponsesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xc4\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x17\x43ountInputTokensRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"N\n\x16PrepareResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xb3\x01\n\x16\x43ompactResponseRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x19\n\x0cinstructions\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prompt_cache_key\x18\x05 \x01(\tB\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xff\x08\n\x0fResponseService\x12\x65\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\x12g\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse0\x01\x12\x64\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse0\x01\x12\\\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\x12\x62\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\x12\x65\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\x12\x65\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\x12\x65\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\x12k\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\x12h\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\x12h\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x15\x43reateResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"t\n\x15StreamResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x98\x01\n\x14ListResponsesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xd3\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"W\n\x17\x43ountInputTokensRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"V\n\x16PrepareResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xda\x01\n\x16\x43ompactResponseRequest\x12\x18\n\x05model\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12/\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x07\xca\xb7\x18\x03\x30\x80 \x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12#\n\x0cinstructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80@H\x00\x88\x01\x01\x12!\n\x10prompt_cache_key\x18\x05 \x01(\tB\x07\xca\xb7\x18\x03(\x80\x02\x42\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xff\x08\n\x0fResponseService\x12\x65\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\x12g\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse0\x01\x12\x64\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse0\x01\x12\\\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\x12\x62\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\x12\x65\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\x12\x65\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\x12\x65\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\x12k\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\x12h\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\x12h\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.response_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATERESPONSEREQUEST']._serialized_start=271
-  _globals['_CREATERESPONSEREQUEST']._serialized_end=368
-  _globals['_CREATERESPONSERESPONSE']._serialized_start=371
-  _globals['_CREATERESPONSERESPONSE']._serialized_end=501
-  _globals['_STREAMRESPONSEREQUEST']._serialized_start=503
-  _globals['_STREAMRESPONSEREQUEST']._serialized_end=600
-  _globals['_STREAMRESPONSERESPONSE']._serialized_start=603
-  _globals['_STREAMRESPONSERESPONSE']._serialized_end=735
-  _globals['_WATCHRESPONSEREQUEST']._serialized_start=737
-  _globals['_WATCHRESPONSEREQUEST']._serialized_end=810
-  _globals['_WATCHRESPONSERESPONSE']._serialized_start=812
-  _globals['_WATCHRESPONSERESPONSE']._serialized_end=884
-  _globals['_GETRESPONSEREQUEST']._serialized_start=886
-  _globals['_GETRESPONSEREQUEST']._serialized_end=980
-  _globals['_GETRESPONSERESPONSE']._serialized_start=982
-  _globals['_GETRESPONSERESPONSE']._serialized_end=1050
-  _globals['_LISTRESPONSESREQUEST']._serialized_start=1053
-  _globals['_LISTRESPONSESREQUEST']._serialized_end=1190
-  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1192
-  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1288
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=1290
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=1334
-  _globals['_DELETERESPONSERESPONSE']._serialized_start=1336
-  _globals['_DELETERESPONSERESPONSE']._serialized_end=1360
-  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1362
-  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1406
-  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1408
-  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1479
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1482
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1678
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1680
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1769
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1771
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1850
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1852
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=1900
-  _globals['_PREPARERESPONSEREQUEST']._serialized_start=1902
-  _globals['_PREPARERESPONSEREQUEST']._serialized_end=1980
-  _globals['_PREPARERESPONSERESPONSE']._serialized_start=1982
-  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2052
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2055
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2234
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2237
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2472
-  _globals['_RESPONSESERVICE']._serialized_start=2475
-  _globals['_RESPONSESERVICE']._serialized_end=3626
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTRESPONSESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTRESPONSESREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTINPUTITEMSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTINPUTITEMSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_COUNTINPUTTOKENSREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_COUNTINPUTTOKENSREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_PREPARERESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_PREPARERESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['input']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['input']._serialized_options = b'\312\267\030\0030\200 '
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['instructions']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['instructions']._serialized_options = b'\312\267\030\004 \200\200@'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._serialized_options = b'\312\267\030\003(\200\002'
+  _globals['_CREATERESPONSEREQUEST']._serialized_start=302
+  _globals['_CREATERESPONSEREQUEST']._serialized_end=418
+  _globals['_CREATERESPONSERESPONSE']._serialized_start=421
+  _globals['_CREATERESPONSERESPONSE']._serialized_end=551
+  _globals['_STREAMRESPONSEREQUEST']._serialized_start=553
+  _globals['_STREAMRESPONSEREQUEST']._serialized_end=669
+  _globals['_STREAMRESPONSERESPONSE']._serialized_start=672
+  _globals['_STREAMRESPONSERESPONSE']._serialized_end=804
+  _globals['_WATCHRESPONSEREQUEST']._serialized_start=806
+  _globals['_WATCHRESPONSEREQUEST']._serialized_end=879
+  _globals['_WATCHRESPONSERESPONSE']._serialized_start=881
+  _globals['_WATCHRESPONSERESPONSE']._serialized_end=953
+  _globals['_GETRESPONSEREQUEST']._serialized_start=955
+  _globals['_GETRESPONSEREQUEST']._serialized_end=1049
+  _globals['_GETRESPONSERESPONSE']._serialized_start=1051
+  _globals['_GETRESPONSERESPONSE']._serialized_end=1119
+  _globals['_LISTRESPONSESREQUEST']._serialized_start=1122
+  _globals['_LISTRESPONSESREQUEST']._serialized_end=1274
+  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1276
+  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1372
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1374
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1418
+  _globals['_DELETERESPONSERESPONSE']._serialized_start=1420
+  _globals['_DELETERESPONSERESPONSE']._serialized_end=1444
+  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1446
+  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1490
+  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1492
+  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1563
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1566
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1777
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1779
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1868
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1870
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1957
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1959
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2007
+  _globals['_PREPARERESPONSEREQUEST']._serialized_start=2009
+  _globals['_PREPARERESPONSEREQUEST']._serialized_end=2095
+  _globals['_PREPARERESPONSERESPONSE']._serialized_start=2097
+  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2167
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2170
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2388
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2391
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2626
+  _globals['_RESPONSESERVICE']._serialized_start=2629
+  _globals['_RESPONSESERVICE']._serialized_end=3780
 # @@protoc_insertion_point(module_scope)

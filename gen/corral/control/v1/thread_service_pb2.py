@@ -27,40 +27,55 @@ from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listi
 from corral.control.v1 import message_pb2 as corral_dot_control_dot_v1_dot_message__pb2
 from corral.control.v1 import thread_pb2 as corral_dot_control_dot_v1_dot_thread__pb2
 from corral.control.v1 import vector_store_service_pb2 as corral_dot_control_dot_v1_dot_vector__store__service__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/thread_service.proto\x12\x11\x63orral.control.v1\x1a$corral/control/v1/conversation.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a,corral/control/v1/vector_store_service.proto\x1a google/protobuf/field_mask.proto\"\xcd\x01\n\x13\x43reateThreadRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12/\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessage\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x46\n\x11new_vector_stores\x18\x04 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequest\"A\n\x14\x43reateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\">\n\x11GetThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"\x87\x01\n\x12ListThreadsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x13ListThreadsResponse\x12*\n\x07threads\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"q\n\x13UpdateThreadRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x14UpdateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"(\n\x13\x44\x65leteThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteThreadResponse\"=\n\x14MigrateThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"N\n\x15MigrateThreadResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xcc\x04\n\rThreadService\x12_\n\x0c\x43reateThread\x12&.corral.control.v1.CreateThreadRequest\x1a\'.corral.control.v1.CreateThreadResponse\x12V\n\tGetThread\x12#.corral.control.v1.GetThreadRequest\x1a$.corral.control.v1.GetThreadResponse\x12\\\n\x0bListThreads\x12%.corral.control.v1.ListThreadsRequest\x1a&.corral.control.v1.ListThreadsResponse\x12_\n\x0cUpdateThread\x12&.corral.control.v1.UpdateThreadRequest\x1a\'.corral.control.v1.UpdateThreadResponse\x12_\n\x0c\x44\x65leteThread\x12&.corral.control.v1.DeleteThreadRequest\x1a\'.corral.control.v1.DeleteThreadResponse\x12\x62\n\rMigrateThread\x12\'.corral.control.v1.MigrateThreadRequest\x1a(.corral.control.v1.MigrateThreadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/thread_service.proto\x12\x11\x63orral.control.v1\x1a$corral/control/v1/conversation.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a,corral/control/v1/vector_store_service.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x99\x02\n\x13\x43reateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12\x38\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12v\n\x11new_vector_stores\x18\x04 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB.\xca\xb7\x18*Z(tool_resources.file_search.vector_stores\"A\n\x14\x43reateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\">\n\x11GetThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"\x96\x01\n\x12ListThreadsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x13ListThreadsResponse\x12*\n\x07threads\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"y\n\x13UpdateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x14UpdateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"(\n\x13\x44\x65leteThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteThreadResponse\"H\n\x14MigrateThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"N\n\x15MigrateThreadResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xcc\x04\n\rThreadService\x12_\n\x0c\x43reateThread\x12&.corral.control.v1.CreateThreadRequest\x1a\'.corral.control.v1.CreateThreadResponse\x12V\n\tGetThread\x12#.corral.control.v1.GetThreadRequest\x1a$.corral.control.v1.GetThreadResponse\x12\\\n\x0bListThreads\x12%.corral.control.v1.ListThreadsRequest\x1a&.corral.control.v1.ListThreadsResponse\x12_\n\x0cUpdateThread\x12&.corral.control.v1.UpdateThreadRequest\x1a\'.corral.control.v1.UpdateThreadResponse\x12_\n\x0c\x44\x65leteThread\x12&.corral.control.v1.DeleteThreadRequest\x1a\'.corral.control.v1.DeleteThreadResponse\x12\x62\n\rMigrateThread\x12\'.corral.control.v1.MigrateThreadRequest\x1a(.corral.control.v1.MigrateThreadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.thread_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREATETHREADREQUEST']._serialized_start=278
-  _globals['_CREATETHREADREQUEST']._serialized_end=483
-  _globals['_CREATETHREADRESPONSE']._serialized_start=485
-  _globals['_CREATETHREADRESPONSE']._serialized_end=550
-  _globals['_GETTHREADREQUEST']._serialized_start=552
-  _globals['_GETTHREADREQUEST']._serialized_end=589
-  _globals['_GETTHREADRESPONSE']._serialized_start=591
-  _globals['_GETTHREADRESPONSE']._serialized_end=653
-  _globals['_LISTTHREADSREQUEST']._serialized_start=656
-  _globals['_LISTTHREADSREQUEST']._serialized_end=791
-  _globals['_LISTTHREADSRESPONSE']._serialized_start=793
-  _globals['_LISTTHREADSRESPONSE']._serialized_end=883
-  _globals['_UPDATETHREADREQUEST']._serialized_start=885
-  _globals['_UPDATETHREADREQUEST']._serialized_end=998
-  _globals['_UPDATETHREADRESPONSE']._serialized_start=1000
-  _globals['_UPDATETHREADRESPONSE']._serialized_end=1065
-  _globals['_DELETETHREADREQUEST']._serialized_start=1067
-  _globals['_DELETETHREADREQUEST']._serialized_end=1107
-  _globals['_DELETETHREADRESPONSE']._serialized_start=1109
-  _globals['_DELETETHREADRESPONSE']._serialized_end=1131
-  _globals['_MIGRATETHREADREQUEST']._serialized_start=1133
-  _globals['_MIGRATETHREADREQUEST']._serialized_end=1194
-  _globals['_MIGRATETHREADRESPONSE']._serialized_start=1196
-  _globals['_MIGRATETHREADRESPONSE']._serialized_end=1274
-  _globals['_THREADSERVICE']._serialized_start=1277
-  _globals['_THREADSERVICE']._serialized_end=1865
+  _globals['_CREATETHREADREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_CREATETHREADREQUEST'].fields_by_name['thread']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_CREATETHREADREQUEST'].fields_by_name['messages']._loaded_options = None
+  _globals['_CREATETHREADREQUEST'].fields_by_name['messages']._serialized_options = b'\312\267\030\0030\350\007'
+  _globals['_CREATETHREADREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATETHREADREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_CREATETHREADREQUEST'].fields_by_name['new_vector_stores']._loaded_options = None
+  _globals['_CREATETHREADREQUEST'].fields_by_name['new_vector_stores']._serialized_options = b'\312\267\030*Z(tool_resources.file_search.vector_stores'
+  _globals['_LISTTHREADSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTTHREADSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_UPDATETHREADREQUEST'].fields_by_name['thread']._loaded_options = None
+  _globals['_UPDATETHREADREQUEST'].fields_by_name['thread']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_MIGRATETHREADREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_MIGRATETHREADREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_CREATETHREADREQUEST']._serialized_start=309
+  _globals['_CREATETHREADREQUEST']._serialized_end=590
+  _globals['_CREATETHREADRESPONSE']._serialized_start=592
+  _globals['_CREATETHREADRESPONSE']._serialized_end=657
+  _globals['_GETTHREADREQUEST']._serialized_start=659
+  _globals['_GETTHREADREQUEST']._serialized_end=696
+  _globals['_GETTHREADRESPONSE']._serialized_start=698
+  _globals['_GETTHREADRESPONSE']._serialized_end=760
+  _globals['_LISTTHREADSREQUEST']._serialized_start=763
+  _globals['_LISTTHREADSREQUEST']._serialized_end=913
+  _globals['_LISTTHREADSRESPONSE']._serialized_start=915
+  _globals['_LISTTHREADSRESPONSE']._serialized_end=1005
+  _globals['_UPDATETHREADREQUEST']._serialized_start=1007
+  _globals['_UPDATETHREADREQUEST']._serialized_end=1128
+  _globals['_UPDATETHREADRESPONSE']._serialized_start=1130
+  _globals['_UPDATETHREADRESPONSE']._serialized_end=1195
+  _globals['_DELETETHREADREQUEST']._serialized_start=1197
+  _globals['_DELETETHREADREQUEST']._serialized_end=1237
+  _globals['_DELETETHREADRESPONSE']._serialized_start=1239
+  _globals['_DELETETHREADRESPONSE']._serialized_end=1261
+  _globals['_MIGRATETHREADREQUEST']._serialized_start=1263
+  _globals['_MIGRATETHREADREQUEST']._serialized_end=1335
+  _globals['_MIGRATETHREADRESPONSE']._serialized_start=1337
+  _globals['_MIGRATETHREADRESPONSE']._serialized_end=1415
+  _globals['_THREADSERVICE']._serialized_start=1418
+  _globals['_THREADSERVICE']._serialized_end=2006
 # @@protoc_insertion_point(module_scope)
