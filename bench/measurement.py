@@ -5,12 +5,9 @@ result is the median of its ratios.
 """
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from bench.stage import Stage
+from typing import Any, Literal
 
 CORRAL = "corral"
 
@@ -55,17 +52,6 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Return all fields, the median ratio, and whether the target is met."""
         return asdict(self) | {"ratio": round(self.ratio, 4), "is_met": self.is_met}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part of the benchmark: how it is measured and how its results are computed."""
-
-    name: str
-    title: str
-    text: str  # description in the report
-    measure: Callable[["Stage"], Iterator[Measurement]]
-    conclude: Callable[[Sequence[Measurement]], list[Result]]
 
 
 def median(values: Sequence[float]) -> float:

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from bench.measurement import Measurement, Part
+from bench.measurement import Measurement
 from bench.paths import REPOSITORY
+from bench.stage import Part
+from tools.json_lines import layout
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Record:
         results = [result.to_json() for result in part.conclude(self.measurements)]
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self) | {"results": results}, indent=1) + "\n")
+        partial.write_text(layout(asdict(self) | {"results": results}))
         partial.rename(path)
 
 

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bench.measurement import Part, Result
+from bench.measurement import Result
 from bench.parts import LONG, PARTS
 from bench.paths import REPOSITORY
 from bench.plots import ratio_chart, speed_chart
 from bench.records import Record, read_all
+from bench.stage import Part
 
 REPORTED = (*PARTS, *LONG)
 PAGES: Final = REPOSITORY / "docs/understand"

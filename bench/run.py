@@ -22,10 +22,10 @@ import uvloop
 
 from bench import paths, report, servers
 from bench.machine import describe_machine
-from bench.measurement import Measurement, Part
+from bench.measurement import Measurement
 from bench.parts import LONG, PARTS
 from bench.records import Record, read_all, without_paths
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadError
 
 

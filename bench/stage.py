@@ -8,7 +8,7 @@ import asyncio
 import json
 import shlex
 import subprocess
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bench import grpc_load, loadgen, servers
 from bench.contest import Turn
-from bench.measurement import Measurement
+from bench.measurement import Measurement, Result
 from bench.paths import REPOSITORY
 from bench.servers import EngineShape, Server
 from bench.streams import LoadFigures, Stream
@@ -171,6 +171,17 @@ class Stage:
             )
 
         return turn
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the benchmark: how it is measured and how its results are computed."""
+
+    name: str
+    title: str
+    text: str  # description in the report
+    measure: Callable[[Stage], Iterator[Measurement]]
+    conclude: Callable[[Sequence[Measurement]], list[Result]]
 
 
 class LoadResult(NamedTuple):

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -16,27 +17,20 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from control_svc.audit.log import AuditLog
+from control_svc.audit.servicer import AuditServicer
 from control_svc.audit.syslog import send_to_syslog
-from control_svc.base.idempotency import delete_old_requests
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
+from control_svc.base.resource import Methods, build_service
 from control_svc.batches.lines import LineRunner
-from control_svc.batches.queries import delete_ended_lines
-from control_svc.batches.service import expedite_late_batches
 from control_svc.blobs.last_backup import follow_backups
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from control_svc.db import migrations
-from control_svc.db.cleanup import CleanupStep
-from control_svc.db.documents import convert_documents
-from control_svc.db.engine import Database, open_database
-from control_svc.db.transaction import Clock
-from control_svc.deps import (
+from control_svc.core import (
     INSTALLATION,
-    Deps,
-    ModelParts,
+    Core,
+    Slice,
     blob_location,
-    build_prefix_cleanup,
     cancel_and_wait,
     data_folder,
     database_url,
@@ -44,38 +38,22 @@ from control_svc.deps import (
     open_streams,
     shared_secret,
 )
-from control_svc.event_log.queries import delete_streams_ended_before
-from control_svc.files.content import FileContents
-from control_svc.files.queries import delete_expired_files, expire_uploads
+from control_svc.db import migrations
+from control_svc.db.documents import convert_documents
+from control_svc.db.engine import Database, open_database
+from control_svc.db.transaction import Clock
+from control_svc.inference.slice import ModelParts
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
 from control_svc.jobs.leases import Leases, LeaseTerms
-from control_svc.jobs.queries import delete_ended_jobs
-from control_svc.limits.queries import delete_unused_shares
+from control_svc.jobs.service import Jobs
+from control_svc.jobs.servicer import JobServicer
 from control_svc.projects.keys import Keys
 from control_svc.projects.prices import Prices
-from control_svc.projects.usage import delete_old_reports
-from control_svc.responses.service import delete_expired_responses
-from control_svc.schema import BLOB_COLUMNS
-from control_svc.services import (
-    Vectors,
-    adapter_service,
-    archive_handlers,
-    batch_handlers,
-    batch_service,
-    conversation_service,
-    file_services,
-    job_service,
-    operator_services,
-    response_parts,
-    run_handlers,
-    run_service,
-    thread_services,
-)
+from control_svc.slices import BLOB_COLUMNS, build_slices
 from control_svc.sweeper import Sweeper
 from control_svc.vector_stores.search.pgvector import add_vector_column
-from control_svc.vector_stores.service import VECTOR_STORE_CLEANUP
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer, run_management
@@ -106,6 +84,7 @@ def utc_now() -> datetime:
 class Control:
     """The running service."""
 
+    slices: Sequence[Slice]
     server: RpcServer
     sweeper: Sweeper
     dispatcher: Dispatcher
@@ -139,54 +118,42 @@ async def build(
     )
     async with AsyncExitStack() as stack:
         tracer = await stack.enter_async_context(open_tracer(settings.tracing, "control"))
-        deps = await stack.enter_async_context(
-            _deps(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
+        core = await stack.enter_async_context(
+            _open_core(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
         )
-        vectors = Vectors(deps)
-        responses = await response_parts(deps, vectors.search, model)
-        prices = Prices(settings.prices)
-        keys = Keys(deps.across_projects, deps.ids, deps.tokens, deps.clock)
-        authenticator = _authenticator(settings, keys)
-        services = [
-            *file_services(deps),
-            batch_service(deps),
-            conversation_service(deps),
-            responses.service,
-            *thread_services(deps),
-            run_service(deps),
-            *await operator_services(deps, keys, authenticator, prices),
-            adapter_service(deps),
-            job_service(deps),
-            *vectors.services(),
+        keys = Keys(core.across_projects, core.ids, core.tokens, core.clock)
+        authenticator, prices = _authenticator(settings, keys), Prices(settings.prices)
+        slices = await build_slices(
+            core, keys, prices, model, lines, serves_keyless=authenticator.serves_keyless
+        )
+        retries = {kind: retry for each in slices for kind, retry in each.retries.items()}
+        audit = AuditLog(core.across_projects, core.tokens)
+        servicers = [
+            *(servicer for each in slices for servicer in each.servicers),
+            AuditServicer(audit),
+            JobServicer(Jobs(core.across_projects, core.tokens, retries)),
         ]
+        services = [_service(each) for each in servicers]
         stack.enter_context(send_to_syslog(settings.audit_syslog))
-        audit = AuditLog(deps.across_projects, deps.tokens)
         server = _server(settings, registry, authenticator, services, tracer, audit)
         await server.start()
         stack.push_async_callback(server.drain, 0)
         management = await stack.enter_async_context(
             run_management(settings.management_listen, registry, server.is_ready)
         )
-        all_handlers: list[JobHandler] = [
-            *batch_handlers(deps, responses.lines.answer, lines),
-            vectors.handler(),
-            *run_handlers(deps, vectors.search, model),
-            responses.handler,
-            *archive_handlers(deps),
-            *handlers,
-        ]
+        all_handlers = [*(handler for each in slices for handler in each.handlers), *handlers]
         dispatcher = await stack.enter_async_context(
-            run_dispatcher(deps, all_handlers, JobMetrics(registry), tracer)
+            run_dispatcher(core, all_handlers, JobMetrics(registry), tracer)
         )
-        backups = asyncio.create_task(follow_backups(deps.blobs, BackupMetrics(registry)))
+        backups = asyncio.create_task(follow_backups(core.blobs, BackupMetrics(registry)))
         stack.push_async_callback(cancel_and_wait, backups)
-        sweeper = _sweeper(deps)
+        sweeper = _sweeper(core, slices)
         sweeper_task = asyncio.create_task(sweeper.run(settings.sweep_interval_s))
         stack.push_async_callback(cancel_and_wait, sweeper_task)
-        conversion = convert_documents(deps.across_projects, settings.sweep_interval_s)
+        conversion = convert_documents(core.across_projects, settings.sweep_interval_s)
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(conversion))
         server.set_serving(True)
-        yield Control(server, sweeper, dispatcher, prices, management)
+        yield Control(slices, server, sweeper, dispatcher, prices, management)
 
 
 async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSettings]) -> None:
@@ -225,15 +192,15 @@ def _configure_malloc() -> None:
 
 
 @asynccontextmanager
-async def _deps(
+async def _open_core(
     settings: ControlSettings,
     registry: CollectorRegistry,
     *,
     blobs: BlobStore | None,
     clock: Clock | None,
     sandbox: JobRunner | None,
-) -> AsyncIterator[Deps]:
-    """Open the dependencies of the slices."""
+) -> AsyncIterator[Core]:
+    """Open what the slices are built from."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings, clock))
         await _prepare_schema(database, settings)
@@ -242,11 +209,10 @@ async def _deps(
             sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         token_file = settings.service_token_file
         blobs = blobs or await _blobs(settings, database)
-        yield Deps(
+        yield Core(
             settings=settings,
             database=database,
             blobs=blobs,
-            contents=FileContents(database.transactions, blobs, clock),
             sandbox=sandbox,
             streams=await stack.enter_async_context(
                 open_streams(settings, database, StreamMetrics(registry))
@@ -267,11 +233,19 @@ async def _deps(
         )
 
 
-def _sweeper(deps: Deps) -> Sweeper:
-    grace = timedelta(seconds=2 * deps.settings.server.max_deadline_s)
-    return Sweeper(
-        deps.across_projects, deps.blobs, deps.clock, grace, _cleanup_steps(deps), BLOB_COLUMNS
-    )
+def _sweeper(core: Core, slices: Sequence[Slice]) -> Sweeper:
+    grace = timedelta(seconds=2 * core.settings.server.max_deadline_s)
+    steps = [step for each in slices for step in each.cleanup]
+    return Sweeper(core.across_projects, core.blobs, core.clock, grace, steps, BLOB_COLUMNS)
+
+
+def _service(servicer: object) -> Service:
+    """Wrap a servicer; the base class of one that is generated has the name of the service."""
+    if isinstance(servicer, Methods):
+        return build_service(servicer)
+    base = type(servicer).__bases__[0]
+    add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
+    return Service(add, servicer, f"corral.control.v1.{base.__name__.removesuffix('Servicer')}")
 
 
 async def upgrade_database(settings: ControlSettings) -> str:
@@ -353,22 +327,22 @@ _COUNT_INTERVAL_S: Final = 10.0
 
 @asynccontextmanager
 async def run_dispatcher(
-    deps: Deps,
+    core: Core,
     handlers: Sequence[JobHandler],
     metrics: JobMetrics,
     tracer: Tracer | None = None,
 ) -> AsyncIterator[Dispatcher]:
     """Run the dispatcher while the context is open; release running jobs at the end."""
-    limits, database = deps.settings.jobs, deps.database
+    limits, database = core.settings.jobs, core.database
     terms = LeaseTerms(
         owner=f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}",
         lease=timedelta(seconds=limits.lease_s),
         is_exclusive=not database.is_shared,
     )
     dead_letter_handlers = {handler.kind: handler for handler in handlers}
-    leases = Leases(deps.across_projects, dead_letter_handlers, terms)
-    dispatcher = Dispatcher(leases, deps.notifications, handlers, metrics, tracer=tracer)
-    gauges = JobGauges(deps.across_projects, metrics)
+    leases = Leases(core.across_projects, dead_letter_handlers, terms)
+    dispatcher = Dispatcher(leases, core.notifications, handlers, metrics, tracer=tracer)
+    gauges = JobGauges(core.across_projects, metrics)
     with renew_leases(database, terms.owner, terms.lease):
         gauges_task = asyncio.create_task(gauges.run(_COUNT_INTERVAL_S))
         dispatcher_task = asyncio.create_task(dispatcher.run(limits.poll_interval_s))
@@ -378,20 +352,3 @@ async def run_dispatcher(
             dispatcher.stop()
             await dispatcher_task
             await cancel_and_wait(gauges_task)
-
-
-def _cleanup_steps(deps: Deps) -> list[CleanupStep]:
-    """The steps of the sweeper, in order."""
-    return [
-        delete_expired_files,
-        expire_uploads,
-        expedite_late_batches,
-        *VECTOR_STORE_CLEANUP,
-        delete_streams_ended_before(timedelta(seconds=deps.settings.streams.keep_s)),
-        delete_expired_responses(build_prefix_cleanup(deps)),
-        delete_ended_jobs,
-        delete_ended_lines,
-        delete_old_requests,
-        delete_old_reports,
-        delete_unused_shares,
-    ]

@@ -5,10 +5,9 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import select
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import Column, select
 
 from control_svc.blobs.store import BlobStore
 from control_svc.db.cleanup import CleanupStep
@@ -39,7 +38,7 @@ class Sweeper:
     """Age from which a blob without a row is an orphan; longer than the longest call."""
     steps: Sequence[CleanupStep]
     """In the order in which they run."""
-    blob_columns: Sequence[InstrumentedAttribute[str]]
+    blob_columns: Sequence[Column[Any]]
     """All columns with blob keys."""
 
     async def run(self, interval_s: float) -> None:
@@ -83,7 +82,7 @@ class Sweeper:
 
 async def find_orphans(
     transactions: CrossProjectTransactions,
-    blob_columns: Sequence[InstrumentedAttribute[str]],
+    blob_columns: Sequence[Column[Any]],
     keys: Collection[str],
 ) -> set[str]:
     """Those of the keys that no row refers to."""

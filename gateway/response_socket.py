@@ -32,7 +32,7 @@ from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_object
 from dialects.shared.parameters import parameter_report
 from gateway.context import AppContext
-from gateway.http.large_bodies import UNRESERVED_BYTES, convert, release
+from gateway.http.large_bodies import UNRESERVED_BYTES, beginning, convert, release
 from gateway.http.middleware import new_request_id
 from gateway.rpc import ControlClient
 from svc_kit.errors import (
@@ -229,7 +229,7 @@ class ResponseSocket:
         queue = self._queues[stream_id]
         try:
             while queue:
-                await self._run_frame(queue[0].frame)
+                await self._run_frame(queue[0])
                 release(queue.popleft().memory)
         except WebSocketDisconnect:
             return  # `run` receives the disconnect as well
@@ -237,7 +237,8 @@ class ResponseSocket:
             _release_all(queue)
             del self._queues[stream_id], self._workers[stream_id]
 
-    async def _run_frame(self, frame: CreateFrame) -> None:
+    async def _run_frame(self, held: _HeldFrame) -> None:
+        frame = held.frame
         request_id_var.set(new_request_id())
         parameter_report.set(frame.report)
         fields, started_at = start_call_fields(), time.monotonic()
@@ -246,8 +247,11 @@ class ResponseSocket:
         try:
             request = await convert(new_response, frame.body)
             caller = await self._context.identify_socket(self._websocket)
-            respond = self._generate if frame.generate else self._prefill
-            succeeded = await respond(frame, request, self._context.control.for_caller(caller))
+            control = self._context.control.for_caller(caller)
+            if frame.generate:
+                succeeded = await self._generate(held, request, control)
+            else:
+                succeeded = await self._prefill(frame, request, control)
         except DomainError as error:
             succeeded = False
             await self._send_error(frame, with_openai_names(error, RESPONSE_PARAMS))
@@ -263,21 +267,23 @@ class ResponseSocket:
         _access_log.info("response over a WebSocket", extra={"fields": fields})
 
     async def _generate(
-        self, frame: CreateFrame, request: response_pb2.NewResponse, control: ControlClient
+        self, held: _HeldFrame, request: response_pb2.NewResponse, control: ControlClient
     ) -> bool:
         """Generate a response. Returns whether it completed."""
         expanded = self._history.expand(request)
         proto = pb.StreamResponseRequest(new_response=expanded)
+        await self._context.bodies.begin(held.memory)
         call = control.stream(proto)
         result = ""
         with self._context.active_calls.track(call):
-            await call.open()
+            with beginning(held.memory):
+                await call.open()
             async for _, message in call:
                 kind = message.event.WhichOneof("event") or ""
                 if kind in _COMPLETED and request.settings.store is False:
                     self._history.add(getattr(message.event, kind), expanded)
                 result = kind if kind in _FINAL else result
-                await self._send_event(frame, message.event)
+                await self._send_event(held.frame, message.event)
         return result in _COMPLETED
 
     async def _prefill(

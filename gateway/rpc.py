@@ -27,6 +27,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from dialects.openai.errors import with_prompt_number
 from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
+from svc_kit.auth.scopes import method_path
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc.client import translate_errors
 
@@ -44,12 +45,6 @@ def method_of(request: type[Message]) -> MethodDescriptor:
     methods = (method for service in services for method in service.methods)
     found: MethodDescriptor = next(each for each in methods if each.input_type is descriptor)
     return found
-
-
-def method_name(request: type[Message]) -> str:
-    """The name of a request's method, as in METHOD_SCOPES."""
-    method = method_of(request)
-    return f"/{method.containing_service.full_name}/{method.name}"
 
 
 class RpcClient:
@@ -153,7 +148,7 @@ class RpcClient:
             sides = (method.client_streaming, method.server_streaming)
             kind = "_".join("stream" if is_stream else "unary" for is_stream in sides)
             self._methods[request] = getattr(self._channel, kind)(
-                method_name(request),
+                method_path(method),
                 request_serializer=request.SerializeToString,
                 response_deserializer=GetMessageClass(method.output_type).FromString,
             )

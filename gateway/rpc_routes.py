@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.openai.errors import ParamNames, openai_names
-from dialects.openai.shared.objects import deleted_object, list_object
+from dialects.openai.shared.composed_shapes import page_shape
+from dialects.openai.shared.objects import Deleted, deleted_object, list_object
 from dialects.shared.wire import WRITTEN
 from gateway.context import Control
 from gateway.http.docs import json_body, operation
@@ -28,49 +29,45 @@ MakeT = TypeVar("MakeT", bound=Callable[..., Message])
 
 @dataclass(frozen=True)
 class Resource:
-    """The object in the first field of a reply: the name of its schema, what writes it, and the
-    headers of a response with it."""
+    """The object in the first field of a reply: its type, and the headers of a response with it."""
 
-    schema: str
-    write: Callable[[Any], Mapping[str, Any]]
+    shape: Any
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
 
     def respond(self, reply: Message, _path: Mapping[str, str] | None = None) -> Response:
         """Respond with the object."""
-        message = _first_field(reply)
-        response = json_response(self.write(message))
-        response.headers.update(self.headers(message))
+        written = WRITTEN[self.shape].write(_first_field(reply))
+        response = json_response(written)
+        response.headers.update(self.headers(written))
         return response
-
-
-def _declared(shape: type | Resource) -> Resource:
-    return shape if isinstance(shape, Resource) else Resource(shape.__name__, WRITTEN[shape].write)
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the objects in the first field of a reply."""
+    """A page of the objects of this type in the first field of a reply. `name` is the name of its
+    schema, if not that of the type with List."""
 
-    of: type | Resource
+    of: Any
+    name: str = ""
 
     @property
-    def schema(self) -> str:
-        """The name of the schema of a page."""
-        return f"{_declared(self.of).schema}List"
+    def shape(self) -> Any:
+        """The type of the page."""
+        return page_shape(self.of, self.name)
 
     def respond(self, reply: Message, _path: Mapping[str, str]) -> Response:
         """Respond with the page."""
         next_page_token = getattr(reply, "next_page_token", "")
-        write = _declared(self.of).write
+        write = WRITTEN[self.of].write
         return json_response(list_object(_first_field(reply), write, next_page_token))
 
 
 @dataclass(frozen=True)
-class Deleted:
+class Deletion:
     """The confirmation that the last object in the path was deleted."""
 
     object_name: str
-    schema: ClassVar = "Deleted"
+    shape: ClassVar = Deleted
 
     def respond(self, _reply: Message, path: Mapping[str, str]) -> Response:
         """Respond with the object's id."""
@@ -90,14 +87,16 @@ class RpcRoutes:
         verb: str,
         path: str,
         summary: str,
-        response: type | Resource | Page | Deleted,
+        response: Any,
         body: type[BaseModel] | None = None,
         *,
         query: type[BaseModel] | None = None,
     ) -> Callable[[MakeT], MakeT]:
         """Decorate a function whose parameters are FastAPI's; large bodies are converted in a
-        thread. `body` and `query` document what the function validates."""
-        result = _declared(response) if isinstance(response, type) else response
+        thread. `response` is the type of an object, or a Resource, Page or Deletion. `body` and
+        `query` document what the function validates."""
+        is_result = isinstance(response, Resource | Page | Deletion)
+        result = response if is_result else Resource(response)
 
         def decorate(make: MakeT) -> MakeT:
             own = inspect.signature(make).parameters
@@ -119,7 +118,7 @@ class RpcRoutes:
             )
             endpoint.__name__, endpoint.__doc__ = make.__name__, make.__doc__
             described = None if body is None else json_body(body)
-            documented = operation(summary, result.schema, described, query=query)
+            documented = operation(summary, result.shape, described, query=query)
             self._router.add_api_route(path, endpoint, methods=[verb], **documented)
             return make
 

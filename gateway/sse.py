@@ -16,7 +16,7 @@ from dialects.shared.parameters import ignore_parameter
 from gateway.active_calls import ActiveCalls
 from gateway.calls import Calls
 from gateway.http.errors import json_response
-from gateway.http.large_bodies import BEGINNING_S, end_arrival
+from gateway.http.large_bodies import beginning
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
 from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
@@ -58,7 +58,7 @@ class Collector(Protocol):
     def add(self, message: Any, call: int) -> None:
         """Add one event."""
 
-    def as_object(self) -> dict[str, object]:
+    def as_object(self) -> object:
         """The object."""
 
 
@@ -186,11 +186,10 @@ class CallResponse(Response):
         del self._start  # and the request's body, which it holds
         watcher = asyncio.create_task(_stop_on_disconnect(receive, calls))
         watcher.add_done_callback(retrieve_exception)
-        sending = asyncio.get_running_loop().call_later(BEGINNING_S, end_arrival, scope)
         try:
             with self._active_calls.track(calls):
-                await calls.open()
-                end_arrival(scope)
+                with beginning(scope):
+                    await calls.open()
                 set_rate_limits(scope, calls.first)
                 _report_ignored(calls.first, self._rename)
                 await self._writer.send_all(calls, scope, receive, send)
@@ -198,7 +197,6 @@ class CallResponse(Response):
             raise self._rename(error) from error.__cause__
         finally:
             watcher.cancel()
-            sending.cancel()
 
 
 def _report_ignored(first: object, rename: Rename) -> None:

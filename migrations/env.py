@@ -7,7 +7,7 @@ are those of the connection, from `control_svc.db.limits`.
 from alembic import context
 from sqlalchemy import Connection, text
 
-from control_svc.schema import METADATA
+from control_svc.slices import METADATA
 
 _ADVISORY_LOCK = 5_070_451_133  # an arbitrary number
 

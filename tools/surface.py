@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from corral_cli.__main__ import cli
-from svc_kit.auth.scopes import METHOD_SCOPES
 from svc_kit.errors import ERROR_CLASSES
+from tools.rpc_methods import METHODS
 from tools.surface_api import all_metrics, error, openapi, protos
 from tools.surface_operations import SERVICES, commands, exit_codes, files, logs, scripts, settings
 
@@ -31,7 +31,7 @@ def read_surface() -> dict[str, Any]:
     sections = {
         "openapi": asyncio.run(openapi()),
         "protos": protos(),
-        "scopes": {method: str(scope) for method, scope in METHOD_SCOPES.items()},
+        "scopes": {path: str(options.scope) for path, options in METHODS.items()},
         "errors": {cls.reason: error(cls) for cls in ERROR_CLASSES},
         "metrics": all_metrics(),
         "settings": {cls.toml_table: settings(cls) for cls in SERVICES},

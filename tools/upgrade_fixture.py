@@ -47,6 +47,7 @@ from tests.support.gguf_files import F32Tensor, gguf_bytes
 from tests.support.processes import Ends
 from tests.support.sdk_batches import CONTROL, ENGINE
 from tests.support.services import CORRAL, MODEL, Corral, corral_up
+from tools.json_lines import layout
 from tools.postgres import create_database, run_postgres
 
 INFERENCE = {
@@ -855,8 +856,8 @@ def main() -> None:
         if url is not None:
             dump(url, folder / "data" / "dump.sql")
         thin_out(folder / "data" / "snapshots" / "archive", known["responses"]["archived"])
-        text = json.dumps(known, indent=1, sort_keys=True)
-        (options.output / f"{options.database}.json").write_text(text + "\n", encoding="utf-8")
+        text = layout(json.loads(json.dumps(known, sort_keys=True)))
+        (options.output / f"{options.database}.json").write_text(text, encoding="utf-8")
         pack(folder / "data", options.output / f"{options.database}.tar.xz")
 
 

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 from bench.attacks import ATTACKS
 from bench.attacks.attack import Target
 from bench.attacks.drill import Harm, Victim, measure_attack
-from bench.measurement import CORRAL, Measurement, Part, Result, load_names, median
+from bench.measurement import CORRAL, Measurement, Result, load_names, median
 from bench.paths import BUNDLED_MODEL
 from bench.servers import MODEL_NAME, EngineShape, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 
 MAX_P50_RATIO, MAX_RATIO, MAX_GROWTH_MIB = 3.0, 20.0, 64.0
 SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=1024, threads=1)

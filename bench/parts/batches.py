@@ -7,10 +7,10 @@ from typing import Any
 
 from bench import operators
 from bench.batch_load import LINES_AT_ONCE, new_chats, run_bare, run_batch
-from bench.measurement import CORRAL, Measurement, Part, Result, median
+from bench.measurement import CORRAL, Measurement, Result, median
 from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 
 FULL_LINES, QUICK_LINES, ROUNDS = 1000, 20, 5
 ALLOWED_MS = 2.0

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from bench.measurement import CORRAL, Measurement, Part, Result, load_names, median
-from bench.stage import Stage
+from bench.measurement import CORRAL, Measurement, Result, load_names, median
+from bench.stage import Part, Stage
 from inference_svc.chat.parsers.formats import FAMILIES, Family, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import CHANNEL
 from inference_svc.chat.parsers.harmony import MESSAGE as HARMONY_MESSAGE

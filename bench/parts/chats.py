@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bench.contest import alternate
-from bench.measurement import Measurement, Part, Result, compare, load_names
+from bench.measurement import Measurement, Result, compare, load_names
 from bench.paths import BUNDLED_MODEL
 from bench.servers import BEFORE, EngineShape, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadFigures
 from bench.workload import SAMPLINGS, Workload
 

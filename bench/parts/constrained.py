@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from bench.contest import alternate
 from bench.engine_runs import EngineRuns, RunResult, engine_runs
-from bench.measurement import Measurement, Part, Result, load_names, median, values_by_round
+from bench.measurement import Measurement, Result, load_names, median, values_by_round
 from bench.paths import SCHEMAS
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind
 
 FREE, BOUND = "free", "constrained"

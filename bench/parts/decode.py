@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.contest import alternate
-from bench.measurement import CORRAL, Measurement, Part, Result, compare, load_names
+from bench.measurement import CORRAL, Measurement, Result, compare, load_names
 from bench.servers import Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadFigures, decode_rate
 from bench.workload import SAMPLINGS, Sampling, Workload
 

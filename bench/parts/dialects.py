@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from bench.contest import alternate
 from bench.loadgen import exchange
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.parts.tokens import SETTINGS, SHAPE
 from bench.servers import MODEL_NAME, Server, free_ports
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadError
 
 STREAMS, TOKENS, QUICK_TOKENS, ROUNDS = 16, 400, 40, 5

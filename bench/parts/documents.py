@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
-from bench.measurement import CORRAL, Measurement, Part, Result
-from bench.stage import Stage
+from bench.measurement import CORRAL, Measurement, Result
+from bench.stage import Part, Stage
 from control_svc.db import migrations
 from control_svc.db.documents import convert_rows
 from control_svc.db.engine import open_database

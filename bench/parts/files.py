@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from bench import file_load
 from bench.contest import alternate
 from bench.file_load import Transfer
-from bench.measurement import CORRAL, Measurement, Part, Result, compare
+from bench.measurement import CORRAL, Measurement, Result, compare
 from bench.processes import peak_resident_bytes, resident_bytes
 from bench.servers import Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 
 MIB = 2**20
 FULL_BYTES, QUICK_BYTES, ROUNDS = 1024 * MIB, 16 * MIB, 5

@@ -10,9 +10,9 @@ from corral.inference.v1 import generation_pb2
 
 from bench import grpc_load, operators
 from bench.contest import alternate
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.servers import MODEL_NAME, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadError, Stream
 from bench.workload import SAMPLINGS, Workload
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from bench import operators
 from bench.loadgen import exchange, read_stream
-from bench.measurement import CORRAL, Measurement, Part, Result
+from bench.measurement import CORRAL, Measurement, Result
 from bench.paths import SCHEMAS
 from bench.processes import mapped_bytes, resident_bytes
 from bench.servers import MODEL_NAME
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.workload import SAMPLINGS, Workload
 from inference_svc.models.metadata import describe_model
 

@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 
 from bench import file_load
 from bench.file_load import ObjectTimes
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.servers import Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from tools.postgres import create_database, run_postgres
 
 KINDS = {"upload": "an announced upload, a row", "file": "a file of 100 bytes, synced, and its row"}

@@ -17,10 +17,10 @@ from PIL import Image
 
 from bench import loadgen
 from bench.contest import alternate
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.random_projector import PICTURE_PIXELS, PICTURE_TOKENS, text_width, write_projector
 from bench.servers import MODEL_NAME, NEW_PROMPTS, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import Stream
 from bench.workload import SAMPLINGS, WORDS
 from inference_svc.llama.projector import Projector, ProjectorSettings

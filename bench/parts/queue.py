@@ -9,8 +9,8 @@ from typing import Final
 
 from sqlalchemy import delete, insert, text
 
-from bench.measurement import CORRAL, Measurement, Part, Result, median
-from bench.stage import Stage
+from bench.measurement import CORRAL, Measurement, Result, median
+from bench.stage import Part, Stage
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database

@@ -7,10 +7,10 @@ from itertools import count
 from typing import NamedTuple
 
 from bench.contest import alternate
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.run_load import Turns, connect_turns, time_concurrent_chats, time_concurrent_runs
 from bench.servers import Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from tools.postgres import create_database, run_postgres
 
 DATABASES = ("SQLite", "PostgreSQL")

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from sqlalchemy import text
 
-from bench.measurement import CORRAL, Measurement, Part, Result, median
-from bench.stage import Stage
+from bench.measurement import CORRAL, Measurement, Result, median
+from bench.stage import Part, Stage
 from control_svc.base.ids import FILE, VECTOR_STORE, VECTOR_STORE_ENTRY, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database

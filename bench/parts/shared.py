@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.contest import Contest, Turn, run_rounds
-from bench.measurement import Measurement, Part, Result, compare, load_names
+from bench.measurement import Measurement, Result, compare, load_names
 from bench.servers import SHARED_PROMPTS, EngineShape
-from bench.stage import Batched, Stage
+from bench.stage import Batched, Part, Stage
 from bench.workload import SAMPLINGS, Workload
 
 LIMIT = "limit"

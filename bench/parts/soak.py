@@ -8,11 +8,11 @@ import grpc.aio
 
 from bench import operators
 from bench.growth import growth
-from bench.measurement import CORRAL, Measurement, Part, Result, load_names
+from bench.measurement import CORRAL, Measurement, Result, load_names
 from bench.mix import Mix
 from bench.processes import resident_bytes
 from bench.servers import MODEL_NAME, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.streams import LoadError
 
 SLOTS, CONTEXT_TOKENS = 8, 1024

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.measurement import CORRAL, Measurement, Part, Result, median, values_by_round
+from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.workload import SAMPLINGS, Workload
 
 ALLOWED_US = {1: 1200.0, 4: 600.0, 16: 400.0}

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.contest import Contest, run_rounds
-from bench.measurement import Measurement, Part, Result, compare, load_names
+from bench.measurement import Measurement, Result, compare, load_names
 from bench.servers import NEW_PROMPTS
-from bench.stage import Stage
+from bench.stage import Part, Stage
 from bench.workload import SAMPLINGS, Workload
 
 WITHOUT_REUSE = "corral without reuse"

@@ -43,6 +43,7 @@ from control_svc.db.tables import (
     ObjectRow,
     OwnedRow,
     Table,
+    blob_key,
     read_row,
     row_values,
 )
@@ -65,7 +66,7 @@ class AdapterRow(ObjectRow):
     standing_scale: Mapped[float] = mapped_column(Float)
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     file_bytes: Mapped[int] = mapped_column(BigInteger)
-    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    blob_key: Mapped[str] = blob_key("file_bytes", "sha256")
     architecture: Mapped[str] = mapped_column(Text)
     base_model: Mapped[str] = mapped_column(Text)
     rank: Mapped[int] = mapped_column(Integer)

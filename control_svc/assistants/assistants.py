@@ -1,90 +1,40 @@
 """CRUD of assistants."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from datetime import datetime
 
-from control_svc.assistants.model import Assistant, AssistantSettings, NewAssistant
+from corral.control.v1 import assistant_service_pb2 as pb
+
+from control_svc.assistants.model import Assistant, NewAssistant
+from control_svc.assistants.proto import ASSISTANT, NEW_ASSISTANT, assistant_edit
 from control_svc.assistants.queries import AssistantQueries
-from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import ASSISTANT, IdSource
-from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.db.transaction import (
-    Clock,
-    Transaction,
-    Transactions,
-    delete_transaction,
-    read_transaction,
-    write_transaction,
-)
-from control_svc.tools.file_search_resources import ToolStores, apply_update
-
-CREATE: Final = "CreateAssistant"
-MAX_PAGE: Final = 100
+from control_svc.base.pagination import PAGE_BYTES
+from control_svc.base.resource import Edit, Resource
+from control_svc.db.transaction import Transaction
+from control_svc.tools.file_search_resources import ToolStores, settings_edit
 
 
 @dataclass(frozen=True)
-class Assistants:
-    """Operations on assistants."""
+class Assistants(Resource[Assistant, NewAssistant]):
+    """Assistants. Threads and runs keep the id of a deleted one."""
 
-    transactions: Transactions
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    service = pb.DESCRIPTOR.services_by_name["AssistantService"]
+    message, new, queries = ASSISTANT, NEW_ASSISTANT, AssistantQueries
+    noun, plural, max_bytes = "an assistant", "assistants", PAGE_BYTES
+
     stores: ToolStores
 
-    async def create(self, project: str, new: NewAssistant) -> Assistant:
-        """Create an assistant.
-
-        Raises RequestIdReused, and the errors of `NewAssistant.check` and `ToolStores.create`.
-        """
-        new.check()
-        new_id, now = self.ids.new(ASSISTANT), self.clock()
-        request = IdempotencyRecord.of(CREATE, new.request_id, new_id, now, new)
-
-        async def add(tx: Transaction) -> Assistant:
-            created = await record_request(tx, request)
-            if created != new_id:
-                return await AssistantQueries(tx).get(created)
-            resources = await self.stores.create(tx, new.settings.resources, new.new_stores)
-            settings = replace(new.settings, resources=resources)
-            assistant = Assistant(id=new_id, settings=settings, created_at=now)
-            await AssistantQueries(tx).add(assistant)
-            return assistant
-
-        return await self.transactions.of(project).write(add)
-
-    @read_transaction
-    async def get(self, tx: Transaction, assistant_id: str) -> Assistant:
-        """Raises AssistantNotFound."""
-        return await AssistantQueries(tx).get(assistant_id)
-
-    @read_transaction
-    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Assistant]:
-        """A page of the project's assistants. Raises OutOfRange or InvalidField."""
-        page_request.check_cursors(ASSISTANT, "an assistant")
-        window = self.tokens.window(page_request, (tx.project, "assistants"), MAX_PAGE)
-        return window.page(await AssistantQueries(tx).page(window), PAGE_BYTES)
-
-    @write_transaction
-    async def update(
-        self,
-        tx: Transaction,
-        assistant_id: str,
-        edit: Callable[[AssistantSettings], AssistantSettings],
-        etag: str,
+    async def insert(
+        self, tx: Transaction, new: NewAssistant, object_id: str, now: datetime
     ) -> Assistant:
-        """Apply `edit` to the settings of an assistant.
+        """Raises the errors of `ToolStores.create`."""
+        resources = await self.stores.create(tx, new.settings.resources, new.new_stores)
+        settings = replace(new.settings, resources=resources)
+        assistant = Assistant(id=object_id, settings=settings, created_at=now)
+        await AssistantQueries(tx).add(assistant)
+        return assistant
 
-        Raises AssistantNotFound, and the errors of `apply_update`.
-        """
-        current = await AssistantQueries(tx).lock(assistant_id)
-        changed = current.with_settings(await apply_update(tx, current, edit, etag))
-        await AssistantQueries(tx).update(changed)
-        return changed
-
-    @delete_transaction
-    async def delete(self, tx: Transaction, assistant_id: str) -> None:
-        """Delete an assistant; threads and runs keep its id. Raises AssistantNotFound."""
-        await AssistantQueries(tx).lock(assistant_id)
-        await AssistantQueries(tx).delete(assistant_id)
+    def edit(self, request: pb.UpdateAssistantRequest) -> Edit[Assistant]:
+        """Raises InvalidField, and the errors of `settings_edit`."""
+        changes = request.assistant
+        return settings_edit(assistant_edit(changes, request.update_mask), changes.etag)

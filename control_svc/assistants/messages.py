@@ -3,55 +3,56 @@
 The messages of a thread cannot be changed while one of its runs is active.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from corral.control.v1 import message_service_pb2 as pb
+
 from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
 from control_svc.assistants.model import NewThread, Thread
+from control_svc.assistants.proto import MESSAGE, NEW_MESSAGE, message_metadata
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import IdSource
-from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.db.transaction import (
-    Clock,
-    Transaction,
-    Transactions,
-    delete_transaction,
-    read_transaction,
-    write_transaction,
-)
+from control_svc.base.pagination import PAGE_BYTES, Page
+from control_svc.base.resource import Methods
+from control_svc.db.transaction import Clock, Transaction, delete_transaction, read_transaction
 from control_svc.files.queries import FileQueries
 from control_svc.items.model import ITEM_PREFIXES, Message
 from control_svc.tools.file_search_resources import ToolStores
 
 CREATE: Final = "CreateMessage"
-MAX_PAGE: Final = 100
+PREFIX: Final = ITEM_PREFIXES[Message]
 
 
 @dataclass(frozen=True)
-class Messages:
-    """Operations on messages."""
+class Messages(Methods[ThreadMessage]):
+    """Messages. All methods but List and Get lock the thread."""
 
-    transactions: Transactions
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    service = pb.DESCRIPTOR.services_by_name["MessageService"]
+    message, noun, plural = MESSAGE, "a message", "messages"
+
     adder: "MessageAdder"
 
-    async def create(self, project: str, new: AddedMessage) -> ThreadMessage:
+    async def CreateMessage(self, project: str, request: pb.CreateMessageRequest) -> ThreadMessage:
         """Append a message to its thread.
 
         Raises ThreadNotFound, ThreadBusy, FileNotFound, RequestIdReused, EmbeddingModelMissing, and
         the errors of `AddedMessage.check`.
         """
+        new = AddedMessage(
+            thread_id=request.thread_id,
+            message=NEW_MESSAGE.from_message(request.message),
+            request_id=request.request_id,
+        )
         new.check()
-        message_id, now = self.ids.new(MESSAGE), self.clock()
-        request = IdempotencyRecord.of(CREATE, new.request_id, message_id, now, new)
+        message_id, now = self.ids.new(PREFIX), self.clock()
+        record = IdempotencyRecord.of(CREATE, new.request_id, message_id, now, new)
 
         async def add(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(new.thread_id)
-            earlier = await find_or_record(tx, request)
+            earlier = await find_or_record(tx, record)
             if earlier is not None:
                 return await MessageQueries(tx).get(thread.id, earlier.resource_id)
             thread.check_idle("add messages to")
@@ -60,52 +61,50 @@ class Messages:
         return await self.transactions.of(project).write(add)
 
     @read_transaction
-    async def get(self, tx: Transaction, thread_id: str, message_id: str) -> ThreadMessage:
+    async def GetMessage(self, tx: Transaction, request: pb.GetMessageRequest) -> ThreadMessage:
         """Raises ThreadNotFound or MessageNotFound."""
-        await ThreadQueries(tx).get(thread_id)
-        return await MessageQueries(tx).get(thread_id, message_id)
+        await ThreadQueries(tx).get(request.thread_id)
+        return await MessageQueries(tx).get(request.thread_id, request.message_id)
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, thread_id: str, page_request: PageRequest, run_id: str = ""
+    async def ListMessages(
+        self, tx: Transaction, request: pb.ListMessagesRequest
     ) -> Page[ThreadMessage]:
         """A page of a thread's messages, or of those that the run `run_id` created.
 
         Raises ThreadNotFound, OutOfRange or InvalidField.
         """
-        page_request.check_cursors(MESSAGE, "a message")
-        binding = (tx.project, "messages", thread_id, run_id)
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
-        await ThreadQueries(tx).get(thread_id)
-        messages = await MessageQueries(tx).page(thread_id, window, run_id)
+        window = self.window(tx, request, PREFIX, request.thread_id, request.run_id)
+        await ThreadQueries(tx).get(request.thread_id)
+        messages = await MessageQueries(tx).page(request.thread_id, window, request.run_id)
         return window.page(messages, PAGE_BYTES)
 
-    @write_transaction
-    async def update(
-        self, tx: Transaction, thread_id: str, message_id: str, metadata: Mapping[str, str] | None
-    ) -> ThreadMessage:
-        """Replace a message's metadata, unless None.
+    async def UpdateMessage(self, project: str, request: pb.UpdateMessageRequest) -> ThreadMessage:
+        """Replace a message's metadata, unless the mask is empty.
 
-        Raises ThreadNotFound, MessageNotFound or ThreadBusy.
+        Raises InvalidField, ThreadNotFound, MessageNotFound or ThreadBusy.
         """
-        thread = await ThreadQueries(tx).lock(thread_id)
-        message = await MessageQueries(tx).get(thread_id, message_id)
-        thread.check_idle("change messages of")
-        if metadata is None:
-            return message
-        changed = replace(message, metadata=metadata)
-        await MessageQueries(tx).update(changed)
-        return changed
+        changes = request.message
+        metadata = message_metadata(changes, request.update_mask)
+
+        async def change(tx: Transaction) -> ThreadMessage:
+            thread = await ThreadQueries(tx).lock(changes.thread_id)
+            message = await MessageQueries(tx).get(thread.id, changes.id)
+            thread.check_idle("change messages of")
+            if metadata is None:
+                return message
+            changed = replace(message, metadata=metadata)
+            await MessageQueries(tx).update(changed)
+            return changed
+
+        return await self.transactions.of(project).write(change)
 
     @delete_transaction
-    async def delete(self, tx: Transaction, thread_id: str, message_id: str) -> None:
+    async def DeleteMessage(self, tx: Transaction, request: pb.DeleteMessageRequest) -> None:
         """Delete a message. Raises ThreadNotFound, MessageNotFound or ThreadBusy."""
-        thread = await ThreadQueries(tx).lock(thread_id)
+        thread = await ThreadQueries(tx).lock(request.thread_id)
         thread.check_idle("delete messages of")
-        await MessageQueries(tx).delete(thread_id, message_id)
-
-
-MESSAGE: Final = ITEM_PREFIXES[Message]
+        await MessageQueries(tx).delete(thread.id, request.message_id)
 
 
 class MessageAdder:
@@ -147,7 +146,7 @@ class MessageAdder:
             for use in message.files(f"{path}[{index}].")
         ]
         await self._check_files(tx, uses)
-        created = [message.make(self._ids.new(MESSAGE), thread.id, now) for message in messages]
+        created = [message.make(self._ids.new(PREFIX), thread.id, now) for message in messages]
         await MessageQueries(tx).add(created)
         return await self._attach_files(tx, thread, created)
 

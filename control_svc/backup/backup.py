@@ -35,13 +35,16 @@ from control_svc.backup.layout import (
     write_lines,
 )
 from control_svc.backup.place import check_place
-from control_svc.backup.references import ROWS_AT_ONCE, for_each, read_secret, reference_groups
+from control_svc.backup.references import (
+    ROWS_AT_ONCE,
+    BlobReference,
+    for_each,
+    read_secret,
+    reference_groups,
+)
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from control_svc.db import migrations
-from control_svc.db.database_errors import translate_database_errors
-from control_svc.db.engine import FILE_NAME, ReadOnlyDatabase, open_read_only
-from control_svc.deps import (
+from control_svc.core import (
     INSTALLATION,
     blob_location,
     cancel_and_wait,
@@ -49,7 +52,9 @@ from control_svc.deps import (
     database_url,
     open_store,
 )
-from control_svc.schema import BlobReference
+from control_svc.db import migrations
+from control_svc.db.database_errors import translate_database_errors
+from control_svc.db.engine import FILE_NAME, ReadOnlyDatabase, open_read_only
 from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import lock_folder

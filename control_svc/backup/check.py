@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 from sqlalchemy import exists, func, select, text, tuple_
 
-from control_svc.backup.references import ROWS_AT_ONCE, for_each, read_secret, reference_groups
+from control_svc.backup.references import (
+    ROWS_AT_ONCE,
+    BlobReference,
+    for_each,
+    read_secret,
+    reference_groups,
+)
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from control_svc.db import migrations
-from control_svc.db.engine import ReadOnlyDatabase, open_read_only
-from control_svc.db.transaction import CrossProjectTransaction
-from control_svc.deps import (
+from control_svc.core import (
     INSTALLATION,
     SEAL_KEY,
     blob_location,
@@ -25,10 +28,13 @@ from control_svc.deps import (
     database_url,
     open_store,
 )
+from control_svc.db import migrations
+from control_svc.db.engine import ReadOnlyDatabase, open_read_only
+from control_svc.db.transaction import CrossProjectTransaction
 from control_svc.items.model import Compaction, Reasoning
 from control_svc.items.queries import ItemRow, TimelineItemRow, decode_content
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.schema import BLOB_COLUMNS, METADATA, BlobReference
+from control_svc.slices import BLOB_COLUMNS, METADATA
 from control_svc.sweeper import find_orphans
 from svc_kit.encryption import KEY_BYTES, Sealer
 from svc_kit.errors import BlobMissing, StorageFailed

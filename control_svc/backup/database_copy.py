@@ -21,9 +21,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_svc.backup.layout import Manifest, TableCopy
+from control_svc.core import INSTALLATION
 from control_svc.db import migrations
-from control_svc.deps import INSTALLATION
-from control_svc.schema import METADATA
+from control_svc.slices import METADATA
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import open_regular
 

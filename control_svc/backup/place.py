@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from control_svc.config import ControlSettings
+from control_svc.core import blob_location, data_folder, database_url
 from control_svc.db.engine import sqlite_file
-from control_svc.deps import blob_location, data_folder, database_url
 from svc_kit.lifecycle import StartupError
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import Select, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from control_svc.db.tables import SecretRow
-from control_svc.schema import BLOB_COLUMNS, BlobReference, read_references
+from control_svc.db.tables import BLOB, SecretRow
+from control_svc.slices import BLOB_COLUMNS
 
 ROWS_AT_ONCE: Final = 500
 _CONCURRENT_BLOBS: Final = 8
@@ -18,6 +19,18 @@ async def read_secret(session: AsyncSession | AsyncConnection, name: str) -> byt
     """A shared secret of the installation; None if there is none."""
     query = select(SecretRow.value).where(SecretRow.name == name)
     return (await session.execute(query)).scalar_one_or_none()
+
+
+class BlobReference(NamedTuple):
+    """A row that refers to a blob."""
+
+    table: str
+    project: str
+    object_id: str
+    key: str
+    size_bytes: int
+    sha256: str
+    """Empty for a part of an upload."""
 
 
 References = list[BlobReference]
@@ -30,14 +43,18 @@ async def reference_groups(
 ) -> AsyncIterator[References]:
     """All references to blobs in groups of `ROWS_AT_ONCE`; `read` runs a query."""
     for column in BLOB_COLUMNS:
+        table, (size, digest) = column.table, column.info[BLOB]
+        sha256 = table.c[digest] if digest else literal("")
+        found = (literal(table.name), table.c.project, table.c.id, column, table.c[size], sha256)
+        query = select(*found).order_by(column).limit(ROWS_AT_ONCE)
         last = ""
-        while group := await read(
-            lambda session, column=column, last=last: read_references(  # type: ignore[misc]
-                session, column, last, ROWS_AT_ONCE
-            )
-        ):
+        while group := await read(partial(_references, query.where(column > last))):
             yield group
             last = group[-1].key
+
+
+async def _references(query: Select[Any], session: AsyncSession | AsyncConnection) -> References:
+    return [BlobReference(*row) for row in await session.execute(query)]
 
 
 async def for_each(items: Sequence[ItemT], work: Callable[[ItemT], Awaitable[None]]) -> None:

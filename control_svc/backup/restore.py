@@ -26,6 +26,14 @@ from control_svc.backup.layout import BackupFolder, BlobEntry, Manifest, file_di
 from control_svc.backup.references import for_each, read_secret
 from control_svc.blobs.store import BlobStore, run_shielded
 from control_svc.config import ControlSettings
+from control_svc.core import (
+    INSTALLATION,
+    blob_location,
+    data_folder,
+    database_url,
+    open_blobs,
+    open_store,
+)
 from control_svc.db import migrations
 from control_svc.db.database_errors import translate_database_errors
 from control_svc.db.engine import (
@@ -34,14 +42,6 @@ from control_svc.db.engine import (
     lock_data_folder,
     open_database,
     sqlite_file,
-)
-from control_svc.deps import (
-    INSTALLATION,
-    blob_location,
-    data_folder,
-    database_url,
-    open_blobs,
-    open_store,
 )
 from control_svc.vector_stores.search.pgvector import add_vector_column
 from svc_kit.errors import BlobMissing, DomainError

@@ -39,8 +39,8 @@ from dialects.openai.chat.messages import referenced_files
 from dialects.openai.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
-    ChatCompletion,
-    TextCompletion,
+    CollectedChat,
+    CollectedCompletion,
     chat_params,
     completion_params,
     render_echoes,
@@ -154,10 +154,10 @@ class LineClient:
         text = answered_line(batch, line.number, fields["custom_id"], request_id, body)
         return LineResult(line.number, LineState.COMPLETED, text, usage)
 
-    async def _chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _chat(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = parse_chat(fields)
         _check_not_streamed(body.stream)
-        collector = ChatCompletion(self._envelope(CHAT_ID, body.model), body)
+        collector = CollectedChat(self._envelope(CHAT_ID, body.model), body)
         references = list(referenced_files(body.messages))
         async with self._files.open(call.project, references) as files:
             num_bytes = call.num_bytes + sum(len(file.data) for file in files.values())
@@ -168,7 +168,7 @@ class LineClient:
                 await _collect(self._stub.Chat, request, call, collector)
         return collector.as_object()
 
-    async def _message(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _message(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = parse_message(fields)
         _check_not_streamed(body.stream)
         collector = CollectedMessage(body)
@@ -178,7 +178,7 @@ class LineClient:
             await _collect(self._stub.Chat, _with_batch_priority(request), call, collector)
         return collector.as_object()
 
-    async def _complete(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _complete(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = parse_completion(fields)
         _check_not_streamed(body.stream)
         with openai_names(completion_params(body)):
@@ -186,7 +186,7 @@ class LineClient:
                 body, lambda tokens: self._detokenize(body.model, tokens, call)
             )
             envelope = self._envelope(COMPLETION_ID, body.model)
-            collector = TextCompletion(envelope, body, echoes)
+            collector = CollectedCompletion(envelope, body, echoes)
             requests = prompt_requests(body)
             for number, request in enumerate(requests):
                 with prompt_names(number, len(requests)):
@@ -195,18 +195,18 @@ class LineClient:
                     )
         return collector.as_object()
 
-    async def _embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _embed(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = parse_embedding(fields)
         return embedding_list(body, await self._vectors_of(embed_request(body), call))
 
-    async def _ollama_embed(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _ollama_embed(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = ollama_embeddings.parse_embed(fields)
         answer = ollama_embeddings.EmbedAnswer(body.written_name)
         request = ollama_embeddings.embed_request(body)
         names = ollama_embeddings.EMBED_PARAMS
         return answer.as_object(await self._vectors_of(request, call, names))
 
-    async def _embed_content(self, fields: Mapping[str, Any], call: _Call) -> list[dict[str, Any]]:
+    async def _embed_content(self, fields: Mapping[str, Any], call: _Call) -> object:
         request = scores.embed_request(scores.parse_embedding(fields))
         reply = await self._vectors_of(request, call, scores.EMBEDDING_PARAMS)
         return scores.embedding_list(reply)
@@ -220,7 +220,7 @@ class LineClient:
                 reply: pb.EmbedResponse = await self._unary(self._stub.Embed, request, call)
                 return reply
 
-    async def _ollama_chat(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _ollama_chat(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = ollama.parse_chat(fields)
         _check_not_streamed(body.stream)
         if not body.messages:
@@ -239,7 +239,7 @@ class LineClient:
                 await self._chat_of(request, call, answer)
         return answer.as_object()
 
-    async def _ollama_prompt(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _ollama_prompt(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = ollama.parse_generate(fields)
         _check_not_streamed(body.stream)
         if not body.prompt:
@@ -267,7 +267,7 @@ class LineClient:
         method = self._stub.Chat if is_chat else self._stub.Generate
         await _collect(method, _with_batch_priority(request), call, answer)
 
-    async def _continue(self, fields: Mapping[str, Any], call: _Call) -> Any:
+    async def _continue(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = llama_server.parse_continuation(fields)
         _check_not_streamed(body.stream)
         tokenize = partial(self._unary, self._stub.Tokenize, call=call)
@@ -279,7 +279,7 @@ class LineClient:
                 await _collect(self._stub.Generate, request, call, answers, number)
         return answers.as_object()
 
-    async def _respond(self, fields: Mapping[str, Any], call: _Call) -> dict[str, Any]:
+    async def _respond(self, fields: Mapping[str, Any], call: _Call) -> object:
         return await self._responses(call.project, fields)
 
     async def _detokenize(self, model: str, tokens: Sequence[int], call: _Call) -> str:

@@ -5,32 +5,29 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from corral.control.v1 import batch_pb2
+from corral.control.v1 import batch_service_pb2 as pb
+
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import BATCH, JOB, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.resource import Filters, Resource
+from control_svc.base.validation import check_text
 from control_svc.batches.model import Batch, NewBatch, check_input
 from control_svc.batches.queries import BatchQueries, requeue_late_jobs
 from control_svc.batches.tables import BatchRow
 from control_svc.db.cleanup import Deleted
 from control_svc.db.notifications import Notifications, follow
-from control_svc.db.transaction import (
-    CrossProjectTransaction,
-    Transaction,
-    Transactions,
-    delete_transaction,
-    read_transaction,
-    write_transaction,
-)
+from control_svc.db.transaction import CrossProjectTransaction, Transaction, write_transaction
 from control_svc.files.queries import FileQueries
 from control_svc.jobs.model import JOBS_TOPIC, JobPriority, JobState, NewJob
 from control_svc.jobs.queries import JobQueries
+from svc_kit.rpc.message_mapper import MessageMapper
 
 CREATE: Final = "CreateBatch"
 KIND: Final = "batch"
 """Kind of the jobs that run batches."""
 CLOSING_KIND: Final = "batch-closing"
 """Kind of the jobs that only close batches. They do not wait for running batches."""
-MAX_PAGE: Final = 100
 
 
 def new_job(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
@@ -38,28 +35,37 @@ def new_job(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
     return NewJob(id=ids.new(JOB), kind=kind, subject=batch_id, priority=JobPriority.BATCH)
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The operations of BatchService."""
+_NEW_BATCH: Final = MessageMapper(
+    NewBatch, pb.CreateBatchRequest, renamed={"window": "completion_window"}
+)
+_BATCH: Final = MessageMapper(
+    Batch,
+    batch_pb2.Batch,
+    renamed={"window": "completion_window", "problems": "errors", "counts": "request_counts"},
+)
 
-    transactions: Transactions
+
+@dataclass(frozen=True)
+class Batches(Resource[Batch, NewBatch]):
+    """Batches."""
+
+    service = pb.DESCRIPTOR.services_by_name["BatchService"]
+    message, queries, noun, plural = _BATCH, BatchQueries, "a batch", "batches"
+
     notifications: Notifications
-    ids: IdSource
-    tokens: PageTokens
     watch_interval_s: float
-    """Poll interval of `watch`, in case a notification is lost."""
+    """Poll interval of `WatchBatch`, in case a notification is lost."""
 
     @write_transaction
-    async def create(self, tx: Transaction, request: NewBatch) -> Batch:
-        """Create a batch and its job, which validates the file.
+    async def CreateBatch(self, tx: Transaction, request: pb.CreateBatchRequest) -> Batch:
+        """Create a batch, at the time of the database, and its job, which validates the file.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound or RequestIdReused.
         """
-        request.check()
-        batch = request.make(self.ids.new(BATCH), await tx.now())
-        record = IdempotencyRecord.of(
-            CREATE, request.request_id, batch.id, batch.created_at, request
-        )
+        new = _NEW_BATCH.from_message(request)
+        new.check()
+        batch = new.make(self.ids.new(BATCH), await tx.now())
+        record = IdempotencyRecord.of(CREATE, new.request_id, batch.id, batch.created_at, new)
         recorded_id = await record_request(tx, record)
         if recorded_id != batch.id:
             return await BatchQueries(tx).get(recorded_id)
@@ -69,27 +75,17 @@ class Batches:
         await JobQueries(tx).add(new_job(batch.id, self.ids))
         return batch
 
-    @read_transaction
-    async def get(self, tx: Transaction, batch_id: str) -> Batch:
-        """Get a batch. Raises BatchNotFound."""
-        return await BatchQueries(tx).get(batch_id)
-
-    @read_transaction
-    async def page(
-        self, tx: Transaction, page_request: PageRequest, endpoint: str = ""
-    ) -> Page[Batch]:
-        """List the project's batches, newest first, those of all endpoints if `endpoint` is empty.
-
-        Raises OutOfRange or InvalidField.
-        """
-        page_request.check_cursors(BATCH, "a batch")
-        window = self.tokens.window(page_request, (tx.project, "batches", endpoint), MAX_PAGE)
-        conditions = [BatchRow.endpoint == endpoint] if endpoint else []
-        return window.page(await BatchQueries(tx).page(window, *conditions))
+    def filters(self, request: pb.ListBatchesRequest) -> Filters:
+        """Batches of an endpoint. Raises InvalidField or TooLong."""
+        if not request.endpoint:
+            return [""], []
+        endpoint = check_text("endpoint", request.endpoint)
+        return [endpoint], [BatchRow.endpoint == endpoint]
 
     @write_transaction
-    async def cancel(self, tx: Transaction, batch_id: str) -> Batch:
+    async def CancelBatch(self, tx: Transaction, request: pb.CancelBatchRequest) -> Batch:
         """Start to cancel a batch. Raises BatchNotFound or BatchNotCancellable."""
+        batch_id = request.batch_id
         await BatchQueries(tx).get(batch_id)
         # The same lock order as in the worker: the job, then the batch.
         job = await JobQueries(tx).request_cancel(KIND, batch_id)
@@ -101,19 +97,18 @@ class Batches:
         tx.announce(batch_id)
         return batch
 
-    @delete_transaction
-    async def delete(self, tx: Transaction, batch_id: str) -> None:
-        """Delete a batch that has ended, without its files. Raises BatchNotFound or
-        BatchNotEnded."""
-        (await BatchQueries(tx).lock(batch_id)).check_ended()
-        await BatchQueries(tx).delete(batch_id)
+    async def before_delete(self, tx: Transaction, current: Batch) -> None:
+        """Its files stay. Raises BatchNotEnded."""
+        current.check_ended()
 
-    def watch(self, project: str, batch_id: str) -> AsyncGenerator[Batch, None]:
-        """Yield the batch now and after each change until its end. Raises BatchNotFound."""
+    def WatchBatch(
+        self, project: str, request: pb.WatchBatchRequest
+    ) -> AsyncGenerator[Batch, None]:
+        """Yield a batch now and after each change until its end. Raises BatchNotFound."""
         return follow(
             self.notifications,
-            batch_id,
-            lambda: self.get(project, batch_id),
+            request.batch_id,
+            lambda: self.get(project, request),
             lambda batch: batch.state.is_final,
             self.watch_interval_s,
         )

@@ -1,112 +1,100 @@
 """CRUD of conversations and their items."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Final
 
-from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
-from control_svc.base.ids import CONVERSATION, IdSource, creation_key
-from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
+from corral.control.v1 import conversation_pb2
+from corral.control.v1 import conversation_service_pb2 as pb
+
+from control_svc.base.idempotency import IdempotencyRecord, find_or_record
+from control_svc.base.ids import creation_key
+from control_svc.base.pagination import PAGE_BYTES
+from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.resource import MAX_PAGE, Edit, Resource
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.queries import ConversationQueries
-from control_svc.db.transaction import (
-    Clock,
-    Transaction,
-    Transactions,
-    delete_transaction,
-    read_transaction,
-    write_transaction,
-)
+from control_svc.db.transaction import Transaction, delete_transaction, read_transaction
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.model import Item
+from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
 from control_svc.items.queries import TimelineQueries
 from control_svc.items.service import append_items, call_parts, open_calls, resolve_items
 from svc_kit.errors import InvalidField, ItemNotFound
+from svc_kit.rpc.message_mapper import MessageMapper
 
-CREATE: Final = "CreateConversation"
 ADD: Final = "CreateConversationItems"
-MAX_PAGE: Final = 100
+CONVERSATION: Final = MessageMapper(
+    Conversation, conversation_pb2.Conversation, renamed={"writer": "writing_response_id"}
+)
 
 
 @dataclass(frozen=True)
-class Conversations:
-    """Operations on conversations."""
+class Conversations(Resource[Conversation, NewConversation]):
+    """Conversations and their items."""
 
-    transactions: Transactions
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    service = pb.DESCRIPTOR.services_by_name["ConversationService"]
+    message, queries = CONVERSATION, ConversationQueries
+    noun, plural = "a conversation", "conversations"
+
     prefix_cleanup: PrefixCleanup
 
-    async def create(self, project: str, new: NewConversation) -> Conversation:
-        """Create a conversation with its first items.
+    def read_new(self, request: pb.CreateConversationRequest) -> NewConversation:
+        """Raises MissingField, InvalidField or TooLong."""
+        return NewConversation(
+            items=input_items(request.items, "items"),
+            metadata=dict(request.metadata),
+            request_id=request.request_id,
+        )
 
-        Raises MissingField, InvalidField, TooLong, ItemNotFound, FileNotFound, ToolCallMissing or
-        RequestIdReused.
-        """
-        new.check()
-        now = self.clock()
-        created = Conversation(id=self.ids.new(CONVERSATION), created_at=now, metadata=new.metadata)
-        request = IdempotencyRecord.of(CREATE, new.request_id, created.id, now, new)
-
-        async def add(tx: Transaction) -> Conversation:
-            first = await record_request(tx, request)
-            if first != created.id:
-                return await ConversationQueries(tx).get(first)
-            items = await resolve_items(tx, new.items, self.ids, now, "items")
-            open_calls((), call_parts(items), "items")
-            await ConversationQueries(tx).add(created)
-            await append_items(tx, created.id, new.items, items, "items")
-            return created
-
-        return await self.transactions.of(project).write(add)
-
-    @read_transaction
-    async def get(self, tx: Transaction, conversation_id: str) -> Conversation:
-        """Raises ConversationNotFound."""
-        return await ConversationQueries(tx).get(conversation_id)
-
-    @read_transaction
-    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Conversation]:
-        """A page of the project's conversations. Raises OutOfRange or InvalidField."""
-        page_request.check_cursors(CONVERSATION, "a conversation")
-        window = self.tokens.window(page_request, (tx.project, "conversations"), MAX_PAGE)
-        return window.page(await ConversationQueries(tx).page(window))
-
-    @write_transaction
-    async def update(
-        self, tx: Transaction, conversation_id: str, metadata: Mapping[str, str] | None
+    async def insert(
+        self, tx: Transaction, new: NewConversation, object_id: str, now: datetime
     ) -> Conversation:
-        """Replace the metadata, unless None. Raises ConversationNotFound, MissingField or
-        TooLong."""
-        conversation = await ConversationQueries(tx).lock(conversation_id)
-        if metadata is None:
-            return conversation
-        changed = replace(conversation, metadata=metadata)
-        await ConversationQueries(tx).update(changed)
-        return changed
+        """Raises ItemNotFound, FileNotFound, ToolCallMissing or InvalidField."""
+        items = await resolve_items(tx, new.items, self.ids, now, "items")
+        open_calls((), call_parts(items), "items")
+        created = Conversation(id=object_id, created_at=now, metadata=new.metadata)
+        await ConversationQueries(tx).add(created)
+        await append_items(tx, created.id, new.items, items, "items")
+        return created
 
-    @delete_transaction
-    async def delete(self, tx: Transaction, conversation_id: str) -> None:
-        """Delete a conversation. Raises ConversationNotFound or ConversationLocked."""
-        await _lock_for_change(tx, conversation_id)
-        await TimelineQueries(tx).delete(conversation_id)
-        await ConversationQueries(tx).delete(conversation_id)
-        await self.prefix_cleanup.enqueue(tx, conversation_id)
+    def edit(self, request: pb.UpdateConversationRequest) -> Edit[Conversation]:
+        """Raises InvalidField."""
+        metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
 
-    async def add_items(self, project: str, new: NewItems) -> Sequence[Item]:
+        async def change(_tx: Transaction, current: Conversation) -> Conversation:
+            return current if metadata is None else replace(current, metadata=metadata)
+
+        return change
+
+    async def before_delete(self, tx: Transaction, current: Conversation) -> None:
+        """Raises ConversationLocked."""
+        current.check_unlocked()
+        await TimelineQueries(tx).delete(current.id)
+        await self.prefix_cleanup.enqueue(tx, current.id)
+
+    async def CreateConversationItems(
+        self, project: str, request: pb.CreateConversationItemsRequest
+    ) -> pb.CreateConversationItemsResponse:
         """Append items.
 
-        Raises ConversationNotFound, ConversationLocked, and the errors of `create`.
+        Raises ConversationNotFound, ConversationLocked, and the errors of Create.
         """
+        include = includes_from_pb(request.include)
+        new = NewItems(
+            conversation_id=request.conversation_id,
+            items=input_items(request.items, "items"),
+            request_id=request.request_id,
+        )
         new.check()
         now = self.clock()
 
         async def add(tx: Transaction) -> Sequence[Item]:
             await _lock_for_change(tx, new.conversation_id)
             items = await resolve_items(tx, new.items, self.ids, now, "items")
-            request = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
-            earlier = await find_or_record(tx, request)
+            record = IdempotencyRecord.of(ADD, new.request_id, items[0].id, now, new)
+            earlier = await find_or_record(tx, record)
             if earlier is not None:
                 return await _items_of_request(tx, new, earlier.resource_id)
             if calls := call_parts(items):
@@ -115,38 +103,47 @@ class Conversations:
             await append_items(tx, new.conversation_id, new.items, items, "items")
             return items
 
-        return await self.transactions.of(project).write(add)
+        items = await self.transactions.of(project).write(add)
+        return pb.CreateConversationItemsResponse(items=items_to_pb(items, include))
 
     @read_transaction
-    async def get_item(self, tx: Transaction, conversation_id: str, item_id: str) -> Item:
-        """Raises ConversationNotFound or ItemNotFound."""
-        await ConversationQueries(tx).get(conversation_id)
-        entry = await TimelineQueries(tx).get(conversation_id, item_id)
+    async def GetConversationItem(
+        self, tx: Transaction, request: pb.GetConversationItemRequest
+    ) -> pb.GetConversationItemResponse:
+        """Raises InvalidField, ConversationNotFound or ItemNotFound."""
+        include = includes_from_pb(request.include)
+        await ConversationQueries(tx).get(request.conversation_id)
+        entry = await TimelineQueries(tx).get(request.conversation_id, request.item_id)
         if entry is None:
-            raise ItemNotFound(item=item_id)
-        return entry.item
+            raise ItemNotFound(item=request.item_id)
+        (item,) = items_to_pb([entry.item], include)
+        return pb.GetConversationItemResponse(item=item)
 
     @read_transaction
-    async def items(
-        self, tx: Transaction, conversation_id: str, page_request: PageRequest
-    ) -> Page[Item]:
+    async def ListConversationItems(
+        self, tx: Transaction, request: pb.ListConversationItemsRequest
+    ) -> pb.ListConversationItemsResponse:
         """A page of the items. Raises ConversationNotFound, OutOfRange or InvalidField."""
-        if page_request.after and not creation_key(page_request.after):
+        include, timeline = includes_from_pb(request.include), request.conversation_id
+        wanted = page_request(request)
+        if wanted.after and not creation_key(wanted.after):
             raise InvalidField(field="after", problem="it must be the id of an item")
-        binding = (tx.project, "conversation items", conversation_id)
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
-        await ConversationQueries(tx).get(conversation_id)
-        entries = await TimelineQueries(tx).page(conversation_id, window)
-        return window.page([entry.item for entry in entries], PAGE_BYTES)
+        binding = (tx.project, "conversation items", timeline)
+        window = self.tokens.window(wanted, binding, MAX_PAGE)
+        await ConversationQueries(tx).get(timeline)
+        entries = await TimelineQueries(tx).page(timeline, window)
+        page = window.page([entry.item for entry in entries], PAGE_BYTES)
+        items = items_to_pb(page.items, include)
+        return pb.ListConversationItemsResponse(items=items, next_page_token=page.next_token)
 
     @delete_transaction
-    async def remove_item(
-        self, tx: Transaction, conversation_id: str, item_id: str
+    async def DeleteConversationItem(
+        self, tx: Transaction, request: pb.DeleteConversationItemRequest
     ) -> Conversation:
         """Remove an item. Raises ConversationNotFound, ConversationLocked or ItemNotFound."""
-        conversation = await _lock_for_change(tx, conversation_id)
-        if not await TimelineQueries(tx).remove(conversation_id, item_id):
-            raise ItemNotFound(item=item_id)
+        conversation = await _lock_for_change(tx, request.conversation_id)
+        if not await TimelineQueries(tx).remove(conversation.id, request.item_id):
+            raise ItemNotFound(item=request.item_id)
         return conversation
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     DateTime,
     Dialect,
     LargeBinary,
@@ -71,6 +72,21 @@ class ObjectRow(OwnedRow):
     __abstract__ = True
 
     id: Mapped[str] = mapped_column(Key, primary_key=True, sort_order=-1)
+
+
+BLOB: Final = "blob"
+"""In the `info` of a column that refers to blobs: the columns of their size and SHA-256."""
+
+
+def blob_key(size: str, digest: str | None = None) -> Mapped[str]:
+    """A column that refers to a blob. Another one has its size, and one its SHA-256, if any."""
+    return mapped_column(Key, unique=True, info={BLOB: (size, digest)})
+
+
+def blob_columns() -> list[Column[Any]]:
+    """The columns of all imported tables that refer to blobs."""
+    tables = Table.metadata.sorted_tables
+    return [column for table in tables for column in table.columns if BLOB in column.info]
 
 
 ValueT = TypeVar("ValueT")

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Interval, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow
+from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, blob_key
 
 
 class FileRow(ObjectRow):
@@ -18,7 +18,7 @@ class FileRow(ObjectRow):
     purpose: Mapped[str] = mapped_column(String(32))
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     sha256: Mapped[str] = mapped_column(String(64))
-    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    blob_key: Mapped[str] = blob_key("size_bytes", "sha256")
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
@@ -55,5 +55,5 @@ class UploadPartRow(OwnedRow):
     upload_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    blob_key: Mapped[str] = mapped_column(Key, unique=True)
+    blob_key: Mapped[str] = blob_key("size_bytes")
     created_at: Mapped[datetime] = mapped_column(Instant)

@@ -186,4 +186,4 @@ class ResponseLines:
             response = await self._requests.answer(
                 project, new_response(request), JobPriority.BATCH
             )
-        return response_object(response_to_pb(response))
+        return dict(response_object(response_to_pb(response)))

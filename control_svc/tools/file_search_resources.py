@@ -2,8 +2,8 @@
 thread, and the store of a thread for files attached to its messages.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from control_svc.base.ids import VECTOR_STORE, IdSource
 from control_svc.base.versioning import Versioned
@@ -114,21 +114,23 @@ class _Settings(Protocol):
 
 
 EditableT = TypeVar("EditableT", bound=_Settings)
+VersionedT = TypeVar("VersionedT", bound=Versioned[Any])
 
 
-async def apply_update(
-    tx: Transaction,
-    current: Versioned[EditableT],
-    edit: Callable[[EditableT], EditableT],
-    etag: str,
-) -> EditableT:
-    """Apply `edit` to the settings of a locked object; return the valid new settings.
+def settings_edit(
+    edit: Callable[[EditableT], EditableT], etag: str
+) -> Callable[[Transaction, VersionedT], Awaitable[VersionedT]]:
+    """Return the change of a locked object: `edit` applied to its settings.
 
-    Raises StaleGeneration, VectorStoreNotFound, and the errors of the settings' `check`.
+    It raises StaleGeneration, VectorStoreNotFound, and the errors of the settings' `check`.
     """
-    current.check_etag(etag)
-    settings = edit(current.settings)
-    settings.check()
-    if settings.resources != current.settings.resources:
-        await check_resource_stores(tx, settings.resources)
-    return settings
+
+    async def change(tx: Transaction, current: VersionedT) -> VersionedT:
+        current.check_etag(etag)
+        settings = edit(current.settings)
+        settings.check()
+        if settings.resources != current.settings.resources:
+            await check_resource_stores(tx, settings.resources)
+        return current.with_settings(settings)
+
+    return change

@@ -2,32 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
+
+from corral.control.v1 import vector_store_file_service_pb2 as pb
+from corral.control.v1 import vector_store_pb2
 
 from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import FILE, VECTOR_STORE_BATCH, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.ids import FILE, VECTOR_STORE_BATCH
+from control_svc.base.pagination import Page
+from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.resource import MAX_PAGE, Methods
 from control_svc.db.transaction import (
-    Clock,
     Transaction,
-    Transactions,
     delete_transaction,
     read_transaction,
     write_transaction,
 )
+from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
 from control_svc.vector_stores.model import (
-    AttributeValue,
     FileBatch,
     FileState,
-    NewStoreFile,
     StoreFile,
     check_attributes,
     check_files,
 )
 from control_svc.vector_stores.queries import FileBatchQueries, StoreFileQueries, VectorStoreQueries
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
-from control_svc.vector_stores.service import MAX_PAGE
+from control_svc.vector_stores.service import CallerLimits
 from svc_kit.errors import MissingField, VectorStoreFileNotFound
 
 DEFAULT_TEXTS: Final = 100
@@ -45,52 +47,68 @@ class ChunkText:
 
 
 @dataclass(frozen=True)
-class VectorFiles:
-    """The operations of VectorStoreFileService."""
+class VectorFiles(Methods[StoreFile]):
+    """Files of vector stores, their texts, and batches of them."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["VectorStoreFileService"]
+    message, noun, plural = convert.FILE, "a file", "files"
+
     adder: FileAdder
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    caller_limits: CallerLimits
 
-    @write_transaction
-    async def create(
-        self, tx: Transaction, store_id: str, new: NewStoreFile, request_id: str
-    ) -> StoreFile:
+    def to_message(self, value: StoreFile) -> vector_store_pb2.VectorStoreFile:
+        """Convert a file."""
+        return convert.file_to_pb(value)
+
+    async def CreateVectorStoreFile(
+        self, project: str, request: pb.CreateVectorStoreFileRequest
+    ) -> pb.CreateVectorStoreFileResponse:
         """Add a file to a store. A job ingests it.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, VectorStoreNotFound,
         VectorStoreExpired, FileNotFound, EmbeddingModelMissing or RequestIdReused.
         """
+        store_id, new = request.vector_store_id, convert.NEW_SINGLE_FILE.from_message(request)
         new.check()
         self.adder.check_model()
-        request = IdempotencyRecord.of(CREATE, request_id, new.file_id, self.clock(), store_id, new)
-        await record_request(tx, request)
-        return (await self.adder.add(tx, store_id, [new]))[0]
+        record = IdempotencyRecord.of(
+            CREATE, request.request_id, new.file_id, self.clock(), store_id, new
+        )
+
+        async def add(tx: Transaction) -> StoreFile:
+            await record_request(tx, record)
+            return (await self.adder.add(tx, store_id, [new]))[0]
+
+        file = await self.transactions.of(project).write(add)
+        return pb.CreateVectorStoreFileResponse(
+            file=self.to_message(file), rate_limits=await self.caller_limits()
+        )
 
     @read_transaction
-    async def get(self, tx: Transaction, store_id: str, file_id: str) -> StoreFile:
+    async def GetVectorStoreFile(
+        self, tx: Transaction, request: pb.GetVectorStoreFileRequest
+    ) -> StoreFile:
         """Get a file. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
-        await VectorStoreQueries(tx).get(store_id)
-        return await _get_file(tx, store_id, file_id)
+        await VectorStoreQueries(tx).get(request.vector_store_id)
+        return await _get_file(tx, request)
 
     @read_transaction
-    async def page(
-        self,
-        tx: Transaction,
-        store_id: str,
-        page_request: PageRequest,
-        batch_id: str = "",
-        state: FileState | None = None,
+    async def ListVectorStoreFiles(
+        self, tx: Transaction, request: pb.ListVectorStoreFilesRequest
     ) -> Page[StoreFile]:
         """List the files of a store or of a batch.
 
         Raises VectorStoreNotFound, VectorStoreFileBatchNotFound, OutOfRange or InvalidField.
         """
-        page_request.check_cursors(FILE, "a file")
+        wanted, store_id, batch_id = (
+            page_request(request),
+            request.vector_store_id,
+            request.batch_id,
+        )
+        state = convert.FILE_STATE.decode_optional(request.state, "state")
+        wanted.check_cursors(FILE, self.noun)
         binding = (tx.project, "vector_store_files", store_id, batch_id, state or "")
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
+        window = self.tokens.window(wanted, binding, MAX_PAGE)
         await VectorStoreQueries(tx).get(store_id)
         if batch_id:
             await FileBatchQueries(tx).get(store_id, batch_id)
@@ -98,105 +116,133 @@ class VectorFiles:
             await StoreFileQueries(tx).page(store_id, window, batch_id or None, state)
         )
 
-    @write_transaction
-    async def update(
-        self,
-        tx: Transaction,
-        store_id: str,
-        file_id: str,
-        attributes: dict[str, AttributeValue] | None,
+    async def UpdateVectorStoreFile(
+        self, project: str, request: pb.UpdateVectorStoreFileRequest
     ) -> StoreFile:
-        """Replace the attributes of a file, unless None.
+        """Replace the attributes of a file, unless the mask is empty.
 
         Raises VectorStoreNotFound, VectorStoreFileNotFound, MissingField, InvalidField, OutOfRange
         or TooLong.
         """
-        check_attributes(attributes or {})
-        store = await VectorStoreQueries(tx).lock(store_id)
-        file = await _get_file(tx, store_id, file_id)
-        if attributes is None:
-            return file
-        changed = replace(file, attributes=attributes)
-        await StoreFileQueries(tx).update(changed)
-        await VectorStoreQueries(tx).update(store.touch(self.clock()))
-        return changed
+        is_changed = bool(changed_fields(request, ("attributes",)))
+        attributes = convert.read_attributes(request.attributes) if is_changed else {}
+        check_attributes(attributes)
+
+        async def change(tx: Transaction) -> StoreFile:
+            store = await VectorStoreQueries(tx).lock(request.vector_store_id)
+            file = await _get_file(tx, request)
+            if not is_changed:
+                return file
+            changed = replace(file, attributes=attributes)
+            await StoreFileQueries(tx).update(changed)
+            await VectorStoreQueries(tx).update(store.touch(self.clock()))
+            return changed
+
+        return await self.transactions.of(project).write(change)
 
     @delete_transaction
-    async def delete(self, tx: Transaction, store_id: str, file_id: str) -> None:
+    async def DeleteVectorStoreFile(
+        self, tx: Transaction, request: pb.DeleteVectorStoreFileRequest
+    ) -> None:
         """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
-        store = await VectorStoreQueries(tx).lock(store_id)
-        file = await _get_file(tx, store_id, file_id)
-        store = await remove_file(tx, store, file)
+        store = await VectorStoreQueries(tx).lock(request.vector_store_id)
+        store = await remove_file(tx, store, await _get_file(tx, request))
         await VectorStoreQueries(tx).update(store)
 
     @read_transaction
-    async def list_texts(
-        self, tx: Transaction, store_id: str, file_id: str, page_request: PageRequest
-    ) -> Page[ChunkText]:
+    async def ListVectorStoreFileContents(
+        self, tx: Transaction, request: pb.ListVectorStoreFileContentsRequest
+    ) -> pb.ListVectorStoreFileContentsResponse:
         """List the texts of a file's chunks.
 
         Raises VectorStoreNotFound, VectorStoreFileNotFound, OutOfRange or InvalidField.
         """
-        binding = (tx.project, "vector_store_texts", store_id, file_id)
-        window = self.tokens.window(page_request, binding, MAX_TEXTS)
+        wanted, store_id = (
+            page_request(request, DEFAULT_TEXTS, newest_first=False),
+            request.vector_store_id,
+        )
+        binding = (tx.project, "vector_store_texts", store_id, request.file_id)
+        window = self.tokens.window(wanted, binding, MAX_TEXTS)
         await VectorStoreQueries(tx).get(store_id)
-        file = await _get_file(tx, store_id, file_id)
-        if file.state is not FileState.COMPLETED:
-            return window.page([])
+        file = await _get_file(tx, request)
+        texts: Sequence[str] = ()
         first = int(window.after) + 1 if window.after else 0
-        texts = await ChunkQueries(tx).list_texts(file.entry, first, window.limit)
-        return window.page(
+        if file.state is FileState.COMPLETED:
+            texts = await ChunkQueries(tx).list_texts(file.entry, first, window.limit)
+        page = window.page(
             [ChunkText(str(number), text) for number, text in enumerate(texts, first)]
         )
+        return pb.ListVectorStoreFileContentsResponse(
+            texts=[chunk.text for chunk in page.items], next_page_token=page.next_token
+        )
 
-    # ---- batches
-
-    async def create_batch(
-        self, project: str, store_id: str, files: Sequence[NewStoreFile], request_id: str
-    ) -> FileBatch:
-        """Add files to a store as a batch. Raises as `create`."""
+    async def CreateVectorStoreFileBatch(
+        self, project: str, request: pb.CreateVectorStoreFileBatchRequest
+    ) -> pb.CreateVectorStoreFileBatchResponse:
+        """Add files to a store as a batch. Raises as `CreateVectorStoreFile`."""
+        files = [
+            convert.NEW_FILE.from_message(file, f"files[{index}]")
+            for index, file in enumerate(request.files)
+        ]
         if not files:
             raise MissingField(field="files")
         check_files(files, "files")
         self.adder.check_model()
-        now = self.clock()
+        now, store_id = self.clock(), request.vector_store_id
         batch = FileBatch(id=self.ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
-        request = IdempotencyRecord.of(CREATE_BATCH, request_id, batch.id, now, store_id, *files)
+        record = IdempotencyRecord.of(
+            CREATE_BATCH, request.request_id, batch.id, now, store_id, *files
+        )
 
         async def add(tx: Transaction) -> FileBatch:
-            recorded_id = await record_request(tx, request)
+            recorded_id = await record_request(tx, record)
             if recorded_id == batch.id:
                 await self.adder.add(tx, store_id, files, batch.id)
                 await FileBatchQueries(tx).add(batch)
             return await FileBatchQueries(tx).get(store_id, recorded_id)
 
-        return await self.transactions.of(project).write(add)
+        created = await self.transactions.of(project).write(add)
+        return pb.CreateVectorStoreFileBatchResponse(
+            batch=convert.BATCH.to_message(created), rate_limits=await self.caller_limits()
+        )
 
     @read_transaction
-    async def get_batch(self, tx: Transaction, store_id: str, batch_id: str) -> FileBatch:
+    async def GetVectorStoreFileBatch(
+        self, tx: Transaction, request: pb.GetVectorStoreFileBatchRequest
+    ) -> pb.GetVectorStoreFileBatchResponse:
         """Get a batch. Raises VectorStoreNotFound or VectorStoreFileBatchNotFound."""
-        await VectorStoreQueries(tx).get(store_id)
-        return await FileBatchQueries(tx).get(store_id, batch_id)
+        await VectorStoreQueries(tx).get(request.vector_store_id)
+        batch = await FileBatchQueries(tx).get(request.vector_store_id, request.batch_id)
+        return pb.GetVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
 
     @write_transaction
-    async def cancel_batch(self, tx: Transaction, store_id: str, batch_id: str) -> FileBatch:
+    async def CancelVectorStoreFileBatch(
+        self, tx: Transaction, request: pb.CancelVectorStoreFileBatchRequest
+    ) -> pb.CancelVectorStoreFileBatchResponse:
         """Cancel the files of a batch that are in progress, if any.
 
         Raises VectorStoreNotFound or VectorStoreFileBatchNotFound.
         """
+        store_id, batch_id = request.vector_store_id, request.batch_id
         store = await VectorStoreQueries(tx).lock(store_id)
         batch = await FileBatchQueries(tx).get(store_id, batch_id)
-        if not batch.counts.in_progress:
-            return batch
-        for file in await StoreFileQueries(tx).list_in_progress(batch_id):
-            store = await set_file_state(tx, store, file, FileState.CANCELLED)
-        await VectorStoreQueries(tx).update(store)
-        await FileBatchQueries(tx).cancel(batch_id, self.clock())
-        return await FileBatchQueries(tx).get(store_id, batch_id)
+        if batch.counts.in_progress:
+            for file in await StoreFileQueries(tx).list_in_progress(batch_id):
+                store = await set_file_state(tx, store, file, FileState.CANCELLED)
+            await VectorStoreQueries(tx).update(store)
+            await FileBatchQueries(tx).cancel(batch_id, self.clock())
+            batch = await FileBatchQueries(tx).get(store_id, batch_id)
+        return pb.CancelVectorStoreFileBatchResponse(batch=convert.BATCH.to_message(batch))
 
 
-async def _get_file(tx: Transaction, store_id: str, file_id: str) -> StoreFile:
-    files = await StoreFileQueries(tx).find(store_id, [file_id])
+class _OfFile(Protocol):
+    vector_store_id: str
+    file_id: str
+
+
+async def _get_file(tx: Transaction, request: _OfFile) -> StoreFile:
+    file_id = request.file_id
+    files = await StoreFileQueries(tx).find(request.vector_store_id, [file_id])
     if file_id not in files:
         raise VectorStoreFileNotFound(file=file_id)
     return files[file_id]

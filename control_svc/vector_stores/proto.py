@@ -50,7 +50,7 @@ CHUNKING: Final = MessageMapper(
 FILE_STATE: Final = EnumMapper[FileState](
     FileState, pb.VectorStoreFile.State, only_domain=[FileState.DELETED]
 )
-_STORE: Final = MessageMapper(
+STORE: Final = MessageMapper(
     VectorStore,
     pb.VectorStore,
     renamed={
@@ -62,7 +62,7 @@ _STORE: Final = MessageMapper(
     only_message=["state"],
 )
 _STORE_STATE: Final = EnumMapper[StoreState](StoreState, pb.VectorStore.State)
-_FILE: Final = MessageMapper(
+FILE: Final = MessageMapper(
     StoreFile,
     pb.VectorStoreFile,
     renamed={"store_id": "vector_store_id", "problem": "error"},
@@ -111,13 +111,13 @@ NEW_STORE: Final = _NewStoreMapper(
 
 def store_to_pb(store: VectorStore, clock: Clock) -> pb.VectorStore:
     """Convert a store."""
-    return _STORE.to_message(store, state=_STORE_STATE.encode(store.state(clock())))
+    return STORE.to_message(store, state=_STORE_STATE.encode(store.state(clock())))
 
 
 def file_to_pb(file: StoreFile) -> pb.VectorStoreFile:
     """Convert a file in a store. Its size is shown once it is complete."""
     is_complete = file.state is FileState.COMPLETED
-    return _FILE.to_message(file if is_complete else replace(file, usage_bytes=0))
+    return FILE.to_message(file if is_complete else replace(file, usage_bytes=0))
 
 
 def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:

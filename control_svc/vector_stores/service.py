@@ -1,119 +1,127 @@
 """CRUD of vector stores, and the steps of the sweeper that delete their rows."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from corral.control.v1 import vector_store_pb2
+from corral.control.v1 import vector_store_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import RateLimitStatus
+
 from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import VECTOR_STORE, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens
-from control_svc.db.cleanup import ROWS_AT_ONCE, CleanupStep, Deleted
+from control_svc.base.ids import VECTOR_STORE
+from control_svc.base.resource import Edit, Resource
+from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.notifications import Notifications, follow
-from control_svc.db.transaction import (
-    Clock,
-    CrossProjectTransaction,
-    Transaction,
-    Transactions,
-    delete_transaction,
-    read_transaction,
-    write_transaction,
-)
+from control_svc.db.transaction import CrossProjectTransaction, Transaction
+from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.membership import FileAdder, remove_file_from_stores
-from control_svc.vector_stores.model import (
-    FileState,
-    NewVectorStore,
-    StoreChanges,
-    StoreState,
-    VectorStore,
-)
+from control_svc.vector_stores.model import FileState, NewVectorStore, StoreState, VectorStore
 from control_svc.vector_stores.queries import (
     StoreFileQueries,
     StoreSweepQueries,
     VectorStoreQueries,
 )
 from control_svc.vector_stores.search.chunk_queries import ChunkQueries
+from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import VectorStoreNotFound
 
-MAX_PAGE: Final = 100
+DEFAULT_RESULTS: Final = 10
 CREATE: Final = "CreateVectorStore"
+CallerLimits = Callable[[], Awaitable[Sequence[RateLimitStatus]]]
+"""Reads the enforced limits of the running call for the embedding model."""
 
 
 @dataclass(frozen=True)
-class VectorStores:
-    """The operations of VectorStoreService, except search."""
+class VectorStores(Resource[VectorStore, NewVectorStore]):
+    """Vector stores, and the search in one of them."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["VectorStoreService"]
+    message, queries = convert.STORE, VectorStoreQueries
+    noun, plural = "a vector store", "vector_stores"
+
     adder: FileAdder
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    search: Search
+    caller_limits: CallerLimits
     notifications: Notifications
     watch_interval_s: float
-    """Poll interval of `watch`, in case a notification is lost."""
+    """Poll interval of `WatchVectorStore`, in case a notification is lost."""
 
-    @write_transaction
-    async def create(self, tx: Transaction, new: NewVectorStore) -> VectorStore:
+    def to_message(self, value: VectorStore) -> vector_store_pb2.VectorStore:
+        """Convert a store, whose state depends on the time."""
+        return convert.store_to_pb(value, self.clock)
+
+    async def CreateVectorStore(
+        self, project: str, request: pb.CreateVectorStoreRequest
+    ) -> pb.CreateVectorStoreResponse:
         """Create a store. Jobs ingest its files.
 
         Raises MissingField, InvalidField, OutOfRange, TooLong, FileNotFound, RequestIdReused,
         or EmbeddingModelMissing if there are files.
         """
+        new = convert.NEW_STORE.from_message(request)
         new.check()
         if new.files:
             self.adder.check_model()
         store = new.make(self.ids.new(VECTOR_STORE), self.clock())
-        request = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
-        recorded_id = await record_request(tx, request)
-        if recorded_id == store.id:
-            await VectorStoreQueries(tx).add(store)
-            if new.files:
-                await self.adder.add(tx, store.id, new.files)
-        return await VectorStoreQueries(tx).get(recorded_id)
+        record = IdempotencyRecord.of(CREATE, new.request_id, store.id, store.created_at, new)
 
-    @read_transaction
-    async def get(self, tx: Transaction, store_id: str) -> VectorStore:
-        """Get a store. Raises VectorStoreNotFound."""
-        return await VectorStoreQueries(tx).get(store_id)
+        async def add(tx: Transaction) -> VectorStore:
+            recorded_id = await record_request(tx, record)
+            if recorded_id == store.id:
+                await VectorStoreQueries(tx).add(store)
+                if new.files:
+                    await self.adder.add(tx, store.id, new.files)
+            return await VectorStoreQueries(tx).get(recorded_id)
 
-    @read_transaction
-    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[VectorStore]:
-        """List the project's stores. Raises OutOfRange or InvalidField."""
-        page_request.check_cursors(VECTOR_STORE, "a vector store")
-        window = self.tokens.window(page_request, (tx.project, "vector_stores"), MAX_PAGE)
-        return window.page(await VectorStoreQueries(tx).page(window))
+        created = await self.transactions.of(project).write(add)
+        limits = await self.caller_limits() if new.files else ()
+        return pb.CreateVectorStoreResponse(
+            vector_store=self.to_message(created), rate_limits=limits
+        )
 
-    def watch(self, project: str, store_id: str) -> AsyncGenerator[VectorStore, None]:
-        """Yield the store now and after each change, until no file is in progress.
+    def edit(self, request: pb.UpdateVectorStoreRequest) -> Edit[VectorStore]:
+        """Raises InvalidField or VectorStoreExpired."""
+        changes = convert.store_changes(request)
+
+        async def change(_tx: Transaction, current: VectorStore) -> VectorStore:
+            current.check_not_expired(self.clock())
+            return changes.apply_to(current).touch(self.clock())
+
+        return change
+
+    async def SearchVectorStore(
+        self, project: str, request: pb.SearchVectorStoreRequest
+    ) -> pb.SearchVectorStoreResponse:
+        """Search the chunks of a store. Raises the errors of `Search.search`."""
+        hits = await self.search.search(
+            project,
+            [request.vector_store_id],
+            request.queries,
+            request.max_results or DEFAULT_RESULTS,
+            convert.read_filter(request.filter) if request.HasField("filter") else None,
+            convert.RANKING.from_message(request.ranking),
+        )
+        return pb.SearchVectorStoreResponse(
+            hits=[convert.HIT.to_message(hit) for hit in hits],
+            rate_limits=await self.caller_limits(),
+        )
+
+    def WatchVectorStore(
+        self, project: str, request: pb.WatchVectorStoreRequest
+    ) -> AsyncGenerator[VectorStore, None]:
+        """Yield a store now and after each change, until no file is in progress.
 
         Raises VectorStoreNotFound.
         """
         return follow(
             self.notifications,
-            store_id,
-            lambda: self.get(project, store_id),
+            request.vector_store_id,
+            lambda: self.get(project, request),
             lambda store: not store.counts.in_progress,
             self.watch_interval_s,
         )
-
-    @write_transaction
-    async def update(self, tx: Transaction, store_id: str, changes: StoreChanges) -> VectorStore:
-        """Update a store.
-
-        Raises VectorStoreNotFound, VectorStoreExpired, MissingField, InvalidField, OutOfRange or
-        TooLong.
-        """
-        store = await VectorStoreQueries(tx).lock(store_id)
-        store.check_not_expired(self.clock())
-        store = changes.apply_to(store).touch(self.clock())
-        await VectorStoreQueries(tx).update(store)
-        return store
-
-    @delete_transaction
-    async def delete(self, tx: Transaction, store_id: str) -> None:
-        """Delete a store. The sweeper deletes its chunks. Raises VectorStoreNotFound."""
-        await VectorStoreQueries(tx).lock(store_id)
-        await VectorStoreQueries(tx).delete(store_id)
 
 
 async def clear_expired_store(tx: CrossProjectTransaction, now: datetime) -> Deleted:
@@ -151,10 +159,3 @@ async def delete_unused_chunks(tx: CrossProjectTransaction, _now: datetime) -> D
         else:
             await StoreFileQueries(own).update(replace(file, num_chunks=0, usage_bytes=0))
     return Deleted(1)
-
-
-VECTOR_STORE_CLEANUP: Final[Sequence[CleanupStep]] = (
-    clear_expired_store,
-    remove_deleted_file,
-    delete_unused_chunks,
-)

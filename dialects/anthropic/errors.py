@@ -1,8 +1,10 @@
 """Errors in the envelope of Anthropic's API, with its types and the names of its fields."""
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from dialects.shared.errors import field_steps, with_field
 from svc_kit.errors import ContextLengthExceeded, DomainError
@@ -10,7 +12,19 @@ from svc_kit.errors.status import http_status
 
 MessagePaths = Sequence[Sequence[str]]
 """For each message of a converted conversation its path in the body, and those of its parts."""
-_TYPES: Final = {
+AnthropicErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "conflict_error",
+    "request_too_large",
+    "rate_limit_error",
+    "overloaded_error",
+    "timeout_error",
+    "api_error",
+]
+_TYPES: Final[Mapping[int, AnthropicErrorType]] = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -44,23 +58,38 @@ _MESSAGE: Final = re.compile(r"^messages\[(\d+)\](?:\.(?:content|parts)\[(\d+)\]
 _MEDIA: Final = re.compile(r"^\.(?:image|document)\b")
 
 
-def error_body(error: DomainError, request_id: str) -> dict[str, object]:
+class AnthropicErrorDetails(TypedDict):
+    """The kind of an error, and its message."""
+
+    type: AnthropicErrorType
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """An error in Anthropic's envelope."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+    request_id: str
+
+
+def error_details(error: DomainError) -> AnthropicErrorDetails:
+    """The kind of an error, and its message in Anthropic's words."""
+    return {"type": _type(error), "message": _message(error)}
+
+
+def error_body(error: DomainError, request_id: str) -> AnthropicError:
     """The error in Anthropic's envelope."""
-    return {
-        "type": "error",
-        "error": {"type": error_type(error), "message": error_message(error)},
-        "request_id": request_id,
-    }
+    return {"type": "error", "error": error_details(error), "request_id": request_id}
 
 
-def error_type(error: DomainError) -> str:
-    """The type of an error."""
+def _type(error: DomainError) -> AnthropicErrorType:
     status = http_status(error)
     return _TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
-def error_message(error: DomainError) -> str:
-    """The message of an error. Claude Code compacts a conversation because of the words and the
+def _message(error: DomainError) -> str:
+    """The message. Claude Code compacts a conversation because of the words and the
     numbers about a prompt that is too long."""
     if isinstance(error, ContextLengthExceeded):
         tokens, maximum = error.prompt_tokens, error.context_tokens

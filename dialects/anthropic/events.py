@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 
-from dialects.anthropic.errors import error_message, error_type
+from dialects.anthropic.errors import error_details
 from dialects.anthropic.message_request import CreateMessageBody
 from dialects.anthropic.objects import MessageState, tool_use_id
 from dialects.anthropic.signatures import write_signature
@@ -79,8 +79,7 @@ class MessageEvents:
 
     def failure(self, error: DomainError) -> bytes:
         """The last event of a failed stream."""
-        body = {"type": error_type(error), "message": error_message(error)}
-        return _event("error", {"error": body})
+        return _event("error", {"error": error_details(error)})
 
     def _start(self) -> Sequence[bytes]:
         if self._has_started:

@@ -1,11 +1,24 @@
 """Errors in llama-server's envelope."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from typing_extensions import TypedDict
 
 from svc_kit.errors import ContextLengthExceeded, DomainError, ModelCannot
 from svc_kit.errors.status import http_status
 
-_TYPES: Final = {
+LlamaServerErrorType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "rate_limit_error",
+    "server_error",
+    "not_supported_error",
+    "unavailable_error",
+]
+_TYPES: Final[Mapping[int, LlamaServerErrorType]] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -17,17 +30,44 @@ _TYPES: Final = {
 }
 
 
-def error_body(error: DomainError) -> dict[str, object]:
-    """The error with its code, which is the HTTP status, and its type."""
+class LlamaServerErrorDetails(TypedDict):
+    """An error with its HTTP status."""
+
+    code: int
+    message: str
+    type: LlamaServerErrorType
+
+
+class ContextSizeError(TypedDict):
+    """The error of a prompt that is too long."""
+
+    code: int
+    message: str
+    type: Literal["exceed_context_size_error"]
+    n_prompt_tokens: int
+    n_ctx: int
+
+
+class LlamaServerError(TypedDict):
+    """An error in llama-server's envelope."""
+
+    error: LlamaServerErrorDetails | ContextSizeError
+
+
+def error_body(error: DomainError) -> LlamaServerError:
+    """The error in llama-server's envelope."""
     status = http_status(error)
-    kind = _TYPES.get(status, "invalid_request_error")
-    fields: dict[str, object] = {"code": status, "message": error.message, "type": kind}
-    if isinstance(error, ModelCannot):
-        fields["type"] = "not_supported_error"
     if isinstance(error, ContextLengthExceeded):
-        fields |= {
-            "type": "exceed_context_size_error",
-            "n_prompt_tokens": error.prompt_tokens,
-            "n_ctx": error.context_tokens,
+        return {
+            "error": {
+                "code": status,
+                "message": error.message,
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": error.prompt_tokens,
+                "n_ctx": error.context_tokens,
+            }
         }
-    return {"error": fields}
+    kind = _TYPES.get(status, "invalid_request_error")
+    if isinstance(error, ModelCannot):
+        kind = "not_supported_error"
+    return {"error": {"code": status, "message": error.message, "type": kind}}

@@ -1,20 +1,71 @@
 """Converts the events of continuations to llama-server's events, or to its objects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 import orjson
 from corral.inference.v1 import generation_pb2
+from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.llama_server.completion import ContinuationBody
-from dialects.llama_server.errors import error_body
+from dialects.llama_server.errors import LlamaServerError, error_body
 from dialects.shared.json_body import answer_value, json_text
-from dialects.shared.timings import timings_object
-from dialects.shared.token_logprobs import chat_logprobs
+from dialects.shared.timings import Timings, timings_object
+from dialects.shared.token_logprobs import CandidateLogprob, candidate_logprob
 from svc_kit.errors import DomainError
 
-Json = dict[str, Any]
+StopType = Literal["none", "eos", "limit", "word"]
+
+
+class CandidateProbability(CandidateLogprob):
+    """The log probability of a token, with its id."""
+
+    id: int
+
+
+class TokenProbability(CandidateProbability):
+    """The log probability of a sampled token, and those of the most probable ones."""
+
+    top_logprobs: list[CandidateProbability]
+
+
+class ContinuationFields(TypedDict):
+    """An answer, or a piece of it."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    id_slot: int
+    tokens_predicted: int
+    tokens_evaluated: int
+    completion_probabilities: NotRequired[list[TokenProbability]]
+
+
+class ContinuationChunk(ContinuationFields):
+    """A piece of an answer."""
+
+    stop: Literal[False]
+
+
+class Continuation(ContinuationFields):
+    """A whole answer; in a stream its end, without the text and the tokens."""
+
+    stop: Literal[True]
+    model: str
+    generation_settings: dict[str, Any]
+    prompt: str | list[int]
+    has_new_line: bool
+    truncated: bool
+    stop_type: StopType
+    stopping_word: str
+    tokens_cached: int
+    timings: Timings
+
+
+ContinuationList = TypeAliasType("ContinuationList", list[Continuation])
+_Event = ContinuationChunk | Continuation | LlamaServerError
+ContinuationEvent = TypeAliasType("ContinuationEvent", _Event)
 
 
 @dataclass(slots=True)
@@ -24,10 +75,10 @@ class _Continuation:
     prompt: str | list[int]
     text: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    probabilities: list[Json] = field(default_factory=list)
+    probabilities: list[TokenProbability] = field(default_factory=list)
     num_prompt_tokens: int = 0
     num_tokens: int = 0
-    stop_type: str = "none"
+    stop_type: StopType = "none"
     stopping_word: str = ""
     done: generation_pb2.Done = field(default_factory=generation_pb2.Done)
 
@@ -53,7 +104,7 @@ class Continuations:
             message.delta.text or message.delta.token_ids
         ):
             return ()
-        event = {
+        event: ContinuationChunk = {
             "index": call,
             "content": message.delta.text,
             "tokens": list(message.delta.token_ids),
@@ -63,7 +114,7 @@ class Continuations:
             "tokens_evaluated": answer.num_prompt_tokens,
         }
         if message.delta.logprobs:
-            event["completion_probabilities"] = chat_logprobs(message.delta.logprobs, ids=True)
+            event["completion_probabilities"] = _probabilities(message.delta.logprobs)
         return (_event(event),)
 
     def final_frames(self) -> Sequence[bytes]:
@@ -86,13 +137,13 @@ class Continuations:
                 answer.text.append(delta.text)
                 answer.tokens += delta.token_ids
                 answer.num_tokens += delta.num_tokens
-                answer.probabilities += chat_logprobs(delta.logprobs, ids=True)
+                answer.probabilities += _probabilities(delta.logprobs)
             case "finished":
                 self._finish(answer, message.finished)
             case "done":
                 answer.done = message.done
 
-    def as_object(self) -> Any:
+    def as_object(self) -> Continuation | list[Continuation]:
         """The answer, or a list of them if there are several prompts."""
         answers = [self._final(index, streamed=False) for index in range(len(self._answers))]
         return answers[0] if len(answers) == 1 else answers
@@ -106,10 +157,10 @@ class Continuations:
         else:
             answer.stop_type = "eos"
 
-    def _final(self, index: int, *, streamed: bool) -> Mapping[str, Any]:
+    def _final(self, index: int, *, streamed: bool) -> Continuation:
         answer = self._answers[index]
         text = "".join(answer.text)
-        fields = {
+        fields: Continuation = {
             "index": index,
             "content": "" if streamed else text,
             "tokens": [] if streamed else answer.tokens,
@@ -132,5 +183,16 @@ class Continuations:
         return fields
 
 
-def _event(fields: Mapping[str, Any]) -> bytes:
-    return b"data: %b\n\n" % orjson.dumps(fields)
+def _event(event: _Event) -> bytes:
+    return b"data: %b\n\n" % orjson.dumps(event)
+
+
+def _probabilities(tokens: Iterable[generation_pb2.ChosenLogprob]) -> list[TokenProbability]:
+    return [
+        {**_probability(token.chosen), "top_logprobs": [_probability(each) for each in token.top]}
+        for token in tokens
+    ]
+
+
+def _probability(token: generation_pb2.TokenLogprob) -> CandidateProbability:
+    return {"id": token.token_id, **candidate_logprob(token)}

@@ -1,21 +1,65 @@
 """What llama-server tells about a model and its slots, and vLLM about a tokenizer."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from corral.inference.v1 import load_pb2, model_pb2
+from corral.inference.v1 import load_pb2, model_pb2, sampling_pb2
 from google.protobuf.json_format import MessageToDict
+from pydantic import WithJsonSchema
+from typing_extensions import TypeAliasType, TypedDict
 
-Json = dict[str, Any]
+from dialects.shared.proto_schema import message_schema
+from dialects.shared.wire import From, writer
+
 _OFF: Final = ("", "off")
+_PARAMS_SCHEMA: Final = message_schema(sampling_pb2.SamplingParams.DESCRIPTOR)
 
 
-def props(model: model_pb2.Model, build: str) -> Json:
+class GenerationSettings(TypedDict):
+    """The sampling of requests that name none, and the size of the context in tokens."""
+
+    params: Annotated[dict[str, Any], WithJsonSchema(_PARAMS_SCHEMA)]
+    n_ctx: int
+
+
+class Modalities(TypedDict):
+    """What a model reads beside text."""
+
+    vision: bool
+    audio: bool
+    video: bool
+
+
+class TemplateCaps(TypedDict):
+    """What a chat template has words for."""
+
+    supports_tools: bool
+    supports_reasoning: bool
+
+
+class LlamaServerProps(TypedDict):
+    """The properties of a model."""
+
+    default_generation_settings: GenerationSettings
+    total_slots: int
+    model_alias: str
+    model_path: str
+    model_ftype: str
+    modalities: Modalities
+    chat_template: str
+    chat_template_caps: TemplateCaps
+    bos_token: str
+    eos_token: str
+    build_info: str
+    is_sleeping: bool
+
+
+def props(model: model_pb2.Model, build: str) -> LlamaServerProps:
     """The answer of /props. The path is the model's name, since files are the operator's."""
     modalities = model.input_modalities
     return {
         "default_generation_settings": {
-            "params": _sampling(model),
+            "params": MessageToDict(model.default_sampling, preserving_proto_field_name=True),
             "n_ctx": model.resolved_limits.context_tokens,
         },
         "total_slots": model.resolved_limits.slots,
@@ -43,19 +87,42 @@ def props(model: model_pb2.Model, build: str) -> Json:
     }
 
 
-def tokenizer_info(model: model_pb2.Model) -> Json:
+class TokenizerInfo(TypedDict):
     """vLLM's answer of /tokenizer_info."""
-    return {
-        "tokenizer_class": "GGUF",
-        "bos_token": model.begin_token or None,
-        "eos_token": model.end_token or None,
-        "chat_template": model.chat_template or None,
-    }
+
+    tokenizer_class: Literal["GGUF"]
+    bos_token: Annotated[str | None, From("begin_token")]
+    eos_token: Annotated[str | None, From("end_token")]
+    chat_template: str | None
+
+
+tokenizer_info = writer(model_pb2.Model, TokenizerInfo)
+
+
+class DecodedTokens(TypedDict):
+    """The number of tokens of an answer so far."""
+
+    n_decoded: int
+
+
+class LlamaServerSlot(TypedDict):
+    """A slot. `id_task` is the id of its request."""
+
+    id: int
+    n_ctx: int
+    speculative: bool
+    is_processing: bool
+    id_task: str | None
+    n_prompt_tokens: int
+    next_token: list[DecodedTokens]
+
+
+LlamaServerSlots = TypeAliasType("LlamaServerSlots", list[LlamaServerSlot])
 
 
 def slot_list(
     model: model_pb2.Model, requests: Iterable[load_pb2.LiveRequest], project: str
-) -> list[Json]:
+) -> list[LlamaServerSlot]:
     """The slots of a model as one project sees them: those of others look idle."""
     limits = model.resolved_limits
     running = {
@@ -77,7 +144,7 @@ def slot_list(
     return slots
 
 
-def _slot(number: int, context_tokens: int) -> Json:
+def _slot(number: int, context_tokens: int) -> LlamaServerSlot:
     return {
         "id": number,
         "n_ctx": context_tokens,
@@ -87,8 +154,3 @@ def _slot(number: int, context_tokens: int) -> Json:
         "n_prompt_tokens": 0,
         "next_token": [],
     }
-
-
-def _sampling(model: model_pb2.Model) -> Json:
-    fields: Json = MessageToDict(model.default_sampling, preserving_proto_field_name=True)
-    return fields

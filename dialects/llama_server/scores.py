@@ -3,11 +3,12 @@ vLLM's /score.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired
 
 from corral.inference.v1 import inference_service_pb2
 from corral.inference.v1.inference_service_pb2 import EmbedRequest, RerankRequest
 from pydantic import Discriminator, Field, Tag
+from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.shared.fields import (
     BY_KIND,
@@ -21,7 +22,6 @@ from dialects.shared.parameters import Ignored, Policy, Refused
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, TooLong
 from svc_kit.rpc.field_limits import limit
 
-Json = dict[str, Any]
 MAX_QUERIES: Final = 64
 """Different first texts of a request; each is a call of its own."""
 _EUCLIDEAN: Final = 2
@@ -131,7 +131,53 @@ def embed_request(body: ContentEmbeddingBody) -> inference_service_pb2.EmbedRequ
     return request
 
 
-def embedding_list(reply: inference_service_pb2.EmbedResponse) -> list[Json]:
+class LlamaServerEmbedding(TypedDict):
+    """The vectors of an input."""
+
+    index: int
+    embedding: list[list[float]]
+
+
+class TextRank(TypedDict):
+    """The score of a text, and the text if the request asks for it."""
+
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class Score(TypedDict):
+    """The score of a pair, from 0 to 1."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class ScoreUsage(TypedDict):
+    """Numbers of tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+
+
+class Scores(TypedDict):
+    """vLLM's answer of /score."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[Score]
+    usage: ScoreUsage
+
+
+LlamaServerEmbeddings = TypeAliasType("LlamaServerEmbeddings", list[LlamaServerEmbedding])
+TextRanks = TypeAliasType("TextRanks", list[TextRank])
+
+
+def embedding_list(reply: inference_service_pb2.EmbedResponse) -> list[LlamaServerEmbedding]:
     """llama-server's answer: a list of vectors for each input, here of one."""
     return [
         {"index": index, "embedding": [list(each.values)]}
@@ -146,13 +192,14 @@ def text_rank_request(body: TextRankBody) -> inference_service_pb2.RerankRequest
     )
 
 
-def text_ranks(body: TextRankBody, reply: inference_service_pb2.RerankResponse) -> list[Json]:
+def text_ranks(body: TextRankBody, reply: inference_service_pb2.RerankResponse) -> list[TextRank]:
     """TEI's answer, best first."""
-    ranks: list[Json] = []
+    ranks: list[TextRank] = []
     for each in reply.results:
         score = each.score if body.raw_scores else each.relevance
-        text = {"text": body.texts[each.index]} if body.return_text else {}
-        ranks.append({"index": each.index, "score": score} | text)
+        ranks.append({"index": each.index, "score": score})
+        if body.return_text:
+            ranks[-1]["text"] = body.texts[each.index]
     return ranks
 
 
@@ -193,7 +240,7 @@ def score_list(
     object_id: str,
     created: int,
     replies: Sequence[tuple[list[int], inference_service_pb2.RerankResponse]],
-) -> Json:
+) -> Scores:
     """vLLM's answer: the scores in the order of the pairs."""
     scores = {
         indexes[result.index]: result.relevance

@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final
 import orjson
 from corral.inference.v1 import inference_service_pb2, model_pb2
 from pydantic import Field, Tag
+from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.shared.fields import BY_KIND, MAX_TOKENS, TokenId, WireModel, validate
+from dialects.shared.wire import From, writer
 from svc_kit.errors import MissingField
 
 Json = dict[str, Any]
@@ -122,17 +124,56 @@ def detokenize_request(body: DetokenizeBody) -> inference_service_pb2.Detokenize
     )
 
 
+class TokenPiece(TypedDict):
+    """A token as text, or as bytes if it is no text of its own."""
+
+    id: int
+    piece: str | list[int]
+
+
+class TokenList(TypedDict):
+    """llama-server's answer of /tokenize."""
+
+    tokens: list[int | TokenPiece]
+
+
+class CountedTokens(TypedDict):
+    """vLLM's answer of /tokenize, with the size of the model's context."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedText(TypedDict):
+    """The text of tokens, for clients of both servers."""
+
+    content: Annotated[str, From("text")]
+    prompt: Annotated[str, From("text")]
+
+
+class RenderedPrompt(TypedDict):
+    """The answer of /apply-template."""
+
+    prompt: str
+
+
+Tokens = TypeAliasType("Tokens", TokenList | CountedTokens)
+text_of_tokens = writer(inference_service_pb2.DetokenizeResponse, DetokenizedText)
+
+
 def token_answer(
     body: TokenizeBody, replies: Sequence[inference_service_pb2.TokenizeResponse]
-) -> Json:
+) -> TokenList:
     """llama-server's answer. Many tokens are JSON already: Python's objects take 36 bytes each."""
     if body.with_pieces or not isinstance(body.content, str):
         return token_list(body, replies)
     return {"tokens": json_numbers(replies[0].token_ids)}
 
 
-def json_numbers(numbers: Sequence[int]) -> orjson.Fragment:
-    """The JSON of a list of numbers, made in parts."""
+def json_numbers(numbers: Sequence[int]) -> Any:
+    """The JSON of a list of numbers, made in parts, as an orjson.Fragment."""
     starts = range(0, len(numbers), _NUMBERS_OF_PART)
     parts = [orjson.dumps(list(numbers[at : at + _NUMBERS_OF_PART]))[1:-1] for at in starts]
     return orjson.Fragment(b"[%b]" % b",".join(parts))
@@ -140,9 +181,9 @@ def json_numbers(numbers: Sequence[int]) -> orjson.Fragment:
 
 def token_list(
     body: TokenizeBody, replies: Sequence[inference_service_pb2.TokenizeResponse]
-) -> Json:
+) -> TokenList:
     """llama-server's answer. Token ids of the content have no pieces."""
-    tokens: list[Any] = []
+    tokens: list[int | TokenPiece] = []
     texts = iter(replies)
     parts = [body.content] if isinstance(body.content, str) else body.content or ()
     for part in parts:
@@ -160,7 +201,7 @@ def token_list(
 
 def counted_tokens(
     tokens: Sequence[int], pieces: Sequence[bytes] | None, model: model_pb2.Model
-) -> Json:
+) -> CountedTokens:
     """vLLM's answer; `pieces` are the tokens' bytes, None if they are not wanted."""
     texts = None if pieces is None else [piece.decode(errors="replace") for piece in pieces]
     return {
@@ -174,11 +215,6 @@ def counted_tokens(
 def counted_input(reply: inference_service_pb2.CountTokensResponse) -> Json:
     """The answer of /v1/chat/completions/input_tokens."""
     return {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
-
-
-def text_of_tokens(reply: inference_service_pb2.DetokenizeResponse) -> Json:
-    """The answer of /detokenize, for clients of both servers."""
-    return {"content": reply.text, "prompt": reply.text}
 
 
 def _piece(piece: bytes) -> str | list[int]:

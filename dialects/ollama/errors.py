@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from typing_extensions import TypedDict
+
 from svc_kit.errors import DomainError, ModelCannot, ModelNotFound
 from svc_kit.errors.status import http_status
 
@@ -9,7 +11,13 @@ _CAPABILITIES: Final = {"infill": "insert", "embed": "embeddings"}
 """Ollama's names of operations."""
 
 
-def error_body(error: DomainError) -> dict[str, object]:
+class OllamaError(TypedDict):
+    """An error in Ollama's envelope."""
+
+    error: str
+
+
+def error_body(error: DomainError) -> OllamaError:
     """The error as Ollama's clients expect it."""
     return {"error": _text(error)}
 

@@ -2,7 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,7 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from dialects.ollama.errors import error_body
 from dialects.shared.json_body import tool_input
-from dialects.shared.token_logprobs import chat_logprobs
+from dialects.shared.token_logprobs import TokenLogprob, chat_logprobs
 from svc_kit.errors import DomainError
 
 Json = dict[str, Any]
@@ -32,7 +32,7 @@ class Output:
     text: str = ""
     thinking: str = ""
     calls: list[Json] = field(default_factory=list)
-    logprobs: list[Json] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, later: "Output") -> None:
         """Append what follows."""
@@ -188,7 +188,7 @@ def loaded(model: str, output: Json, *, unloads: bool) -> Json:
     return fields | output | {"done": True, "done_reason": reason}
 
 
-def _line(fields: Json) -> bytes:
+def _line(fields: Mapping[str, Any]) -> bytes:
     return orjson.dumps(fields) + b"\n"
 
 

@@ -2,6 +2,16 @@
 
 from dataclasses import dataclass, replace
 
+from typing_extensions import TypedDict
+
+
+class EnvelopeFields(TypedDict):
+    """The model and the time of a response. `created` is in unix seconds."""
+
+    created: int
+    model: str
+    system_fingerprint: str
+
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
@@ -16,11 +26,9 @@ class Envelope:
         """Replace the model by the resolved name of the one that answers, unless that is empty."""
         return replace(self, model=model) if model else self
 
-    def fields(self, object_name: str) -> dict[str, object]:
-        """The leading fields of an object."""
+    def fields(self) -> EnvelopeFields:
+        """The leading fields of an object, without its id and its name."""
         return {
-            "id": self.id,
-            "object": object_name,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.system_fingerprint,

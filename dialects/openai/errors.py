@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from typing_extensions import TypedDict
+
 from dialects.shared.errors import field_steps, with_field
 from svc_kit.errors import DomainError, MissingField, TooShort
-from svc_kit.errors.status import openai_error
+from svc_kit.errors.status import ErrorDetails, openai_error
 
 ParamNames = Mapping[str, str]
 """Maps proto field names (without their message) to field names of the HTTP API."""
@@ -101,8 +103,14 @@ _NESTED = re.compile(r"^(tools\[\d+\]|text\.format)\.(?:function|custom|file_sea
 """Objects of protos whose fields are inlined in request bodies of responses."""
 
 
-def error_body(error: DomainError) -> dict[str, object]:
-    """The error in OpenAI's envelope, always with message, type, param and code."""
+class Error(TypedDict):
+    """An error in OpenAI's envelope."""
+
+    error: ErrorDetails
+
+
+def error_body(error: DomainError) -> Error:
+    """The error in OpenAI's envelope."""
     return {"error": openai_error(error)}
 
 

@@ -3,27 +3,44 @@
 from collections.abc import Iterable
 
 from corral.inference.v1 import generation_pb2
+from typing_extensions import TypedDict
 
 MIN_LOGPROB = -9999.0
 """OpenAI's value for a probability of zero, since JSON has no infinity."""
 
 
-def chat_logprobs(
-    tokens: Iterable[generation_pb2.ChosenLogprob], *, ids: bool = False
-) -> list[dict[str, object]]:
-    """The entries of a chat choice's `logprobs.content`; `ids`: with ids, as llama-server's."""
+class CandidateLogprob(TypedDict):
+    """The log probability of a token."""
 
-    def entry(token: generation_pb2.TokenLogprob) -> dict[str, object]:
-        return ({"id": token.token_id} if ids else {}) | {
-            "token": token.token.decode(errors="replace"),
-            "logprob": clamp_logprob(token.logprob),
-            "bytes": list(token.token),
-        }
+    token: str
+    logprob: float
+    bytes: list[int]
 
+
+class TokenLogprob(CandidateLogprob):
+    """The log probability of a sampled token, and those of the most probable ones."""
+
+    top_logprobs: list[CandidateLogprob]
+
+
+def chat_logprobs(tokens: Iterable[generation_pb2.ChosenLogprob]) -> list[TokenLogprob]:
+    """The entries of a chat choice's `logprobs.content`."""
     return [
-        entry(token.chosen) | {"top_logprobs": [entry(other) for other in token.top]}
+        {
+            **candidate_logprob(token.chosen),
+            "top_logprobs": [candidate_logprob(other) for other in token.top],
+        }
         for token in tokens
     ]
+
+
+def candidate_logprob(token: generation_pb2.TokenLogprob) -> CandidateLogprob:
+    """The log probability of a token."""
+    return {
+        "token": token.token.decode(errors="replace"),
+        "logprob": clamp_logprob(token.logprob),
+        "bytes": list(token.token),
+    }
 
 
 def clamp_logprob(logprob: float) -> float:

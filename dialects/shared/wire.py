@@ -12,6 +12,7 @@ from typing import (
     Final,
     Literal,
     NamedTuple,
+    NotRequired,
     TypeVar,
     cast,
     get_args,
@@ -21,9 +22,11 @@ from typing import (
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
+from typing_extensions import is_typeddict
 
 MessageT = TypeVar("MessageT", bound=Message)
 ShapeT = TypeVar("ShapeT")
+WriteT = TypeVar("WriteT", bound=Callable[..., Any])
 _Read = Callable[[Any], Any]
 
 
@@ -34,8 +37,8 @@ class From(NamedTuple):
     path: str = ""
     """A field, as in "options.sampling.top_p"; "": the one named as the key; ".": the message."""
     write: Callable[[Any], Any] | None = None
-    """Converts the value. None: enums become names as in "in_progress", maps dicts, repeated
-    fields lists, and 32-bit floats numbers of 7 digits."""
+    """Converts the value. None: messages become the TypedDict of the key, enums names as in
+    "in_progress", maps dicts, repeated fields lists, and 32-bit floats numbers of 7 digits."""
 
 
 class Written(NamedTuple):
@@ -45,8 +48,8 @@ class Written(NamedTuple):
     write: Callable[[Any], Mapping[str, Any]]
 
 
-WRITTEN: Final[dict[type, Written]] = {}
-"""The TypedDicts that writers were made of."""
+WRITTEN: Final[dict[Any, Written]] = {}
+"""The types of what is written of a message."""
 
 
 def seconds(path: str) -> From:
@@ -60,33 +63,64 @@ def each(write: _Read) -> _Read:
 
 
 def writer(message: type[MessageT], shape: type[ShapeT]) -> Callable[[MessageT], ShapeT]:
-    """The function that makes a TypedDict of a message. In a key whose type includes None, a field
-    that is unset or empty is None. Raises TypeError for a key without a field."""
+    """The function that makes a TypedDict of a message. A field that is unset or empty is None in a
+    key whose type includes None, and left out in one that is not required. Raises TypeError for a
+    key without a field, and for a message that is not written as a TypedDict."""
+    write = nested_writer(message.DESCRIPTOR, shape)
+    WRITTEN[shape] = Written(message, write)
+    return cast(Callable[[MessageT], ShapeT], write)
+
+
+def declared(write: WriteT) -> WriteT:
+    """Decorate a function of a message that returns what it writes in a type of its own."""
+    message, *_, shape = get_type_hints(write).values()
+    WRITTEN[shape] = Written(message, write)
+    return write
+
+
+def writers(message: type[Message], union: Any) -> Mapping[str, Callable[[Any], Any]]:
+    """What makes each of the TypedDicts in a TypeAliasType of an annotated union, by its `type`."""
+    shapes = get_args(get_args(union.__value__)[0])
+    kinds = [get_args(get_type_hints(shape)["type"])[0] for shape in shapes]
+    return {
+        kind: nested_writer(message.DESCRIPTOR, shape)
+        for kind, shape in zip(kinds, shapes, strict=True)
+    }
+
+
+def nested_writer(descriptor: Any, shape: Any) -> Callable[[Any], Mapping[str, Any]]:
+    """The function that makes a part of an object; its type is not among those `WRITTEN`."""
     hints = get_type_hints(shape, include_extras=True).items()
-    readers = [(key, _reader(message.DESCRIPTOR, key, hint)) for key, hint in hints]
+    readers = [(key, _reader(descriptor, key, hint)) for key, hint in hints]
+    required = shape.__required_keys__
 
-    def write(value: MessageT) -> ShapeT:
-        return cast(ShapeT, {key: read(value) for key, read in readers})
+    def write(message: Any) -> Mapping[str, Any]:
+        return {
+            key: value
+            for key, read in readers
+            if (value := read(message)) is not None or key in required
+        }
 
-    WRITTEN[shape] = Written(message, cast(Callable[[Any], Mapping[str, Any]], write))
     return write
 
 
 def _reader(descriptor: Any, key: str, hint: Any) -> _Read:
+    is_left_out = get_origin(hint) is NotRequired
+    hint = get_args(hint)[0] if is_left_out else hint
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     note = next((found for found in notes if isinstance(found, From)), None)
     constants = get_args(kind) if get_origin(kind) is Literal else ()
     if note is None and len(constants) == 1:
         return lambda _: constants[0]
     path, write = note or From()
-    if path == "." and write is not None:
-        return write
+    if path == ".":
+        return write or nested_writer(descriptor, kind)
     *outer, name = (path or key).split(".")
     for step in outer:
         descriptor = _field(descriptor, step).message_type
     field = _field(descriptor, name)
-    convert, has_presence = write or _conversion(field), field.has_presence
-    is_optional = NoneType in get_args(kind)
+    convert, has_presence = write or _conversion(field, kind), field.has_presence
+    is_optional = is_left_out or NoneType in get_args(kind)
 
     def read(message: Any) -> Any:
         for step in outer:
@@ -106,7 +140,10 @@ def _field(descriptor: Any, name: str) -> Any:
     return descriptor.fields_by_name[name]
 
 
-def _conversion(field: Any) -> _Read | None:
+def _conversion(field: Any, kind: Any) -> _Read | None:
+    if (shape := _only_shape(kind)) is not None:
+        write = nested_writer(field.message_type, shape)
+        return each(write) if field.is_repeated else write
     if field.enum_type is not None:
         values = field.enum_type.values
         prefix = values[0].name.removesuffix("UNSPECIFIED")
@@ -115,9 +152,18 @@ def _conversion(field: Any) -> _Read | None:
         }.__getitem__
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         return dict
+    if field.message_type is not None:
+        raise TypeError(f"{field.full_name} is a message, and {kind} is no TypedDict")
     if field.is_repeated:
         return list
     return round_float32 if field.type == FieldDescriptor.TYPE_FLOAT else None
+
+
+def _only_shape(kind: Any) -> Any:
+    """The TypedDict in a type such as `list[Shape] | None`; None if there is none, or several."""
+    found = [kind] if is_typeddict(kind) else [_only_shape(part) for part in get_args(kind)]
+    shapes = [shape for shape in found if shape is not None]
+    return shapes[0] if len(shapes) == 1 else None
 
 
 def round_float32(number: float) -> float:

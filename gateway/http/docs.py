@@ -1,9 +1,10 @@
 """The OpenAPI document, and a self-contained page that displays it."""
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from fastapi import FastAPI
@@ -13,6 +14,9 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, Response
 
+from dialects.llama_server.errors import LlamaServerError
+from dialects.ollama.errors import OllamaError
+from dialects.openai.errors import Error
 from dialects.shared.wire import WRITTEN
 
 _SCHEMAS = "#/components/schemas/"
@@ -26,13 +30,9 @@ PAGE_HEADERS = {
 }
 _EVENT_STREAM = "text/event-stream"
 
-ERROR = "Error"
-ANTHROPIC_ERROR = "AnthropicError"
-OLLAMA_ERROR = "OllamaError"
-LLAMA_SERVER_ERROR = "LlamaServerError"
-"""Names of the schemas of errors."""
-
-
+Shape = Any
+"""What a response is: a TypedDict, a TypeAliasType, or a union of them; a media type; or a tuple of
+both. Texts with "|" join names of schemas in response_schemas.json, of what is not declared yet."""
 Query = type[BaseModel] | Mapping[str, Any]
 """Parameters in a query, all optional: a model of them, or their schemas by name."""
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -79,32 +79,42 @@ def either_body(one: RequestBody, other: RequestBody) -> RequestBody:
     return RequestBody({**one.content, **other.content}, *one.models, *other.models)
 
 
+class ResponseContent(dict[str, Any]):
+    """A response in the document; `shapes` are the types that its schemas refer to."""
+
+    def __init__(self, description: str, shape: Shape, events: Shape, events_type: str) -> None:
+        parts = [(part, _name(part)) for part in _parts(shape)]
+        content: dict[str, Any] = {name: {} for _, name in parts if "/" in name}
+        if schemas := [part for part, name in parts if "/" not in name]:
+            content["application/json"] = {"schema": _reference(schemas)}
+        if events:
+            content[events_type] = {"schema": _reference(_parts(events))}
+        super().__init__(description=description, content=content)
+        self.shapes = [part for part in (*_parts(shape), *_parts(events)) if _is_declared(part)]
+
+
 def operation(
     summary: str,
-    response: str,
+    response: Shape,
     body: RequestBody | None = None,
     *,
     query: Query | None = None,
-    events: str = "",
-    error: str = ERROR,
+    events: Shape = (),
+    error: Shape = Error,
 ) -> dict[str, Any]:
     """The arguments of a route that document it: summary, response, and body or query.
 
-    `response`, `events` of a stream and `error` are names of schemas in response_schemas.json;
-    several are joined with "|". `response` may be a media type, and is empty if there is none.
-    Streams are server-sent events, Ollama's are lines of JSON.
+    `events` are those of a stream: server-sent events, of Ollama lines of JSON.
     """
-    content = _content(response)
-    if events:
-        media_type = "application/x-ndjson" if error == OLLAMA_ERROR else _EVENT_STREAM
-        content[media_type] = {"schema": _reference(events)}
+    events_type = "application/x-ndjson" if error is OllamaError else _EVENT_STREAM
+    described = "|".join(map(_name, _parts(response))) or "Never."
     return {
         "summary": summary,
         "openapi_extra": body if query is None else {"parameters": _query_parameters(query)},
         "response_class": Response,
         "responses": {
-            200: {"description": response or "Never.", "content": content},
-            "default": {"description": "An error.", "content": _content(error)},
+            200: ResponseContent(described, response, events, events_type),
+            "default": ResponseContent("An error.", error, (), events_type),
         },
     }
 
@@ -117,26 +127,32 @@ def _query_parameters(query: Query) -> list[dict[str, Any]]:
     ]
 
 
-def _content(response: str) -> dict[str, Any]:
-    names = response.split("|") if response else []
-    content: dict[str, Any] = {name: {} for name in names if "/" in name}
-    schemas = [_reference(name) for name in names if "/" not in name]
-    if schemas:
-        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-        content["application/json"] = {"schema": schema}
-    return content
+def _parts(shape: Shape) -> Sequence[Any]:
+    """The alternatives of a response."""
+    if isinstance(shape, str):
+        return shape.split("|") if shape else ()
+    return shape if isinstance(shape, tuple) else get_args(shape) or (shape,)
 
 
-def _reference(name: str) -> dict[str, str]:
-    return {"$ref": _SCHEMAS + name}
+def _name(part: Any) -> str:
+    return part if isinstance(part, str) else str(part.__name__)
 
 
-ollama_operation = functools.partial(operation, error=OLLAMA_ERROR)
-llama_server_operation = functools.partial(operation, error=LLAMA_SERVER_ERROR)
+def _is_declared(part: Any) -> bool:
+    return not isinstance(part, str)
+
+
+def _reference(parts: Iterable[Any]) -> dict[str, Any]:
+    schemas = [{"$ref": _SCHEMAS + _name(part)} for part in parts]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+
+ollama_operation = functools.partial(operation, error=OllamaError)
+llama_server_operation = functools.partial(operation, error=LlamaServerError)
 
 
 def describe_api(app: FastAPI) -> Mapping[str, Any]:
-    """The OpenAPI document of the application, with the schemas of its request bodies."""
+    """The OpenAPI document of the application, with the schemas of its bodies and responses."""
     routes = iter_route_contexts(app.routes)
     extras = [getattr(route, "openapi_extra", None) for route in routes]
     bodies = [extra for extra in extras if isinstance(extra, RequestBody)]
@@ -149,7 +165,9 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
     )
     components = document.setdefault("components", {})
     written = resources.files("gateway.http").joinpath("response_schemas.json").read_bytes()
-    declared = _declared_schemas()
+    declared = _declared_schemas(declared_shapes(app))
+    if twice := declared.keys() & schemas["$defs"].keys():
+        raise ValueError(f"types of bodies and of responses have the same names: {sorted(twice)}")
     components["schemas"] = schemas["$defs"] | orjson.loads(written) | declared
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
@@ -158,14 +176,25 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
     return document
 
 
-def _declared_schemas() -> dict[str, Any]:
-    """The schemas of objects with a type, by its name. Only bodies have titles."""
+def declared_shapes(app: FastAPI) -> list[Any]:
+    """The declared types of the responses and events of all routes."""
+    routes = iter_route_contexts(app.routes)
+    responses = [each for route in routes for each in getattr(route, "responses", {}).values()]
+    shapes = [each.shapes for each in responses if isinstance(each, ResponseContent)]
+    return list(dict.fromkeys(itertools.chain.from_iterable(shapes)))
+
+
+def _declared_schemas(shapes: Iterable[Any]) -> dict[str, Any]:
+    """The schemas of types, and of those in them, by their names. Only bodies have titles."""
     _, schemas = TypeAdapter.json_schemas(
-        [(shape, "serialization", TypeAdapter[Any](shape)) for shape in WRITTEN],
+        [
+            (shape, "serialization", TypeAdapter[Any](shape))
+            for shape in dict.fromkeys([*shapes, *WRITTEN])
+        ],
         ref_template=_SCHEMAS + "{model}",
     )
     for schema in schemas["$defs"].values():
-        del schema["title"]
+        schema.pop("title", None)
     return dict(schemas["$defs"])
 
 

@@ -7,7 +7,8 @@ parsed and converted in a thread, one at a time, so that other requests are not 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -20,7 +21,7 @@ from svc_kit.off_loop import ConversionTurns
 
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
-BEGINNING_S: Final = 0.5
+_BEGINNING_S: Final = 0.5
 """A call that is not accepted so long after it was sent waits, and delays no others."""
 _AT_ONCE: Final = 4
 """Calls of a project that begin at once."""
@@ -87,8 +88,20 @@ def release(scope: Scope) -> None:
     _release(scope, _HELD)
 
 
+@contextmanager
+def beginning(scope: Scope) -> Iterator[None]:
+    """Let others of the project begin when a call is accepted, which is what the block waits for,
+    or has not been for half a second."""
+    waiting = asyncio.get_running_loop().call_later(_BEGINNING_S, end_arrival, scope)
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        end_arrival(scope)
+
+
 def end_arrival(scope: Scope) -> None:
-    """Let others of the project begin: the request's call is accepted."""
+    """Let others of the project begin."""
     _release(scope, _ARRIVING)
 
 

@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
+from dialects.shared.proto_schema import field_schema, message_schema
 from gateway.http.docs import RequestBody
 from svc_kit.errors import InvalidField, UnknownField
 
@@ -17,20 +18,6 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 _UNKNOWN: Final = re.compile(r'no field named "([^"]*)"')
 _INVALID: Final = re.compile(r"Failed to parse (\w+) field: (.*)", re.DOTALL)
-_WELL_KNOWN: Final = {
-    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
-    "google.protobuf.Duration": {"type": "string", "pattern": r"^[0-9]{1,12}(\.[0-9]{1,9})?s$"},
-    "google.protobuf.FieldMask": {"type": "string"},
-    "google.protobuf.Struct": {"type": "object"},
-}
-_SCALARS: Final[Mapping[int, Mapping[str, Any]]] = {
-    FieldDescriptor.CPPTYPE_STRING: {"type": "string"},
-    FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
-    FieldDescriptor.CPPTYPE_DOUBLE: {"type": "number"},
-    FieldDescriptor.CPPTYPE_FLOAT: {"type": "number"},
-    FieldDescriptor.CPPTYPE_INT64: {"type": ["integer", "string"]},
-    FieldDescriptor.CPPTYPE_UINT64: {"type": ["integer", "string"]},
-}
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -73,13 +60,13 @@ def message_object(message: Message) -> dict[str, Any]:
 
 def proto_body(message: type[Message]) -> RequestBody:
     """A message as the body of a request in the OpenAPI document."""
-    schema = _message_schema(message.DESCRIPTOR)
+    schema = message_schema(message.DESCRIPTOR)
     return RequestBody({"application/json": {"schema": schema}})
 
 
 def proto_reply(method: MethodDescriptor) -> dict[str, Any]:
     """The reply of a method as the content of a response."""
-    return {"application/json": {"schema": _message_schema(method.output_type)}}
+    return {"application/json": {"schema": message_schema(method.output_type)}}
 
 
 def proto_parameters(message: type[Message], path: str) -> list[dict[str, Any]]:
@@ -89,28 +76,7 @@ def proto_parameters(message: type[Message], path: str) -> list[dict[str, Any]]:
             "name": field.name,
             "in": "path" if f"{{{field.name}}}" in path else "query",
             "required": f"{{{field.name}}}" in path,
-            "schema": _field_schema(field),
+            "schema": field_schema(field),
         }
         for field in message.DESCRIPTOR.fields
     ]
-
-
-def _message_schema(descriptor: Any) -> dict[str, Any]:
-    if descriptor.full_name in _WELL_KNOWN:
-        return _WELL_KNOWN[descriptor.full_name]
-    properties = {field.name: _field_schema(field) for field in descriptor.fields}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-def _field_schema(field: Any) -> dict[str, Any]:
-    schema: dict[str, Any]
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        value = field.message_type.fields_by_name["value"]
-        return {"type": "object", "additionalProperties": _field_schema(value)}
-    if field.message_type is not None:
-        schema = _message_schema(field.message_type)
-    elif field.enum_type is not None:
-        schema = {"type": "string", "enum": [value.name for value in field.enum_type.values]}
-    else:
-        schema = dict(_SCALARS.get(field.cpp_type, {"type": "integer"}))
-    return {"type": "array", "items": schema} if field.is_repeated else schema

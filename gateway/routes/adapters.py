@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from dialects.openai.errors import ADAPTER_PARAMS, openai_names
 from dialects.openai.resources.adapters import (
+    Adapter,
     AdapterBody,
     AdapterFields,
     AdapterListQuery,
@@ -18,7 +19,7 @@ from dialects.openai.resources.adapters import (
     parse_wait,
     update_request,
 )
-from dialects.openai.shared.objects import deleted_object
+from dialects.openai.shared.objects import Deleted, deleted_object
 from dialects.openai.shared.pagination import parse_page_fields
 from dialects.shared.json_body import parse_object
 from gateway.calls import UploadCall
@@ -27,7 +28,7 @@ from gateway.http.docs import INTEGER, either_body, form_body, json_body, operat
 from gateway.http.errors import json_response
 from gateway.http.multipart import FILE_FIELD, MEDIA_TYPE, read_file
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
-from gateway.rpc_routes import Page, Resource, RpcRoutes
+from gateway.rpc_routes import Page, RpcRoutes
 
 _BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))
 _MAX_PAGE = 1000
@@ -35,14 +36,11 @@ _AdapterUpload = UploadCall[
     adapter_service_pb2.CreateAdapterRequest, adapter_service_pb2.CreateAdapterResponse
 ]
 
-
-ADAPTER = Resource("Adapter", adapter_object)
-
 router = APIRouter(prefix="/v1/adapters")
 rpc = RpcRoutes(router, ADAPTER_PARAMS)
 
 
-@router.post("", **operation("Register an adapter", "Adapter", _BODY))
+@router.post("", **operation("Register an adapter", Adapter, _BODY))
 async def create_adapter(control: Control, request: Request, context: Context) -> Response:
     """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
     is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
@@ -59,14 +57,14 @@ async def create_adapter(control: Control, request: Request, context: Context) -
     return json_response(adapter_object(adapter))
 
 
-@rpc.route("GET", "", "List the adapters", Page(ADAPTER), query=AdapterListQuery)
+@rpc.route("GET", "", "List the adapters", Page(Adapter), query=AdapterListQuery)
 def list_adapters(request: Request) -> adapter_service_pb2.ListAdaptersRequest:
     """List adapters, paged by `after`, `limit` and `order`."""
     query = parse_page_fields(request.query_params, AdapterListQuery)
     return adapter_service_pb2.ListAdaptersRequest(**query)
 
 
-@router.get("/{adapter}", **operation("Retrieve an adapter", "Adapter", query={"wait": INTEGER}))
+@router.get("/{adapter}", **operation("Retrieve an adapter", Adapter, query={"wait": INTEGER}))
 async def retrieve_adapter(control: Control, request: Request, adapter: str) -> Response:
     """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
     seconds until all engines have loaded it."""
@@ -74,20 +72,20 @@ async def retrieve_adapter(control: Control, request: Request, adapter: str) -> 
     return json_response(adapter_object(await get_adapter(control, adapter, wait)))
 
 
-@rpc.route("POST", "/{adapter}", "Update an adapter", ADAPTER, AdapterUpdateBody)
-@rpc.route("PATCH", "/{adapter}", "Update an adapter", ADAPTER, AdapterUpdateBody)
+@rpc.route("POST", "/{adapter}", "Update an adapter", Adapter, AdapterUpdateBody)
+@rpc.route("PATCH", "/{adapter}", "Update an adapter", Adapter, AdapterUpdateBody)
 def update_adapter(adapter: str, body: JsonObject) -> adapter_service_pb2.UpdateAdapterRequest:
     """Update the scales or the description of an adapter."""
     return update_request(adapter, body)
 
 
-@rpc.route("POST", "/{adapter}/retry", "Retry an adapter", ADAPTER)
+@rpc.route("POST", "/{adapter}/retry", "Retry an adapter", Adapter)
 def retry_adapter(adapter: str) -> adapter_service_pb2.RetryAdapterRequest:
     """Retry loading an adapter in engines that failed to load it."""
     return adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
 
 
-@router.delete("/{adapter}", **operation("Delete an adapter", "Deleted"))
+@router.delete("/{adapter}", **operation("Delete an adapter", Deleted))
 async def delete_adapter(control: Control, adapter: str) -> Response:
     """Delete an adapter. Running requests continue to use it."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=adapter)

@@ -21,6 +21,7 @@ from corral.control.v1 import (
 )
 from corral.inference.v1 import engine_service_pb2, inference_service_pb2
 from fastapi import APIRouter
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,9 +38,9 @@ from gateway.http.proto_json import (
     proto_parameters,
     proto_reply,
 )
-from gateway.rpc import RpcClient, method_name, method_of
+from gateway.rpc import RpcClient, method_of
 from svc_kit.auth.principal import Principal
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import Scope, method_options, method_path
 from svc_kit.errors import ScopeMissing
 from svc_kit.logs import current_request_id, log_errors
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -59,9 +60,14 @@ class _Call:
     request: type[Message]
 
     @property
+    def method(self) -> MethodDescriptor:
+        """The gRPC method."""
+        return method_of(self.request)
+
+    @property
     def scope(self) -> Scope:
         """The scope of the gRPC method."""
-        return METHOD_SCOPES[method_name(self.request)]
+        return method_options(self.method).scope
 
     async def respond(self, client: RpcClient, request: Request) -> Response:
         """Make the call with the body, or with the query and the path."""
@@ -81,7 +87,7 @@ class _Call:
         """The arguments of the route that document it."""
         body = proto_body(self.request) if self.verb == "POST" else None
         documented = operation(self.summary, "application/json", body)
-        documented["responses"][200]["content"] = proto_reply(method_of(self.request))
+        documented["responses"][200]["content"] = proto_reply(self.method)
         if body is None:
             documented["openapi_extra"] = {"parameters": proto_parameters(self.request, self.path)}
         return documented
@@ -145,7 +151,7 @@ async def _record_refusal(
         time=encode_timestamp(datetime.now(UTC)),
         actor=principal.key_id,
         project=principal.project,
-        method=method_name(call.request).rpartition(".")[2],
+        method=method_path(call.method).rpartition(".")[2],
         address=request.client.host if request.client else "",
         request_id=current_request_id(),
         refusal=reason,
@@ -157,7 +163,7 @@ async def _record_refusal(
         await control.call(reported, audit_service_pb2.ReportAuditEventsResponse)
 
     with log_errors(_log, "a refused call is not in the audit log"):
-        await context.refusals.record(principal.key_id, method_name(call.request), report)
+        await context.refusals.record(principal.key_id, method_path(call.method), report)
 
 
 def _endpoint(call: _Call) -> Callable[..., Awaitable[Response]]:

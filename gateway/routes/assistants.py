@@ -9,7 +9,7 @@ from dialects.openai.assistants.objects import Assistant
 from dialects.openai.errors import ASSISTANT_PARAMS
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.context import IdempotencyKey, JsonObject
-from gateway.rpc_routes import Deleted, Page, RpcRoutes
+from gateway.rpc_routes import Deletion, Page, RpcRoutes
 
 router = APIRouter(prefix="/v1/assistants")
 rpc = RpcRoutes(router, ASSISTANT_PARAMS)
@@ -41,7 +41,7 @@ def update_assistant(assistant_id: str, body: JsonObject) -> pb.UpdateAssistantR
     return requests.update_assistant_request(assistant_id, body)
 
 
-@rpc.route("DELETE", "/{assistant_id}", "Delete an assistant", Deleted("assistant.deleted"))
+@rpc.route("DELETE", "/{assistant_id}", "Delete an assistant", Deletion("assistant.deleted"))
 def delete_assistant(assistant_id: str) -> pb.DeleteAssistantRequest:
     """Delete an assistant. Threads and runs keep its id."""
     return pb.DeleteAssistantRequest(assistant_id=assistant_id)

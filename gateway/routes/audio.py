@@ -11,6 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from dialects.openai.chat.transcription import (
     AudioFields,
+    CollectedTranscription,
+    TranscriptEvent,
     Transcription,
     TranscriptionFields,
     TranslationFields,
@@ -34,7 +36,7 @@ router = APIRouter(prefix="/v1/audio")
 class TextObject:
     """A response of plain text, sent when the call is done."""
 
-    def __init__(self, transcription: Transcription) -> None:
+    def __init__(self, transcription: CollectedTranscription) -> None:
         self._transcription = transcription
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,9 +50,9 @@ class TextObject:
     "/transcriptions",
     **operation(
         "Transcribe audio",
-        "Transcription|text/plain",
+        (Transcription, "text/plain"),
         form_body(TranscriptionFields, FILE_FIELD),
-        events="TranscriptEvent",
+        events=TranscriptEvent,
     ),
 )
 async def create_transcription(
@@ -64,7 +66,7 @@ async def create_transcription(
     "/translations",
     **operation(
         "Translate audio to English",
-        "Transcription|text/plain",
+        (Transcription, "text/plain"),
         form_body(TranslationFields, FILE_FIELD),
     ),
 )
@@ -84,7 +86,7 @@ async def _respond(
     check_reads_audio(await inference.get_model(body.model))
     requests = [transcription_request(body, data)]
     start = functools.partial(inference.generate, requests)
-    transcription = Transcription(body, data)
+    transcription = CollectedTranscription(body, data)
     if isinstance(body, TranscriptionFields) and body.stream:
         return context.stream_response(start, transcription, TRANSCRIPTION_PARAMS)
     if body.response_format == "text":

@@ -20,11 +20,17 @@ from dialects.openai.chat.messages import NO_FILES, StoredFiles, referenced_file
 from dialects.openai.chat.objects import (
     CHAT_ID,
     COMPLETION_ID,
-    ChatCompletion,
-    TextCompletion,
+    CollectedChat,
+    CollectedCompletion,
     chat_params,
     completion_params,
     render_echoes,
+)
+from dialects.openai.chat.shapes import (
+    ChatCompletion,
+    ChatCompletionEvent,
+    Completion,
+    CompletionEvent,
 )
 from dialects.openai.errors import openai_names
 from gateway.context import AppContext, Context, Inference, JsonObject, provide_control
@@ -40,9 +46,9 @@ router = APIRouter(prefix="/v1")
     "/chat/completions",
     **operation(
         "Create a chat completion",
-        "ChatCompletion",
+        ChatCompletion,
         json_body(ChatCompletionBody),
-        events="ChatCompletionEvent",
+        events=ChatCompletionEvent,
     ),
 )
 async def create_chat_completion(
@@ -69,7 +75,7 @@ async def _chat_response(
     start = functools.partial(inference.generate, requests)
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:
-        return context.object_response(start, ChatCompletion(envelope, body), params)
+        return context.object_response(start, CollectedChat(envelope, body), params)
     return context.stream_response(start, ChatChunks(envelope, body), params)
 
 
@@ -77,9 +83,9 @@ async def _chat_response(
     "/completions",
     **operation(
         "Create a text completion",
-        "Completion",
+        Completion,
         json_body(CompletionBody),
-        events="CompletionEvent",
+        events=CompletionEvent,
     ),
 )
 async def create_completion(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -100,5 +106,5 @@ async def create_completion(inference: Inference, fields: JsonObject, context: C
     start = functools.partial(inference.generate, requests)
     envelope = context.new_envelope(COMPLETION_ID, body.model)
     if not body.stream:
-        return context.object_response(start, TextCompletion(envelope, body, echoes), params)
+        return context.object_response(start, CollectedCompletion(envelope, body, echoes), params)
     return context.stream_response(start, CompletionChunks(envelope, body, echoes), params)

@@ -7,7 +7,9 @@ from starlette.responses import Response
 
 from dialects.openai.chat.embeddings import (
     EmbeddingBody,
+    EmbeddingList,
     RerankBody,
+    RerankResult,
     embed_request,
     embedding_list,
     parse_embedding,
@@ -25,7 +27,7 @@ router = APIRouter(prefix="/v1")
 
 @router.post(
     "/embeddings",
-    **operation("Create embeddings", "EmbeddingList", json_body(EmbeddingBody)),
+    **operation("Create embeddings", EmbeddingList, json_body(EmbeddingBody)),
 )
 async def create_embedding(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector for each input, in the order of the inputs."""
@@ -37,7 +39,7 @@ async def create_embedding(inference: Inference, fields: JsonObject, context: Co
 
 @router.post(
     "/rerank",
-    **operation("Rerank documents", "RerankResult", json_body(RerankBody)),
+    **operation("Rerank documents", RerankResult, json_body(RerankBody)),
 )
 async def create_rerank(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Score the relevance of each document to a query, from 0 to 1."""

@@ -10,9 +10,12 @@ from starlette.responses import Response
 from dialects.openai.errors import FILE_PARAMS, openai_names
 from dialects.openai.resources.files import (
     CompleteUploadBody,
+    File,
     FileFields,
     FileListQuery,
+    Upload,
     UploadBody,
+    UploadPart,
     complete_upload_request,
     create_upload_request,
     file_header,
@@ -21,6 +24,7 @@ from dialects.openai.resources.files import (
     part_object,
     upload_object,
 )
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import list_object
 from gateway.calls import UploadCall
 from gateway.context import Context, Control, IdempotencyKey, JsonObject, idempotency_key
@@ -28,7 +32,7 @@ from gateway.http.docs import form_body, json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.file_content import FileContent, parse_range
 from gateway.http.multipart import FILE_FIELD, FormFile, read_file, read_form
-from gateway.rpc_routes import Deleted, Resource, RpcRoutes
+from gateway.rpc_routes import Deletion, RpcRoutes
 from svc_kit.errors import MissingField, UnknownField
 from svc_kit.off_loop import off_loop
 
@@ -41,14 +45,11 @@ _PartUpload = UploadCall[
 ]
 
 
-FILE = Resource("File", file_object)
-UPLOAD = Resource("Upload", upload_object)
-
 router = APIRouter(prefix="/v1")
 rpc = RpcRoutes(router, FILE_PARAMS)
 
 
-@router.post("/files", **operation("Store a file", "File", form_body(FileFields, FILE_FIELD)))
+@router.post("/files", **operation("Store a file", File, form_body(FileFields, FILE_FIELD)))
 async def create_file(control: Control, request: Request, context: Context) -> Response:
     """Store the file of a form. It is streamed to the control service."""
     upload = control.upload(file_service_pb2.CreateFileRequest)
@@ -57,7 +58,7 @@ async def create_file(control: Control, request: Request, context: Context) -> R
     return json_response(file_object(file))
 
 
-@router.get("/files", **operation("List the files", "FileList", query=FileListQuery))
+@router.get("/files", **operation("List the files", page_shape(File), query=FileListQuery))
 async def list_files(control: Control, request: Request) -> Response:
     """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
     with openai_names(FILE_PARAMS):
@@ -66,13 +67,13 @@ async def list_files(control: Control, request: Request) -> Response:
     return await off_loop(len(page.files), _file_list, page)
 
 
-@rpc.route("GET", "/files/{file_id}", "Retrieve a file", FILE)
+@rpc.route("GET", "/files/{file_id}", "Retrieve a file", File)
 def retrieve_file(file_id: str) -> file_service_pb2.GetFileRequest:
     """Retrieve a file's metadata."""
     return file_service_pb2.GetFileRequest(file_id=file_id)
 
 
-@rpc.route("DELETE", "/files/{file_id}", "Delete a file", Deleted("file"))
+@rpc.route("DELETE", "/files/{file_id}", "Delete a file", Deletion("file"))
 def delete_file(file_id: str) -> file_service_pb2.DeleteFileRequest:
     """Delete a file and its content."""
     return file_service_pb2.DeleteFileRequest(file_id=file_id)
@@ -124,7 +125,7 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     return (await upload.finish()).file
 
 
-@rpc.route("POST", "/uploads", "Create an upload", UPLOAD, UploadBody)
+@rpc.route("POST", "/uploads", "Create an upload", Upload, UploadBody)
 def create_upload(
     body: JsonObject, request_id: IdempotencyKey
 ) -> upload_service_pb2.CreateUploadRequest:
@@ -132,7 +133,7 @@ def create_upload(
     return create_upload_request(body, request_id)
 
 
-@rpc.route("POST", "/uploads/{upload_id}/cancel", "Cancel an upload", UPLOAD)
+@rpc.route("POST", "/uploads/{upload_id}/cancel", "Cancel an upload", Upload)
 def cancel_upload(upload_id: str) -> upload_service_pb2.CancelUploadRequest:
     """Cancel an upload and delete its parts."""
     return upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
@@ -140,7 +141,7 @@ def cancel_upload(upload_id: str) -> upload_service_pb2.CancelUploadRequest:
 
 @router.post(
     "/uploads/{upload_id}/parts",
-    **operation("Add a part", "UploadPart", form_body(None, DATA_FIELD)),
+    **operation("Add a part", UploadPart, form_body(None, DATA_FIELD)),
 )
 async def add_part(
     control: Control, request: Request, upload_id: str, context: Context
@@ -154,7 +155,7 @@ async def add_part(
 
 @router.post(
     "/uploads/{upload_id}/complete",
-    **operation("Complete an upload", "Upload", json_body(CompleteUploadBody)),
+    **operation("Complete an upload", Upload, json_body(CompleteUploadBody)),
 )
 async def complete_upload(control: Control, upload_id: str, body: JsonObject) -> Response:
     """Create a file from the given parts, in their order."""

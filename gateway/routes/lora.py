@@ -11,8 +11,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from dialects.openai.errors import ADAPTER_PARAMS, LOAD_LORA_PARAMS, openai_names
 from dialects.openai.resources.adapters import (
+    AdapterNames,
+    AdapterStatus,
     LoadLoraBody,
+    LoraScales,
     NamedPathBody,
+    Success,
     UnloadLoraBody,
     header_from_load,
     header_from_path,
@@ -35,13 +39,13 @@ LOAD_WAIT: Final = Duration(seconds=30)
 router = APIRouter()
 
 
-@router.get("/lora-adapters", **operation("List scales (llama-server)", "LoraScales"))
+@router.get("/lora-adapters", **operation("List scales (llama-server)", LoraScales))
 async def list_scales(control: Control) -> Response:
     """List the adapters by index, with their scales in requests that name no adapter."""
     return json_response(llama_server_list(await list_all_adapters(control)))
 
 
-@router.post("/lora-adapters", **operation("Set scales (llama-server)", "Success"))
+@router.post("/lora-adapters", **operation("Set scales (llama-server)", Success))
 async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
     """Set the scales in requests that name no adapter. Omitted adapters get 0."""
     adapters = await list_all_adapters(control)
@@ -51,7 +55,7 @@ async def set_scales(control: OperatorControl, items: JsonArray) -> Response:
                 adapter=adapters[index].id, standing_scale=scale
             )
             await control.call(proto, adapter_service_pb2.UpdateAdapterResponse)
-    return json_response({"success": True})
+    return json_response(Success(success=True))
 
 
 @router.post(
@@ -82,16 +86,16 @@ async def unload(control: OperatorControl, body: JsonObject) -> Response:
     return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
 
 
-@router.get("/admin/loras", **operation("List adapter names", "AdapterNames"))
+@router.get("/admin/loras", **operation("List adapter names", AdapterNames))
 async def list_names(control: OperatorControl) -> Response:
     """List the names of the project's adapters."""
     names = [adapter.name for adapter in await list_all_adapters(control)]
-    return json_response({"object": "list", "loras": names})
+    return json_response(AdapterNames(object="list", loras=names))
 
 
 @router.post(
     "/admin/loras",
-    **operation("Register an adapter by path", "AdapterStatus", json_body(NamedPathBody)),
+    **operation("Register an adapter by path", AdapterStatus, json_body(NamedPathBody)),
 )
 async def register(
     control: OperatorControl, body: JsonObject, request_id: IdempotencyKey
@@ -101,15 +105,15 @@ async def register(
     header = header_from_path(body, request_id)
     with openai_names(ADAPTER_PARAMS):
         await _load(control, header)
-    return json_response({"name": header.name, "status": "registered"})
+    return json_response(AdapterStatus(name=header.name, status="registered"))
 
 
-@router.delete("/admin/loras/{name}", **operation("Delete an adapter", "AdapterStatus"))
+@router.delete("/admin/loras/{name}", **operation("Delete an adapter", AdapterStatus))
 async def unregister(control: OperatorControl, name: str) -> Response:
     """Delete an adapter."""
     proto = adapter_service_pb2.DeleteAdapterRequest(adapter=name)
     await control.call(proto, adapter_service_pb2.DeleteAdapterResponse)
-    return json_response({"name": name, "status": "unregistered"})
+    return json_response(AdapterStatus(name=name, status="unregistered"))
 
 
 async def _load(control: ControlClient, header: adapter_pb2.AdapterHeader) -> None:

@@ -3,37 +3,53 @@
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
 from dialects.anthropic import objects as anthropic
-from dialects.openai.chat.objects import model_list, model_object
+from dialects.anthropic.errors import AnthropicError
+from dialects.openai.chat.models import Model, ModelList, model_list, model_object
+from dialects.openai.errors import Error
 from gateway.context import Context, Models
 from gateway.http.dialect import Dialect, dialect_of
-from gateway.http.docs import ANTHROPIC_ERROR, ERROR, operation
+from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from svc_kit.errors import ModelNotFound
 
 router = APIRouter()
-_ERRORS = f"{ERROR}|{ANTHROPIC_ERROR}"
+_ERRORS = Error | AnthropicError
+
+
+class Status(TypedDict):
+    """The state of the server."""
+
+    status: str
+
+
+_OK: Status = {"status": "ok"}
+_READY: Status = {"status": "ready"}
 
 
 @router.get("/v1/health", include_in_schema=False)
-@router.get("/health", **operation("Liveness", "Status"))
+@router.get("/health", **operation("Liveness", Status))
 async def health() -> Response:
     """Succeeds while the process is alive, regardless of other services."""
-    return json_response({"status": "ok"})
+    return json_response(_OK)
 
 
-@router.get("/ready", **operation("Readiness", "Status"))
+@router.get("/ready", **operation("Readiness", Status))
 async def ready(context: Context) -> Response:
     """Returns 503 while the inference service is unreachable, loading or draining."""
     await context.check_ready()
-    return json_response({"status": "ready"})
+    return json_response(_READY)
 
 
 @router.get(
     "/v1/models",
     **operation(
-        "List the models", "ModelList|AnthropicModelList", query=anthropic.PageQuery, error=_ERRORS
+        "List the models",
+        (ModelList, "AnthropicModelList"),
+        query=anthropic.PageQuery,
+        error=_ERRORS,
     ),
 )
 async def list_models(inference: Models, request: Request) -> Response:
@@ -47,7 +63,7 @@ async def list_models(inference: Models, request: Request) -> Response:
 
 @router.get(
     "/v1/models/{model:path}",
-    **operation("Retrieve a model", "Model|AnthropicModel", error=_ERRORS),
+    **operation("Retrieve a model", (Model, "AnthropicModel"), error=_ERRORS),
 )
 async def retrieve_model(inference: Models, model: str, request: Request) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""

@@ -13,9 +13,20 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from dialects.openai.chat.reasoning_fields import chosen_reasoning
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses.conversations import parse_item_query, parse_starting_after
-from dialects.openai.responses.events import error_frame, event_frame, event_object
-from dialects.openai.responses.objects import compaction_object, response_object
-from dialects.openai.responses.output_items import item_object
+from dialects.openai.responses.events import (
+    ResponseEvent,
+    error_frame,
+    event_frame,
+    event_object,
+)
+from dialects.openai.responses.objects import (
+    Compaction,
+    InputTokens,
+    ResponseResource,
+    compaction_object,
+    response_object,
+)
+from dialects.openai.responses.output_items import Item
 from dialects.openai.responses.requests import (
     CompactBody,
     ResponseBody,
@@ -41,7 +52,7 @@ from gateway.http.errors import error_response, json_response
 from gateway.http.large_bodies import convert
 from gateway.response_socket import ResponseSocket
 from gateway.rpc import InferenceClient
-from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
+from gateway.rpc_routes import Deletion, Page, RpcRoutes
 from svc_kit.errors import DomainError, Draining
 
 
@@ -68,8 +79,6 @@ class ResponseFrames:
         return error_frame(error, self._last)
 
 
-RESPONSE = Resource("ResponseResource", response_object)
-
 router = APIRouter(prefix="/v1/responses")
 rpc = RpcRoutes(router, RESPONSE_PARAMS)
 
@@ -77,7 +86,7 @@ rpc = RpcRoutes(router, RESPONSE_PARAMS)
 @router.post(
     "",
     **operation(
-        "Create a response", "ResponseResource", json_body(ResponseBody), events="ResponseEvent"
+        "Create a response", ResponseResource, json_body(ResponseBody), events=ResponseEvent
     ),
 )
 async def create_response(
@@ -121,7 +130,7 @@ def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
 
 
 @router.post(
-    "/input_tokens", **operation("Count input tokens", "InputTokens", json_body(ResponseBody))
+    "/input_tokens", **operation("Count input tokens", InputTokens, json_body(ResponseBody))
 )
 async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     """Count the tokens of the prompt that a response would have."""
@@ -129,11 +138,11 @@ async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
     proto = pb.CountInputTokensRequest(new_response=await convert(new_response, body))
     with openai_names(RESPONSE_PARAMS):
         reply = await control.call(proto, pb.CountInputTokensResponse)
-    content = {"object": "response.input_tokens", "input_tokens": reply.input_tokens}
+    content = InputTokens(object="response.input_tokens", input_tokens=reply.input_tokens)
     return json_response(content)
 
 
-@router.post("/compact", **operation("Compact items", "Compaction", json_body(CompactBody)))
+@router.post("/compact", **operation("Compact items", Compaction, json_body(CompactBody)))
 async def compact(control: Control, body: JsonObject, context: Context) -> Response:
     """Summarize items to fewer tokens, as input of later responses."""
     proto = await convert(compact_request, body)
@@ -145,9 +154,9 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
     "/{response_id}",
     **operation(
         "Retrieve a response",
-        "ResponseResource",
+        ResponseResource,
         query={"stream": {"type": "boolean"}, "starting_after": INTEGER},
-        events="ResponseEvent",
+        events=ResponseEvent,
     ),
 )
 async def retrieve_response(
@@ -166,22 +175,20 @@ async def retrieve_response(
     return json_response(response_object(reply.response))
 
 
-@rpc.route(
-    "GET", "", "List the responses", Page(Resource("Response", response_object)), query=PageQuery
-)
+@rpc.route("GET", "", "List the responses", Page(ResponseResource, "ResponseList"), query=PageQuery)
 def list_responses(request: Request) -> pb.ListResponsesRequest:
     """List stored responses without their output, paged by `after`, `before`, `limit` and `order`.
     Extension of Corral."""
     return pb.ListResponsesRequest(**parse_page_fields(request.query_params))
 
 
-@rpc.route("DELETE", "/{response_id}", "Delete a response", Deleted("response"))
+@rpc.route("DELETE", "/{response_id}", "Delete a response", Deletion("response"))
 def delete_response(response_id: str) -> pb.DeleteResponseRequest:
     """Delete a response and its items, except those that belong to a conversation."""
     return pb.DeleteResponseRequest(response_id=response_id)
 
 
-@rpc.route("POST", "/{response_id}/cancel", "Cancel a response", RESPONSE)
+@rpc.route("POST", "/{response_id}/cancel", "Cancel a response", ResponseResource)
 def cancel_response(response_id: str) -> pb.CancelResponseRequest:
     """Cancel a background response. Its output so far is kept."""
     return pb.CancelResponseRequest(response_id=response_id)
@@ -191,7 +198,7 @@ def cancel_response(response_id: str) -> pb.CancelResponseRequest:
     "GET",
     "/{response_id}/input_items",
     "List input items",
-    Page(Resource("Item", item_object)),
+    Page(Item),
     query=ListQuery,
 )
 def list_input_items(

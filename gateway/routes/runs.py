@@ -6,21 +6,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Annotated
 
-from corral.control.v1 import run_pb2
 from corral.control.v1 import run_service_pb2 as pb
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from dialects.openai.assistants.run_objects import (
-    DONE,
-    error_frame,
-    event_frame,
-    poll_after_ms,
-    run_object,
-    step_object,
-)
+from dialects.openai.assistants.run_events import DONE, ThreadEvent, error_frame, event_frame
+from dialects.openai.assistants.run_objects import Run, RunStep, poll_after_ms, step_object
 from dialects.openai.assistants.run_requests import (
     RunBody,
     ThreadAndRunBody,
@@ -37,6 +30,7 @@ from dialects.openai.assistants.run_requests import (
 )
 from dialects.openai.assistants.thread_requests import MetadataBody
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
+from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import list_object
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.calls import StreamCall
@@ -156,11 +150,11 @@ async def _responder(
 Responder = Annotated[RunResponder, Depends(_responder)]
 
 
-def _poll_headers(run: run_pb2.Run) -> dict[str, str]:
+def _poll_headers(run: Run) -> dict[str, str]:
     return {"openai-poll-after-ms": str(poll_after_ms(run, time.time()))}
 
 
-RUN = Resource("Run", run_object, _poll_headers)
+RUN = Resource(Run, _poll_headers)
 
 router = APIRouter(prefix="/v1/threads")
 rpc = RpcRoutes(router, ASSISTANT_PARAMS)
@@ -170,9 +164,9 @@ rpc = RpcRoutes(router, ASSISTANT_PARAMS)
     "/runs",
     **operation(
         "Create a thread and a run",
-        "Run",
+        Run,
         json_body(ThreadAndRunBody),
-        events="ThreadEvent",
+        events=ThreadEvent,
     ),
 )
 async def create_thread_and_run(
@@ -188,7 +182,7 @@ async def create_thread_and_run(
 
 @router.post(
     "/{thread_id}/runs",
-    **operation("Create a run", "Run", json_body(RunBody), events="ThreadEvent"),
+    **operation("Create a run", Run, json_body(RunBody), events=ThreadEvent),
 )
 async def create_run(
     control: Control,
@@ -205,7 +199,7 @@ async def create_run(
         return await responder.respond(create, stream=body.stream)
 
 
-@rpc.route("GET", "/{thread_id}/runs", "List the runs", Page(RUN), query=PageQuery)
+@rpc.route("GET", "/{thread_id}/runs", "List the runs", Page(Run), query=PageQuery)
 def list_runs(request: Request, thread_id: str) -> pb.ListRunsRequest:
     """List runs, paged by `after`, `before`, `limit` and `order`."""
     return pb.ListRunsRequest(thread_id=thread_id, **parse_page_fields(request.query_params))
@@ -231,7 +225,7 @@ def cancel_run(thread_id: str, run_id: str) -> pb.CancelRunRequest:
 
 @router.post(
     f"{_ONE_RUN}/submit_tool_outputs",
-    **operation("Submit tool outputs", "Run", json_body(ToolOutputsBody), events="ThreadEvent"),
+    **operation("Submit tool outputs", Run, json_body(ToolOutputsBody), events=ThreadEvent),
 )
 async def submit_tool_outputs(
     control: Control,
@@ -252,7 +246,7 @@ async def submit_tool_outputs(
 @router.get(
     f"{_ONE_RUN}/events",
     **operation(
-        "Stream the events of a run", "", query={"starting_after": INTEGER}, events="ThreadEvent"
+        "Stream the events of a run", (), query={"starting_after": INTEGER}, events=ThreadEvent
     ),
 )
 async def follow_run(
@@ -272,7 +266,9 @@ async def follow_run(
     return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
 
 
-@router.get(f"{_ONE_RUN}/steps", **operation("List run steps", "RunStepList", query=PageQuery))
+@router.get(
+    f"{_ONE_RUN}/steps", **operation("List run steps", page_shape(RunStep), query=PageQuery)
+)
 async def list_steps(
     control: Control, request: Request, thread_id: str, run_id: str, include: Include
 ) -> Response:
@@ -286,7 +282,7 @@ async def list_steps(
     return json_response(list_object(page.steps, write, page.next_page_token))
 
 
-@router.get(f"{_ONE_RUN}/steps/{{step_id}}", **operation("Retrieve a run step", "RunStep"))
+@router.get(f"{_ONE_RUN}/steps/{{step_id}}", **operation("Retrieve a run step", RunStep))
 async def retrieve_step(
     control: Control, thread_id: str, run_id: str, step_id: str, include: Include
 ) -> Response:

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from dialects.openai.assistants import thread_requests
 from dialects.openai.assistants.objects import Thread, ThreadMessage
 from dialects.openai.errors import ASSISTANT_PARAMS
-from dialects.openai.responses.conversations import conversation_object
+from dialects.openai.responses.conversations import Conversation
 from dialects.openai.shared.pagination import (
     PageQuery,
     page_fields,
@@ -15,9 +15,7 @@ from dialects.openai.shared.pagination import (
     parse_page_query,
 )
 from gateway.context import IdempotencyKey, JsonObject
-from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
-
-CONVERSATION = Resource("Conversation", conversation_object)
+from gateway.rpc_routes import Deletion, Page, RpcRoutes
 
 router = APIRouter(prefix="/v1/threads")
 rpc = RpcRoutes(router, ASSISTANT_PARAMS)
@@ -51,13 +49,13 @@ def update_thread(thread_id: str, body: JsonObject) -> thread_service_pb2.Update
     return thread_requests.update_thread_request(thread_id, body)
 
 
-@rpc.route("DELETE", "/{thread_id}", "Delete a thread", Deleted("thread.deleted"))
+@rpc.route("DELETE", "/{thread_id}", "Delete a thread", Deletion("thread.deleted"))
 def delete_thread(thread_id: str) -> thread_service_pb2.DeleteThreadRequest:
     """Delete a thread with its messages and runs. Rejected while a run is active."""
     return thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
 
 
-@rpc.route("POST", "/{thread_id}/migrate", "Convert a thread to a conversation", CONVERSATION)
+@rpc.route("POST", "/{thread_id}/migrate", "Convert a thread to a conversation", Conversation)
 def migrate_thread(
     thread_id: str, request_id: IdempotencyKey
 ) -> thread_service_pb2.MigrateThreadRequest:
@@ -101,7 +99,7 @@ def update_message(
     return thread_requests.update_message_request(thread_id, message_id, body)
 
 
-@messages.route("DELETE", "/{message_id}", "Delete a message", Deleted("thread.message.deleted"))
+@messages.route("DELETE", "/{message_id}", "Delete a message", Deletion("thread.message.deleted"))
 def delete_message(thread_id: str, message_id: str) -> message_service_pb2.DeleteMessageRequest:
     """Delete a message. Rejected while a run is active."""
     return message_service_pb2.DeleteMessageRequest(thread_id=thread_id, message_id=message_id)

@@ -11,10 +11,10 @@ from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import operation
 from gateway.http.errors import json_response
 from gateway.routes.vector_stores import poll_headers
-from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
+from gateway.rpc_routes import Deletion, Page, Resource, RpcRoutes
 
-FILE = Resource("VectorStoreFile", vector_stores.store_file_object, poll_headers)
-BATCH = Resource("VectorStoreFileBatch", vector_stores.file_batch_object, poll_headers)
+FILE = Resource(vector_stores.VectorStoreFile, poll_headers)
+BATCH = Resource(vector_stores.VectorStoreFileBatch, poll_headers)
 
 router = APIRouter(prefix="/v1/vector_stores/{store_id}/files")
 rpc = RpcRoutes(router, VECTOR_STORE_PARAMS)
@@ -31,7 +31,11 @@ def create_vector_store_file(
 
 
 @rpc.route(
-    "GET", "", "List the files of a store", Page(FILE), query=vector_stores.StoreFileListQuery
+    "GET",
+    "",
+    "List the files of a store",
+    Page(vector_stores.VectorStoreFile),
+    query=vector_stores.StoreFileListQuery,
 )
 def list_vector_store_files(request: Request, store_id: str) -> pb.ListVectorStoreFilesRequest:
     """List files, paged by `after`, `before`, `limit` and `order`, filtered by `filter`."""
@@ -52,13 +56,16 @@ def update_vector_store_file(
     return vector_stores.update_file_request(store_id, file_id, body)
 
 
-@rpc.route("DELETE", "/{file_id}", "Remove a file", Deleted("vector_store.file.deleted"))
+@rpc.route("DELETE", "/{file_id}", "Remove a file", Deletion("vector_store.file.deleted"))
 def delete_vector_store_file(store_id: str, file_id: str) -> pb.DeleteVectorStoreFileRequest:
     """Remove a file from a vector store. The file itself is kept."""
     return pb.DeleteVectorStoreFileRequest(vector_store_id=store_id, file_id=file_id)
 
 
-@router.get("/{file_id}/content", **operation("Get a file's text", "VectorStoreFileContent"))
+@router.get(
+    "/{file_id}/content",
+    **operation("Get a file's text", vector_stores.VectorStoreFileContent),
+)
 async def retrieve_vector_store_file_content(
     control: Control, store_id: str, file_id: str
 ) -> Response:
@@ -99,7 +106,7 @@ def cancel_vector_store_file_batch(
     "GET",
     "/{batch_id}/files",
     "List the files of a batch",
-    Page(FILE),
+    Page(vector_stores.VectorStoreFile),
     query=vector_stores.StoreFileListQuery,
 )
 def list_vector_store_file_batch_files(

@@ -11,26 +11,25 @@ from starlette.responses import Response
 from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
 from dialects.openai.resources import vector_stores
 from dialects.openai.resources.vector_search import VectorSearchBody, search_request
-from dialects.openai.shared.objects import state_name
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
 from gateway.context import Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.rate_limits import set_rate_limits
 from gateway.rpc import SEARCH_TIMEOUT_S
-from gateway.rpc_routes import Deleted, Page, Resource, RpcRoutes
+from gateway.rpc_routes import Deletion, Page, Resource, RpcRoutes
 
 POLL_AFTER_MS = "250"
 """Polling interval for clients that wait for a file: the ingestion time of a short file."""
 
 
-def poll_headers(resource: Any) -> Mapping[str, str]:
+def poll_headers(resource: Mapping[str, Any]) -> Mapping[str, str]:
     """A suggested polling interval while the resource is in progress."""
-    is_pending = state_name(resource) == "in_progress"
+    is_pending = resource["status"] == "in_progress"
     return {"openai-poll-after-ms": POLL_AFTER_MS} if is_pending else {}
 
 
-VECTOR_STORE = Resource("VectorStore", vector_stores.store_object, poll_headers)
+VECTOR_STORE = Resource(vector_stores.VectorStore, poll_headers)
 
 router = APIRouter(prefix="/v1/vector_stores")
 rpc = RpcRoutes(router, VECTOR_STORE_PARAMS)
@@ -44,7 +43,7 @@ def create_vector_store(
     return vector_stores.create_store_request(body, request_id)
 
 
-@rpc.route("GET", "", "List the vector stores", Page(VECTOR_STORE), query=PageQuery)
+@rpc.route("GET", "", "List the vector stores", Page(vector_stores.VectorStore), query=PageQuery)
 def list_vector_stores(request: Request) -> pb.ListVectorStoresRequest:
     """List vector stores, paged by `after`, `before`, `limit` and `order`."""
     return pb.ListVectorStoresRequest(**parse_page_fields(request.query_params))
@@ -68,7 +67,7 @@ def update_vector_store(store_id: str, body: JsonObject) -> pb.UpdateVectorStore
     return vector_stores.update_store_request(store_id, body)
 
 
-@rpc.route("DELETE", "/{store_id}", "Delete a vector store", Deleted("vector_store.deleted"))
+@rpc.route("DELETE", "/{store_id}", "Delete a vector store", Deletion("vector_store.deleted"))
 def delete_vector_store(store_id: str) -> pb.DeleteVectorStoreRequest:
     """Delete a vector store. Its files are kept."""
     return pb.DeleteVectorStoreRequest(vector_store_id=store_id)
@@ -76,7 +75,11 @@ def delete_vector_store(store_id: str) -> pb.DeleteVectorStoreRequest:
 
 @router.post(
     "/{store_id}/search",
-    **operation("Search a vector store", "VectorStoreSearchResults", json_body(VectorSearchBody)),
+    **operation(
+        "Search a vector store",
+        vector_stores.VectorStoreSearchResults,
+        json_body(VectorSearchBody),
+    ),
 )
 async def search_vector_store(
     control: Control, store_id: str, body: JsonObject, request: Request

@@ -5,10 +5,11 @@ hundred bytes can take seconds and gigabytes.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
@@ -32,14 +33,9 @@ from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.schemas import find_reference
 from inference_svc.structured_output.spec import (
     ANY_OBJECT,
-    ArgumentSyntax,
     CallableTool,
-    OutputFormat,
     OutputFormatKind,
     OutputSpec,
-    Reasoning,
-    ToolCallSpec,
-    ToolCallSyntax,
 )
 
 _MAX_CACHED_TOKENIZERS = 8
@@ -62,7 +58,7 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
     """
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
-    spec = _output_spec(payload["asked"])
+    spec: OutputSpec = _decode(OutputSpec, payload["asked"])
     try:
         return _compile(spec, vocabulary["control"], tokenizer)
     except OutputFormatInvalid as invalid:
@@ -257,37 +253,21 @@ def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[
     return {"field": invalid.field, "problem": problem, "pointer": pointer}
 
 
-def _output_spec(fields: dict[str, Any]) -> OutputSpec:
-    form, calls, thought = fields["form"], fields["calls"], fields["thought"]
-    return OutputSpec(
-        form and OutputFormat(OutputFormatKind(form["kind"]), form["text"], form["field"]),
-        calls and _calls(calls),
-        thought and Reasoning(**thought),
-        fields["opening"],
-    )
+def _decode(kind: Any, value: Any) -> Any:
+    """A value of a type of `spec.py` from what `asdict` and JSON made of it."""
+    if isinstance(kind, UnionType):
+        kind = get_args(kind)[0]
+    if value is None:
+        return None
+    if get_origin(kind) is tuple:
+        return tuple(_decode(get_args(kind)[0], each) for each in value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        kinds = _field_types(kind)
+        return kind(**{name: _decode(kinds[name], each) for name, each in value.items()})
+    return OutputFormatKind(value) if kind is OutputFormatKind else value
 
 
-def _calls(fields: dict[str, Any]) -> ToolCallSpec:
-    ways = tuple(map(_syntax, fields["ways"]))
-    tools = tuple(CallableTool(**tool) for tool in fields["tools"])
-    triggers, barred = tuple(fields["triggers"]), tuple(fields["barred"])
-    return ToolCallSpec(
-        ways,
-        tools,
-        fields["required"],
-        fields["several"],
-        triggers=triggers,
-        heads=tuple(fields["heads"]),
-        begin=fields["begin"],
-        barred=barred,
-    )
-
-
-def _syntax(fields: dict[str, Any]) -> ToolCallSyntax:
-    arguments = fields["arguments"]
-    return ToolCallSyntax(
-        **{**fields, "arguments": arguments and ArgumentSyntax(**arguments)},
-    )
+_field_types = lru_cache(get_type_hints)
 
 
 class _ByteTokenizer:

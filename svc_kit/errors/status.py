@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from pydantic import WithJsonSchema
+from typing_extensions import TypedDict
 
 from svc_kit import errors
 from svc_kit.errors import DomainError, kind_of
@@ -27,16 +29,26 @@ class WireStatus(NamedTuple):
     trailing_metadata: tuple[tuple[str, str | bytes], ...]
 
 
+OpenAIType = Literal[
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "rate_limit_error",
+    "insufficient_quota",
+    "server_error",
+]
+
+
 class StatusRow(NamedTuple):
     """How one kind of error appears to clients."""
 
     grpc_code: grpc.StatusCode
     http_status: int
-    openai_type: str
+    openai_type: OpenAIType
     retryable: bool
 
 
-_INVALID: Final = "invalid_request_error"
+_INVALID: Final[OpenAIType] = "invalid_request_error"
 KIND_ROWS: Final[Mapping[type[DomainError], StatusRow]] = {
     errors.InvalidArgument: StatusRow(grpc.StatusCode.INVALID_ARGUMENT, 400, _INVALID, False),
     errors.FailedPrecondition: StatusRow(grpc.StatusCode.FAILED_PRECONDITION, 400, _INVALID, False),
@@ -71,7 +83,7 @@ HTTP_OVERRIDES: Final[Mapping[type[DomainError], int]] = {
     errors.BudgetExceeded: 429,
 }
 """HTTP statuses that differ from the one of the kind."""
-TYPE_OVERRIDES: Final[Mapping[type[DomainError], str]] = {
+TYPE_OVERRIDES: Final[Mapping[type[DomainError], OpenAIType]] = {
     errors.BudgetExceeded: "insufficient_quota",
 }
 """OpenAI types that differ from the one of the kind."""
@@ -151,6 +163,29 @@ OPENAI_CODES: Final[Mapping[str, str | Callable[[DomainError], str | None] | Non
     "BUDGET_EXCEEDED": "insufficient_quota",
 }
 """`error.code` where OpenAI defines one; otherwise it is the reason in lower case."""
+_CODES_OF_BOUNDS: Final = {
+    *("array_above_max_length", "array_below_min_length", "empty_array"),
+    *("string_above_max_length", "string_below_min_length", "empty_string"),
+    *("decimal_above_max_value", "decimal_below_min_value"),
+    *("integer_above_max_value", "integer_below_min_value"),
+}
+"""Codes that depend on the metadata of an error."""
+
+
+def _codes() -> list[str | None]:
+    """Every `error.code`; some errors have none."""
+    codes = (OPENAI_CODES.get(cls.reason, cls.reason.lower()) for cls in errors.ERROR_CLASSES)
+    names = _CODES_OF_BOUNDS.union(code for code in codes if isinstance(code, str))
+    return [*sorted(names), None]
+
+
+class ErrorDetails(TypedDict):
+    """The value of `error` in OpenAI's envelope."""
+
+    message: str
+    type: OpenAIType
+    param: str | None
+    code: Annotated[str | None, WithJsonSchema({"enum": _codes()})]
 
 
 def status_row(error: DomainError | type[DomainError]) -> StatusRow:
@@ -173,8 +208,8 @@ def is_retryable(error: DomainError) -> bool:
     return status_row(error).retryable
 
 
-def openai_error(error: DomainError) -> dict[str, Any]:
-    """The value of `error` in OpenAI's envelope: message, type, param and code."""
+def openai_error(error: DomainError) -> ErrorDetails:
+    """The value of `error` in OpenAI's envelope."""
     code = OPENAI_CODES.get(error.reason, error.reason.lower())
     return {
         "message": error.message,

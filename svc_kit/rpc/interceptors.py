@@ -22,7 +22,7 @@ from prometheus_client import Gauge
 
 from svc_kit.auth.authenticator import Authenticator, find_credential
 from svc_kit.auth.principal import current_principal, peer_host, set_principal
-from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import MethodOptions, Scope, find_method_options
 from svc_kit.errors import (
     CallerCancelled,
     ClientNotAllowed,
@@ -124,7 +124,6 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         metrics: RpcMetrics,
         settings: ServerSettings | None = None,
         client_names: frozenset[str] = frozenset(),
-        scopes: Mapping[str, Scope] = METHOD_SCOPES,
         tracer: Tracer | None = None,
         record_call: RecordCall | None = None,
         map_error: MapError | None = None,
@@ -141,10 +140,10 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._client_names = client_names
         self._metrics = metrics
         self._settings = settings or ServerSettings()
-        self._scopes = scopes
         self._requests = RequestReader(self._settings)
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-        self._unknown = self._wrap(_UNKNOWN, grpc.stream_stream_rpc_method_handler(_refuse))
+        refuse: Any = grpc.stream_stream_rpc_method_handler(_refuse)
+        self._unknown = self._wrap(_UNKNOWN, MethodOptions(Scope.KNOWN), refuse)
         self._running: dict[asyncio.Timeout, _Method] = {}
         self._drained: set[asyncio.Timeout] = set()
         self._is_draining = False
@@ -159,7 +158,8 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         wrapped = self._handlers.get(name)
         if wrapped is not None:
             return wrapped
-        self._handlers[name] = self._wrap(name, await continuation(handler_call_details))
+        handler = await continuation(handler_call_details)
+        self._handlers[name] = self._wrap(name, find_method_options(name), handler)
         return self._handlers[name]
 
     async def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -177,12 +177,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
 
     # ---- wrapping a handler
 
-    def _wrap(self, name: str, handler: Any) -> Any:
-        scope = self._scopes.get(name, Scope.KNOWN)
+    def _wrap(self, name: str, options: MethodOptions, handler: Any) -> Any:
+        scope = options.scope
         method = _Method(
             name=name,
             scope=scope,
-            is_long_lived=name in LONG_LIVED,
+            is_long_lived=options.is_long_lived,
             receives_stream=handler.request_streaming,
             in_flight=self._metrics.in_flight.labels(name),
             # Probes, and calls that services make every few seconds.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha.reflection import aio  # type: ignore[import-untype
 from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope, check_scopes_cover
+from svc_kit.auth.scopes import check_scopes
 from svc_kit.certificates import ServerCertificate
 from svc_kit.connection_watch import SPARE, watch_connections
 from svc_kit.lifecycle import StartupError
@@ -102,7 +102,6 @@ class RpcServer:
         registry: CollectorRegistry,
         settings: ServerSettings | None = None,
         tls: ServiceTlsSettings | None = None,
-        scopes: Mapping[str, Scope] = METHOD_SCOPES,
         window_bytes: int = 64 * 1024,
         tracer: Tracer | None = None,
         record_call: RecordCall | None = None,
@@ -115,13 +114,11 @@ class RpcServer:
         self._wanted = parse_address(listen)
         self._settings = settings or ServerSettings()
         self._tls = tls
-        self._scopes = scopes
         self._stack = RpcInterceptor(
             authenticator=authenticator,
             metrics=RpcMetrics(registry),
             settings=self._settings,
             client_names=frozenset() if tls is None else tls.client_names,
-            scopes=scopes,
             tracer=tracer,
             record_call=record_call,
             map_error=map_error,
@@ -153,7 +150,7 @@ class RpcServer:
             channelz.add_channelz_servicer(server)
         if self._settings.reflection:
             add_reflection(server, names)
-        check_scopes_cover(self._reflected(names), self._scopes)
+        check_scopes(self._reflected(names))
         self._port = self._bind(server)
         await server.start()
         allow_open_files()

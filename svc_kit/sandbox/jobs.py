@@ -7,6 +7,9 @@ from typing import Any, Final, Protocol
 MIB = 1 << 20
 SANDBOX: Final = "sandbox"
 """The service that UpstreamUnavailable names for faults of the sandbox."""
+WAITING_FACTOR: Final = 10.0
+"""A job that has not computed for its deadline within this many times the deadline is stopped as
+well. It is not to blame, because it has waited for a processor or a disk that others use."""
 
 
 class FailureKind(StrEnum):
@@ -45,7 +48,8 @@ class Job:
         module: the module of the function.
         function: its name. It takes the decoded payload and returns a JSON value. Values of a
             payload or a result that is a dict may also be bytes.
-        deadline_s: wall-clock seconds before the child is killed.
+        deadline_s: seconds that it may compute before the child is killed, for which it has
+            `WAITING_FACTOR` times as long.
         memory_bytes: address space the job may use in addition to the imported module.
         output_bytes: maximum size of the result as JSON and bytes.
     """

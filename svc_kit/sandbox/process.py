@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -14,18 +13,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from svc_kit.sandbox.frames import HEADER, read_reply, write_request
-from svc_kit.sandbox.jobs import FailureKind, Job, JobFailed
+from svc_kit.sandbox.jobs import WAITING_FACTOR, FailureKind, Job, JobFailed
 
 _START_DEADLINE_S = 30.0
 _READY_BYTES = 8192
 _EXIT_DEADLINE_S = 1.0
 FOREIGN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """A process that ends by one was ended by others: what it worked on is not to blame."""
+_SHORTEST_WAIT_S = 0.02
 _PROCESS_CPU_CLOCK = 2
 """CPUCLOCK_SCHED in the clock id that Linux has for each process."""
-_OWN_SHARE = 0.1
-"""A job that is over its deadline is to blame if it has computed for this share of the time.
-Otherwise it has waited, for a processor or a disk that others use."""
 _SOCKET_BUFFER_BYTES = 4 << 20
 """Files of megabytes change hands with few switches between the processes."""
 # Our environment may contain secrets, so that the child inherits only the path of native libraries.
@@ -101,20 +98,8 @@ class SandboxProcess:
     async def run(self, job: Job, payload: Mapping[str, Any]) -> Any:
         """Run one job and return its result. Raises JobFailed."""
         self.jobs_done += 1
-        begun_cpu_s = self._cpu_s()
         try:
-            async with asyncio.timeout(job.deadline_s):
-                await self._send(job, payload)
-                return read_reply(await self._receive(job.output_bytes))
-        except TimeoutError:
-            used_s = self._cpu_s() - begun_cpu_s
-            self.kill()
-            if used_s < job.deadline_s * _OWN_SHARE:
-                problem = f"it computed for only {used_s:.2g} s of its {job.deadline_s:g} s"
-                raise JobFailed(FailureKind.UNAVAILABLE, problem) from None
-            raise JobFailed(
-                FailureKind.DEADLINE, f"it took longer than {job.deadline_s:g} s"
-            ) from None
+            return read_reply(await self._exchange_in_time(job, payload))
         except JobFailed as failed:
             # The memory limit leaves a large heap behind, other failures an unknown state.
             if failed.kind is not FailureKind.REFUSED:
@@ -127,12 +112,31 @@ class SandboxProcess:
             self.kill()
             raise
 
+    async def _exchange_in_time(self, job: Job, payload: Mapping[str, Any]) -> bytes:
+        """The reply of a job that computes for less than its deadline. Raises JobFailed."""
+        begun_s, used_s = self._cpu_s(), 0.0
+        exchange = asyncio.ensure_future(self._exchange(job, payload))
+        try:
+            async with asyncio.timeout(job.deadline_s * WAITING_FACTOR):
+                while used_s < job.deadline_s:
+                    left_s = max(job.deadline_s - used_s, _SHORTEST_WAIT_S)
+                    await asyncio.wait((exchange,), timeout=left_s)
+                    if exchange.done():
+                        return exchange.result()
+                    used_s = self._cpu_s() - begun_s
+        except TimeoutError:
+            problem = f"it could compute for only {used_s:.2g} of its {job.deadline_s:g} s"
+            raise JobFailed(FailureKind.UNAVAILABLE, problem) from None
+        finally:
+            exchange.cancel()
+        raise JobFailed(FailureKind.DEADLINE, f"it took longer than {job.deadline_s:g} s")
+
     def _cpu_s(self) -> float:
-        """The seconds that the child has computed; infinite where that cannot be read."""
+        """The seconds that the child has computed; the time where that cannot be read."""
         try:
             return time.clock_gettime(~self.pid << 3 | _PROCESS_CPU_CLOCK)
         except OSError:
-            return math.inf
+            return time.monotonic()
 
     async def _was_stopped(self) -> bool:
         """Whether somebody else killed the child, such as the kernel when memory is short: a job
@@ -155,12 +159,13 @@ class SandboxProcess:
             await self._writer.wait_closed()
         await asyncio.to_thread(self._child.wait)
 
-    async def _send(self, job: Job, payload: Mapping[str, Any]) -> None:
+    async def _exchange(self, job: Job, payload: Mapping[str, Any]) -> bytes:
         body = write_request(job, payload)
         with _connection_errors():
             self._writer.write(HEADER.pack(len(body)))
             self._writer.write(body)
             await self._writer.drain()
+        return await self._receive(job.output_bytes)
 
     async def _receive(self, limit: int) -> bytes:
         with _connection_errors():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from svc_kit.sandbox import frames
 from svc_kit.sandbox.frames import run_request
-from svc_kit.sandbox.jobs import FailureKind
+from svc_kit.sandbox.jobs import WAITING_FACTOR, FailureKind
 
 _ALARM_SLACK_S = 1.0
 _CPU_SLACK_S = 2
@@ -53,7 +53,7 @@ def _limit_process() -> None:
 
 
 def _limit_time(deadline_s: float) -> None:
-    signal.setitimer(signal.ITIMER_REAL, deadline_s + _ALARM_SLACK_S)
+    signal.setitimer(signal.ITIMER_REAL, deadline_s * WAITING_FACTOR + _ALARM_SLACK_S)
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = int(used.ru_utime + used.ru_stime + deadline_s) + _CPU_SLACK_S
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, resource.RLIM_INFINITY))

@@ -1,28 +1,17 @@
 """Standard methods of all services have the same fields, and comments say something."""
 
-import importlib
-import pkgutil
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import corral
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from tests.architecture.test_house_rules import ROOT
+from tools.rpc_methods import list_services
 
-
-def list_methods() -> Sequence[MethodDescriptor]:
-    """The methods of all services."""
-    names = [module.name for module in pkgutil.walk_packages(corral.__path__, "corral.")]
-    modules = [importlib.import_module(name) for name in names if name.endswith("_service_pb2")]
-    services = [s for m in modules for s in m.DESCRIPTOR.services_by_name.values()]
-    return [method for service in services for method in service.methods]
-
-
-METHODS = list_methods()
+METHODS = [method for service in list_services() for method in service.methods]
 PROTOS = sorted((ROOT / "protos").rglob("*.proto"))
 PAGED = [method for method in METHODS if method.name.startswith("List")]
 UPDATES = [method for method in METHODS if method.name.startswith("Update")]

@@ -44,6 +44,7 @@ PARTS_OF_A_SLICE: Final = frozenset(
         "service",
         "servicer",
         "servicers",
+        "slice",
         "tables",
         "tools",
         "transitions",

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bench import servers
-from bench.measurement import Part
 from bench.parts import (
     batches,
     chats,
@@ -25,7 +24,7 @@ from bench.parts import (
 )
 from bench.paths import BUNDLED_MODEL, REPOSITORY
 from bench.servers import EngineShape, Server
-from bench.stage import Stage
+from bench.stage import Part, Stage
 
 pytestmark = pytest.mark.e2e
 SHAPE = EngineShape(BUNDLED_MODEL, slots=16, context_tokens=2048, threads=1)

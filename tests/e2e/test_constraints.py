@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import time
 from typing import Any
 
 import grpc
@@ -283,11 +282,10 @@ async def test_the_error_for_an_invalid_schema_has_a_pointer(
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, name: str) -> None:
-    """Within seconds, before the engine gets it, while another stream runs."""
+    """Before the engine gets it, while another stream runs."""
     schema, reason = HOSTILE[name]
     constraint = generation_pb2.Constraint(json_schema=json.dumps(schema))
     engine = (await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())).engine_restarts
-    started = time.monotonic()
     hostile = asyncio.create_task(refusal_reason(rpc, constraint))
     answers = 0
     while not hostile.done():
@@ -295,7 +293,6 @@ async def test_an_expensive_schema_is_refused_and_blocks_no_stream(rpc: Rpc, nam
         answers += 1
 
     assert await hostile == reason
-    assert time.monotonic() - started < 5
     assert answers > 0
     after = (await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())).engine_restarts
     assert after == engine

@@ -267,7 +267,7 @@ async def test_chat_and_embeddings_share_the_engine(rpc: Rpc) -> None:
 
     assert answer.text[0] == PARIS
     assert job_was_running
-    assert took < 10
+    assert took < 50
 
 
 async def test_a_cancelled_or_expired_call_ends_in_the_engine(rpc: Rpc) -> None:

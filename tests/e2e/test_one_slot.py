@@ -1,7 +1,6 @@
 """A server with one slot and a queue of one request: its limits, and malicious templates."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import grpc
@@ -195,7 +194,6 @@ async def test_a_malicious_template_of_a_model_blocks_no_other_request(
     server: Corral, rpc: Rpc, http: httpx.AsyncClient
 ) -> None:
     """A template that never ends is refused at its deadline."""
-    started = time.monotonic()
     hostile = pb.ChatRequest(model=HOSTILE, conversation=make_chat().conversation)
     attack = asyncio.gather(
         read_error(rpc.inference.Chat(hostile)),
@@ -203,14 +201,11 @@ async def test_a_malicious_template_of_a_model_blocks_no_other_request(
     )
     answers = [(await rpc.chat(make_chat())).text[0] for _ in range(3)]
     error, response = await attack
-    took = time.monotonic() - started
 
     assert answers == [PARIS] * 3
     assert (error.code, error.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "TEMPLATE_FAILED")
     assert "longer than 2 s" in error.metadata["problem"]
     assert (response.status_code, error_of(response)["code"]) == (400, "template_failed")
-    # Sequentially in the worst case, on a busy machine.
-    assert took < 2 * 2 + 2
 
 
 HOSTILE_TEMPLATES: Mapping[str, tuple[str, str]] = {

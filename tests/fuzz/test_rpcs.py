@@ -18,13 +18,14 @@ import pytest
 from google.protobuf import message_factory
 
 from svc_kit.auth.authenticator import ServiceToken
-from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors.status import request_id_of
 from tests.support.examples import TIMES, timeout
 from tests.support.processes import Program, resident_bytes
-from tests.support.random_requests import RandomRequests, describe, load_descriptors
+from tests.support.random_requests import RandomRequests, describe
 from tests.support.rpc import PARIS, connect, make_chat
 from tests.support.services import MODEL, Corral
+from tools.rpc_methods import METHODS
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.e2e
@@ -48,12 +49,11 @@ class Fuzzer:
     """Calls random methods with random requests, with the service token where it is needed."""
 
     def __init__(self, corral: Corral, token: ServiceToken, rng: random.Random) -> None:
-        load_descriptors()
         self._rng = rng
         self._token = (("authorization", f"Bearer {token.secret}"),)
         self._requests = RandomRequests(rng, (MODEL, "user_data", "assistants"))
         self._targets = {"corral.control.": corral.control, "corral.inference.": corral.target}
-        self._methods = sorted(set(METHOD_SCOPES) - STOPS)
+        self._methods = sorted(set(METHODS) - STOPS)
         self.codes: Counter[str] = Counter()
         self.defects: list[str] = []
 
@@ -80,7 +80,7 @@ class Fuzzer:
         method = describe(name)
         messages = list(self._requests.make(method))
         try:
-            metadata = self._token if METHOD_SCOPES[name] is Scope.SERVICE else ()
+            metadata = self._token if METHODS[name].scope is Scope.SERVICE else ()
             for response in await exchange(channel, name, messages, metadata):
                 kind = message_factory.GetMessageClass(method.output_type)
                 self._requests.learn(kind.FromString(response))
@@ -102,7 +102,7 @@ async def exchange(
     channel: grpc.aio.Channel, name: str, messages: list[bytes], metadata: Metadata
 ) -> list[bytes]:
     """Make a call of any kind and read at most 50 responses. Raises AioRpcError."""
-    timeout_s = 0.2 if name in LONG_LIVED else 2.0
+    timeout_s = 0.2 if METHODS[name].is_long_lived else 2.0
     if len(messages) > 1:
         start: Any = channel.stream_stream(name)
         call = start(iter(messages), timeout=timeout_s, metadata=metadata)

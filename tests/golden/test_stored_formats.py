@@ -37,7 +37,7 @@ from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Summary
 from control_svc.runs import queries as run_queries
 from control_svc.runs.events import decode_event
-from control_svc.schema import METADATA
+from control_svc.slices import METADATA
 from control_svc.vector_stores.search.chunk_queries import _STORED_TYPE
 from corral_cli.migration.server import call_once
 from gateway.config import GatewaySettings

@@ -33,7 +33,7 @@ TARGETS: Final = {
 """Processes that are killed, by words of their command lines."""
 MAX_UNITS_BETWEEN_KILLS = 8
 """Maximum number of units of work between two kills."""
-RETRIES = 30
+RETRIES = 120
 FILE_BYTES = 300_000
 
 

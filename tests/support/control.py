@@ -19,7 +19,8 @@ from control_svc.batches.lines import LineRunner
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.store import Blob, BlobSink
 from control_svc.config import ControlSettings
-from control_svc.deps import ModelParts, data_folder
+from control_svc.core import data_folder
+from control_svc.inference.slice import ModelParts
 from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken, principal_metadata
 from svc_kit.auth.principal import Principal

@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import import_module
-from pkgutil import walk_packages
 from typing import Any
 
-import corral
 import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.descriptor_pool import Default
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+
+from tools.rpc_methods import list_services
 
 _DEPTH = 6
 
@@ -73,8 +72,7 @@ class _Methods(grpc.GenericRpcHandler):
 def run_hostile_rpc(text: str, *, error: bool = False) -> Iterator[str]:
     """Serve on a free port of loopback, and yield the address. With `error` every call fails, and
     the text is the message."""
-    for module in walk_packages(corral.__path__, "corral."):
-        import_module(module.name)
+    list_services()  # loads the descriptors
     server = grpc.server(ThreadPoolExecutor(4), handlers=[_Methods(text, error)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from control_svc.app import build, upgrade_database
 from control_svc.config import ControlSettings
+from control_svc.core import data_folder, database_url
 from control_svc.db.engine import Database, open_database
-from control_svc.deps import data_folder, database_url
 from corral_cli.__main__ import cli
 from svc_kit.rpc.client import open_channel
 from tests.support.control import Client

@@ -1,14 +1,11 @@
 """Random messages for every RPC: valid ones by descriptor, with ids of objects that exist, and
 bytes that are almost or not at all a message."""
 
-import importlib
-import pkgutil
 import random
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-import corral
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
@@ -119,10 +116,3 @@ def describe(name: str) -> MethodDescriptor:
     """The descriptor of a method by its path, "/package.Service/Method", once it is loaded."""
     service, _, method = name[1:].replace(".v1.ServerR", ".v1alpha.ServerR").rpartition("/")
     return descriptor_pool.Default().FindServiceByName(service).methods_by_name[method]
-
-
-def load_descriptors() -> None:
-    """Load the descriptors of all services."""
-    for module in pkgutil.walk_packages(corral.__path__, "corral."):
-        if module.name.endswith("_pb2"):
-            importlib.import_module(module.name)

@@ -5,7 +5,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from corral.inference.v1.inference_service_pb2 import ChatResponse
 from corral.inference.v1.inference_service_pb2 import Conversation as ConversationProto
@@ -22,7 +22,7 @@ from dialects.anthropic.objects import CollectedMessage
 from dialects.ollama import requests as ollama
 from dialects.ollama.events import ChatAnswer
 from dialects.openai.chat.chat_request import chat_request, parse_chat
-from dialects.openai.chat.objects import ChatCompletion
+from dialects.openai.chat.objects import CollectedChat
 from dialects.openai.responses.input_items import item_to_proto
 from dialects.openai.responses.output_items import item_object
 from tests.support.wire_events import chat_body, make_envelope
@@ -82,7 +82,7 @@ class Chat(Client):
     """Chat completions."""
 
     def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
-        completion = ChatCompletion(make_envelope(), chat_body())
+        completion = CollectedChat(make_envelope(), chat_body())
         for each in sent:
             completion.add(each)
         answer: Any = completion.as_object()
@@ -195,7 +195,7 @@ class Responses(Client):
             if each.HasField("delta"):
                 list(draft.apply(each.delta))
         items = (each.item(ItemStatus.COMPLETED) for each in draft.drafts)
-        return [item_object(ITEM.to_message(item)) for item in items]
+        return [cast(Json, item_object(ITEM.to_message(item))) for item in items]
 
     def calls(self, entry: Json) -> list[str]:
         return [entry["call_id"]] if entry.get("type") == "function_call" else []

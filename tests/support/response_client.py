@@ -11,9 +11,9 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.response_service_pb2_grpc import ResponseServiceStub
 
-from control_svc.deps import ModelParts
 from control_svc.inference.generation_options import GenerationOptions
 from control_svc.inference.models import ResolvedModel
+from control_svc.inference.slice import ModelParts
 from control_svc.inference.turns import TextPart, TurnClient, TurnRequest
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl, run_control

@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.empty_pb2 import Empty
 from prometheus_client import CollectorRegistry, generate_latest
 
 from svc_kit.auth.authenticator import Authenticator
@@ -27,6 +29,19 @@ Stream = Callable[[Any, Context], AsyncGenerator[Any, None]]
 def allow_all() -> Authenticator:
     """Return an authenticator that grants all scopes without a key."""
     return Authenticator(keyless=["inference", "admin"])
+
+
+def add_service_without_scopes() -> str:
+    """Describe a service, whose method Call has no options, and return its name."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tests/bare_service.proto", package="tests", dependency=[Empty.DESCRIPTOR.file.name]
+    )
+    empty = f".{Empty.DESCRIPTOR.full_name}"
+    file.service.add(name="BareService").method.add(
+        name="Call", input_type=empty, output_type=empty
+    )
+    descriptor_pool.Default().Add(file)
+    return "tests.BareService"
 
 
 async def two_tokens(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:

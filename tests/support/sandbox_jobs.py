@@ -46,6 +46,12 @@ def sleep(_: dict[str, Any]) -> None:
     time.sleep(60)
 
 
+def doze(payload: dict[str, Any]) -> str:
+    """Sleep for `seconds`, as a job does that waits for a processor."""
+    time.sleep(payload["seconds"])
+    return "done"
+
+
 def meet(payload: dict[str, Any]) -> int:
     """Wait until `number` processes run this job; return the process id."""
     folder = Path(payload["folder"])

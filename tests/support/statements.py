@@ -21,7 +21,7 @@ from control_svc.db.transaction import (
     Queries,
     Transaction,
 )
-from control_svc.schema import METADATA
+from control_svc.slices import METADATA
 
 OWNED = {table.name for table in METADATA.sorted_tables if "project" in table.columns}
 Rows = Sequence[Mapping[str, Any]]

@@ -6,19 +6,16 @@ of one project into every string field of every call of another project, and fai
 not registered.
 """
 
-import importlib
-import pkgutil
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import corral.control.v1
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import Scope, method_options, method_path
 from svc_kit.errors import DomainError
 from svc_kit.rpc.client import translate_errors
 from tests.support.batches import CHAT, BatchClient, chat_line, jsonl
@@ -50,6 +47,7 @@ from tests.support.vector_tenancy import (
     create_vector_store,
     observe_vector_store,
 )
+from tools.rpc_methods import list_services
 
 Ids = Mapping[str, str]
 """Ids of objects by kind."""
@@ -267,32 +265,17 @@ def _insert_ids(value: Any, ids: Ids) -> Any:
 # ---- registered RPCs
 
 
-def list_services() -> list[ServiceDescriptor]:
-    """All services of the package corral.control.v1."""
-    modules = [
-        importlib.import_module(f"corral.control.v1.{module.name}")
-        for module in pkgutil.iter_modules(corral.control.v1.__path__)
-        if module.name.endswith("_pb2")
-    ]
-    return [service for m in modules for service in m.DESCRIPTOR.services_by_name.values()]
-
-
-def rpc_path(method: MethodDescriptor) -> str:
-    """The path of an RPC, as in HTTP/2."""
-    return f"/{method.containing_service.full_name}/{method.name}"
-
-
 def is_for_callers(method: MethodDescriptor) -> bool:
     """Whether callers of a project may call the RPC: it is not for operators or services only."""
     operators = (Scope.ADMIN, Scope.ADMIN_READ, Scope.SERVICE)
-    return METHOD_SCOPES[rpc_path(method)] not in operators
+    return method_options(method).scope not in operators
 
 
 def unregistered_rpcs() -> list[str]:
     """RPCs for callers that are missing in `RESOURCES`."""
     return [
-        rpc_path(method)
-        for service in list_services()
+        method_path(method)
+        for service in list_services("corral.control.")
         for method in service.methods
         if is_for_callers(method)
         and (
@@ -381,7 +364,7 @@ async def call_method(client: Client, method: MethodDescriptor, messages: Sequen
     kind = "stream" if method.client_streaming else "unary"
     kind += "_stream" if method.server_streaming else "_unary"
     start = getattr(client.channel, kind)(
-        rpc_path(method),
+        method_path(method),
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=GetMessageClass(method.output_type).FromString,
     )

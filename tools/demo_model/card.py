@@ -1,5 +1,7 @@
 """Write the table of scores into the model card, docs/understand/demo-model.md."""
 
+from pathlib import Path
+
 from tools.demo_model.records import ROOT, answers, score
 
 PAGE = ROOT / "docs" / "understand" / "demo-model.md"
@@ -16,11 +18,16 @@ def table() -> str:
     return "".join(f"{row}|\n" for row in [*head, *rows])
 
 
+def with_scores(card: Path, scores: str) -> str:
+    """A card with a table of scores in the place of its own."""
+    before, rest = card.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}{scores}{END}{after}"
+
+
 def page() -> str:
     """Return the card with the recorded scores."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    return with_scores(PAGE, table())
 
 
 def write() -> None:

@@ -14,9 +14,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools.demo_model.records import ROOT, score
 from tools.demo_vision import card
 from tools.demo_vision.evaluate import examine
-from tools.demo_vision.records import PROJECTOR, ROOT, TEXT_MODEL, install, score
+from tools.demo_vision.records import PROJECTOR, TEXT_MODEL, install
 
 TORCH_PYTHON = ROOT / ".venv-demo-model" / "bin" / "python"
 ITEMS = 120

@@ -1,9 +1,10 @@
 """Writes the table of scores into the projector's card, docs/understand/demo-vision.md."""
 
-from tools.demo_vision.records import ROOT, marks, score
+from tools.demo_model.card import with_scores
+from tools.demo_model.records import ROOT, score
+from tools.demo_vision.records import marks
 
 PAGE = ROOT / "docs" / "understand" / "demo-vision.md"
-BEGIN, END = "<!-- scores: begin -->\n", "<!-- scores: end -->\n"
 PASSED = 90.0
 """A skill is one from this percentage on."""
 NAMES = {
@@ -27,9 +28,7 @@ def table() -> str:
 
 def page() -> str:
     """Return the card with the recorded scores."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    return with_scores(PAGE, table())
 
 
 def write() -> None:

@@ -1,16 +1,14 @@
 """Committed results of a run: the projector, its marks and the log."""
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
 
+from tools.demo_model.records import BUNDLED, MODEL, sha256
 from tools.demo_vision.examination import Marks
 
-ROOT = Path(__file__).resolve().parents[2]
-BUNDLED = ROOT / "inference_svc" / "models" / "bundled"
 FOLDER = Path(__file__).with_name("records")
-TEXT_MODEL = BUNDLED / "demo-chat-q8_0.gguf"
+TEXT_MODEL = BUNDLED / MODEL
 PROJECTOR = BUNDLED / "demo-vision-mmproj-q8_0.gguf"
 
 
@@ -24,11 +22,6 @@ def install(work: Path) -> None:
     (FOLDER / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def digests() -> dict[str, str]:
     """Recorded digests of the projector and of the text model that it was trained for."""
     by_name: dict[str, str] = json.loads((FOLDER / "digests.json").read_text())
@@ -39,8 +32,3 @@ def marks() -> Marks:
     """Recorded marks of the examination."""
     by_skill: Marks = json.loads((FOLDER / "marks.json").read_text())
     return by_skill
-
-
-def score(given: str) -> float:
-    """Percentage of right answers."""
-    return 100 * given.count("1") / len(given)

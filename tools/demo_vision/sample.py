@@ -8,8 +8,8 @@ import zlib
 
 import numpy as np
 
+from tools.demo_model.records import ROOT
 from tools.demo_vision.pictures import Picture, draw_plain
-from tools.demo_vision.records import ROOT
 from tools.demo_vision.scenes import Scene, Thing
 
 SAMPLE = ROOT / "docs" / "understand" / "demo-vision.png"

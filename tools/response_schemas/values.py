@@ -1,96 +1,39 @@
 """What the gateway writes of each kind of response and of event, by the name of its schema."""
 
 import functools
-import io
-import wave
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from corral.control.v1 import (
-    adapter_pb2,
     batch_pb2,
-    conversation_pb2,
-    file_pb2,
-    item_pb2,
-    message_pb2,
-    response_event_pb2,
-    response_pb2,
-    response_service_pb2,
-    run_pb2,
-    run_service_pb2,
-    thread_pb2,
-    upload_service_pb2,
-    vector_store_pb2,
-    vector_store_search_pb2,
 )
 from corral.inference.v1 import (
-    generation_pb2,
     inference_service_pb2,
-    load_pb2,
     model_pb2,
 )
 from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
-from dialects.anthropic import errors as anthropic_errors
 from dialects.anthropic import message_batches as anthropic_batches
 from dialects.anthropic import objects as anthropic
 from dialects.anthropic.events import MessageEvents
 from dialects.anthropic.message_request import parse_message
-from dialects.llama_server import errors as llama_server_errors
-from dialects.llama_server import objects as llama_server
-from dialects.llama_server import scores, tokens
-from dialects.llama_server.completion import parse_continuation
-from dialects.llama_server.events import Continuations
 from dialects.ollama import errors as ollama_errors
 from dialects.ollama import objects as ollama
 from dialects.ollama.embeddings import EmbedAnswer, prompt_embedding
 from dialects.ollama.events import ChatAnswer, PromptAnswer, loaded
 from dialects.ollama.pull import PullProgress
-from dialects.openai import errors as openai_errors
-from dialects.openai.assistants import run_objects
-from dialects.openai.chat import embeddings, objects
-from dialects.openai.chat.chat_request import parse_chat
-from dialects.openai.chat.chunks import ChatChunks, CompletionChunks
-from dialects.openai.chat.completion_request import parse_completion
-from dialects.openai.chat.transcription import (
-    Transcription,
-    parse_transcription,
-    parse_translation,
-)
-from dialects.openai.envelope import Envelope
-from dialects.openai.resources import adapters, batches, files, vector_stores
-from dialects.openai.responses import events as response_events
-from dialects.openai.responses.conversations import conversation_object
-from dialects.openai.responses.objects import compaction_object, response_object
-from dialects.openai.responses.output_items import item_object
-from dialects.openai.shared.objects import deleted_object, list_object
-from dialects.shared.timings import timings_object
-from dialects.shared.token_logprobs import chat_logprobs
-from svc_kit.errors.status import openai_error
 from tools.response_schemas.examples import TEXT, examples
 from tools.response_schemas.shape import reference
 from tools.response_schemas.streams import (
     collected,
     example_errors,
-    read_frames,
     read_lines,
     streamed,
 )
 
 Write = Callable[[Any], Any]
-_ENVELOPE: Final = Envelope(TEXT, 1, TEXT, TEXT)
 _MESSAGES: Final = [{"role": "user", "content": TEXT}]
-_CHAT: Final = {"model": TEXT, "messages": _MESSAGES, "n": 2}
-_FUNCTION: Final = {"name": TEXT}
-_EVERYTHING: Final = {
-    "logprobs": True,
-    "prompt_logprobs": 1,
-    "return_token_ids": True,
-    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-}
-_COMPLETION: Final = {"model": TEXT, "prompt": TEXT, "n": 2}
-_WITH_ECHO: Final = {**_EVERYTHING, "logprobs": 1, "echo": True}
 _ANTHROPIC: Final = {"model": TEXT, "messages": _MESSAGES, "max_tokens": 1}
 _THOUGHTS: Final = {
     **_ANTHROPIC,
@@ -105,35 +48,11 @@ def _written(write: Write, message: type[Message]) -> Callable[[], Iterable[Any]
     return lambda: map(write, examples(message))
 
 
-def _listed(name: str) -> Callable[[], list[Any]]:
-    """Lists of what has this schema."""
-    data = [{"id": TEXT, **reference(name)}]
-    return lambda: [list_object(each, lambda value: value, TEXT) for each in (data, [])]
-
-
-def _response_events() -> Iterator[Any]:
-    events = examples(response_event_pb2.ResponseEvent, opaque=(response_pb2.Response,))
-    yield from map(response_events.event_object, events)
-    yield from (response_events.error_event(error, 1) for error in example_errors())
-
-
 def _pull_events() -> Iterator[Any]:
     for response in examples(WatchModelsResponse):
         progress = PullProgress()
         yield from read_lines(b"".join([*progress.frames(response), *progress.final_frames()]))
     yield from map(ollama_errors.error_body, example_errors())
-
-
-def _thread_events() -> Iterator[Any]:
-    resources = (run_pb2.Run, run_pb2.RunStep, message_pb2.Message, thread_pb2.Thread)
-    for event in examples(run_service_pb2.WatchRunResponse, opaque=resources):
-        if event.event.WhichOneof("event"):
-            frame = run_objects.event_frame(event, with_results=True)
-            yield from read_frames(frame or b"")
-    yield from read_frames(run_objects.DONE)
-    yield from (
-        each for error in example_errors() for each in read_frames(run_objects.error_frame(error))
-    )
 
 
 def _joined(*sources: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
@@ -144,148 +63,17 @@ def _loaded(output: dict[str, Any]) -> list[Any]:
     return [loaded(TEXT, output, unloads=each) for each in (True, False)]
 
 
-def _steps() -> Iterator[Any]:
-    for step in examples(run_pb2.RunStep):
-        yield from (run_objects.step_object(step, with_results=each) for each in (True, False))
-
-
-def _ranked_lists() -> Iterator[Any]:
-    fields = {"model": TEXT, "query": TEXT, "documents": [TEXT, TEXT]}
-    for with_documents in (True, False):
-        body = embeddings.parse_rerank({**fields, "return_documents": with_documents})
-        for reply in examples(inference_service_pb2.RerankResponse):
-            yield embeddings.ranked_list(TEXT, body, reply)
-
-
-def _text_ranks() -> Iterator[Any]:
-    fields = {"query": TEXT, "texts": [TEXT, TEXT]}
-    for with_texts in (True, False):
-        body = scores.parse_text_rank({**fields, "return_text": with_texts})
-        for reply in examples(inference_service_pb2.RerankResponse):
-            yield scores.text_ranks(body, reply)
-
-
 def _paged(name: str) -> Callable[[], list[Any]]:
     data = [{"id": TEXT, **reference(name)}]
     return lambda: [anthropic.page_object(each, has_more=bool(each)) for each in (data, [])]
 
 
-def _slots(model: model_pb2.Model) -> Any:
-    choices = [load_pb2.LiveChoice(slot=0)]
-    request = load_pb2.LiveRequest(request_id=TEXT, project=TEXT, model=model.name, choices=choices)
-    return [*llama_server.slot_list(model, [request], TEXT), *llama_server.slot_list(model, [], "")]
-
-
-def _token_lists() -> Iterator[Any]:
-    reply = inference_service_pb2.TokenizeResponse(token_ids=[1, 1], pieces=[b"~", b"\xff"])
-    for with_pieces in (True, False):
-        body = tokens.parse_tokenize({"content": TEXT, "with_pieces": with_pieces})
-        yield tokens.token_answer(body, [reply])
-        pieces = reply.pieces if with_pieces else None
-        yield tokens.counted_tokens(reply.token_ids, pieces, model_pb2.Model())
-
-
-def _transcription(parse: Callable[[Any], Any], **fields: str) -> Callable[[], Any]:
-    with io.BytesIO() as file:
-        with wave.open(file, "wb") as sound:
-            sound.setparams((1, 1, 8000, 1, "NONE", ""))
-            sound.writeframes(bytes(16))
-        body, data = parse({"model": TEXT, **fields}), file.getvalue()
-    return functools.partial(Transcription, body, data)
-
-
-def _embedding_lists() -> Iterator[Any]:
-    for encoding in ({}, {"encoding_format": "base64"}):
-        body = embeddings.parse_embedding({"model": TEXT, "input": TEXT, **encoding})
-        for reply in examples(inference_service_pb2.EmbedResponse):
-            yield embeddings.embedding_list(body, reply)
-
-
-_CHATS: Final = [
-    parse_chat(_CHAT),
-    parse_chat(_CHAT | _EVERYTHING),
-    parse_chat(_CHAT | {"tools": [{"type": "function", "function": _FUNCTION}]}),
-    parse_chat(_CHAT | {"functions": [_FUNCTION]}),
-]
-_COMPLETIONS: Final = [parse_completion(_COMPLETION), parse_completion(_COMPLETION | _WITH_ECHO)]
 _ANTHROPICS: Final = [parse_message(_ANTHROPIC), parse_message(_THOUGHTS)]
-_CONTINUATIONS: Final = [
-    functools.partial(Continuations, parse_continuation({"prompt": TEXT}), prompts)
-    for prompts in ([TEXT], [[1]])
-]
 _PROMPT_ANSWERS: Final = [functools.partial(PromptAnswer, TEXT, each) for each in (None, [1])]
 
 
 OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
-    "ErrorDetails": lambda: map(openai_error, example_errors()),
-    "Error": lambda: map(openai_errors.error_body, example_errors()),
-    "AnthropicError": lambda: (
-        anthropic_errors.error_body(each, TEXT) for each in example_errors()
-    ),
-    "OllamaError": lambda: map(ollama_errors.error_body, example_errors()),
-    "LlamaServerError": lambda: map(llama_server_errors.error_body, example_errors()),
-    "Deleted": lambda: [deleted_object(TEXT, TEXT)],
     "Status": lambda: [{"status": TEXT}],
-    "Success": lambda: [{"success": True}],
-    "AdapterNames": lambda: [{"object": "list", "loras": [TEXT]}],
-    "AdapterStatus": lambda: [{"name": TEXT, "status": TEXT}],
-    "InputTokens": lambda: [{"object": "response.input_tokens", "input_tokens": 1}],
-    "Timings": _written(timings_object, generation_pb2.Done),
-    "TokenLogprob": lambda: chat_logprobs(examples(generation_pb2.ChosenLogprob)),
-    "ChatCompletion": collected(
-        inference_service_pb2.ChatResponse,
-        *(functools.partial(objects.ChatCompletion, _ENVELOPE, body) for body in _CHATS),
-    ),
-    "Completion": collected(
-        inference_service_pb2.GenerateResponse,
-        functools.partial(objects.TextCompletion, _ENVELOPE, _COMPLETIONS[0]),
-        functools.partial(objects.TextCompletion, _ENVELOPE, _COMPLETIONS[1], [TEXT]),
-    ),
-    "EmbeddingList": _embedding_lists,
-    "RerankResult": _ranked_lists,
-    "TextRanks": _text_ranks,
-    "Transcription": collected(
-        inference_service_pb2.ChatResponse,
-        _transcription(parse_transcription),
-        _transcription(parse_transcription, response_format="verbose_json", language="EN"),
-        _transcription(parse_translation, response_format="verbose_json"),
-    ),
-    "Model": _written(objects.model_object, model_pb2.Model),
-    "ModelList": lambda: [objects.model_list(examples(model_pb2.Model))],
-    "File": _written(files.file_object, file_pb2.File),
-    "FileList": _listed("File"),
-    "Upload": _written(files.upload_object, upload_service_pb2.Upload),
-    "UploadPart": _written(files.part_object, upload_service_pb2.UploadPart),
-    "Adapter": _written(adapters.adapter_object, adapter_pb2.Adapter),
-    "AdapterList": _listed("Adapter"),
-    "LoraScales": lambda: [adapters.llama_server_list(examples(adapter_pb2.Adapter))],
-    "Batch": _written(batches.batch_object, batch_pb2.Batch),
-    "BatchList": _listed("Batch"),
-    "VectorStore": _written(vector_stores.store_object, vector_store_pb2.VectorStore),
-    "VectorStoreList": _listed("VectorStore"),
-    "VectorStoreFile": _written(vector_stores.store_file_object, vector_store_pb2.VectorStoreFile),
-    "VectorStoreFileList": _listed("VectorStoreFile"),
-    "VectorStoreFileBatch": _written(
-        vector_stores.file_batch_object, vector_store_pb2.VectorStoreFileBatch
-    ),
-    "VectorStoreFileContent": lambda: [vector_stores.content_page([TEXT])],
-    "VectorStoreSearchResults": lambda: [
-        vector_stores.search_page([TEXT], examples(vector_store_search_pb2.VectorStoreSearchHit))
-    ],
-    "AssistantList": _listed("Assistant"),
-    "ThreadList": _listed("Thread"),
-    "ThreadMessageList": _listed("ThreadMessage"),
-    "Run": _written(run_objects.run_object, run_pb2.Run),
-    "RunList": _listed("Run"),
-    "RunStep": _steps,
-    "RunStepList": _listed("RunStep"),
-    "Item": _written(item_object, item_pb2.Item),
-    "ItemList": _listed("Item"),
-    "ResponseResource": _written(response_object, response_pb2.Response),
-    "ResponseList": _listed("ResponseResource"),
-    "Compaction": _written(compaction_object, response_service_pb2.CompactResponseResponse),
-    "Conversation": _written(conversation_object, conversation_pb2.Conversation),
-    "ConversationList": _listed("Conversation"),
     "AnthropicMessage": collected(
         inference_service_pb2.ChatResponse,
         *(functools.partial(anthropic.CollectedMessage, body) for body in _ANTHROPICS),
@@ -317,47 +105,9 @@ OBJECTS: Final[Mapping[str, Callable[[], Iterable[Any]]]] = {
     "OllamaVersion": lambda: [{"version": ollama.API_VERSION}],
     "OllamaEmbeddings": _written(EmbedAnswer(TEXT).as_object, inference_service_pb2.EmbedResponse),
     "OllamaEmbedding": _written(prompt_embedding, inference_service_pb2.EmbedResponse),
-    "Continuation": collected(inference_service_pb2.GenerateResponse, *_CONTINUATIONS),
-    "ContinuationList": lambda: [[reference("Continuation")]],
-    "LlamaServerProps": _written(
-        functools.partial(llama_server.props, build=TEXT), model_pb2.Model
-    ),
-    "LlamaServerSlots": _written(_slots, model_pb2.Model),
-    "LlamaServerEmbeddings": _written(scores.embedding_list, inference_service_pb2.EmbedResponse),
-    "Scores": lambda: [
-        scores.score_list(TEXT, 1, [([0, 1], reply)])
-        for reply in examples(inference_service_pb2.RerankResponse)
-    ],
-    "Tokens": _token_lists,
-    "DetokenizedText": _written(tokens.text_of_tokens, inference_service_pb2.DetokenizeResponse),
-    "RenderedPrompt": lambda: [{"prompt": TEXT}],
-    "TokenizerInfo": _written(llama_server.tokenizer_info, model_pb2.Model),
 }
 """What is written of each response."""
 EVENTS: Final[Mapping[str, tuple[Callable[[], Iterable[Any]], str]]] = {
-    "ChatCompletionEvent": (
-        streamed(
-            inference_service_pb2.ChatResponse,
-            *(functools.partial(ChatChunks, _ENVELOPE, body) for body in _CHATS),
-        ),
-        "Error",
-    ),
-    "CompletionEvent": (
-        streamed(
-            inference_service_pb2.GenerateResponse,
-            functools.partial(CompletionChunks, _ENVELOPE, _COMPLETIONS[0]),
-            functools.partial(CompletionChunks, _ENVELOPE, _COMPLETIONS[1], [TEXT]),
-        ),
-        "Error",
-    ),
-    "TranscriptEvent": (
-        streamed(
-            inference_service_pb2.ChatResponse, _transcription(parse_transcription, stream="true")
-        ),
-        "Error",
-    ),
-    "ResponseEvent": (_response_events, "Error"),
-    "ThreadEvent": (_thread_events, "Error"),
     "AnthropicEvent": (
         streamed(
             inference_service_pb2.ChatResponse,
@@ -381,9 +131,5 @@ EVENTS: Final[Mapping[str, tuple[Callable[[], Iterable[Any]], str]]] = {
         "OllamaError",
     ),
     "OllamaPullEvent": (_pull_events, "OllamaError"),
-    "ContinuationEvent": (
-        streamed(inference_service_pb2.GenerateResponse, *_CONTINUATIONS),
-        "LlamaServerError",
-    ),
 }
 """What is written of each event of a stream, and the schema of its errors."""

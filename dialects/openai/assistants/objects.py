@@ -61,7 +61,7 @@ class FileCitation(TypedDict):
     text: Annotated[str, From("marker")]
     start_index: Annotated[int, From("start")]
     end_index: Annotated[int, From("end")]
-    file_citation: Annotated[CitedFile, From(".", writer(item_pb2.FileCitation, CitedFile))]
+    file_citation: Annotated[CitedFile, From(".")]
 
 
 class TextValue(TypedDict):
@@ -113,6 +113,7 @@ class ImageUrlContent(TypedDict):
     image_url: LinkedImage
 
 
+MessageStatus = Literal["in_progress", "completed", "incomplete"]
 MessageContent = TextContent | RefusalContent | ImageFileContent | ImageUrlContent
 
 
@@ -134,8 +135,8 @@ def content_object(part: item_pb2.ItemPart) -> MessageContent:
     return {"type": "text", "text": {"value": part.text.text, "annotations": annotations}}
 
 
-class AttachmentTool(TypedDict):
-    """A tool that may use an attachment."""
+class FileSearchType(TypedDict):
+    """file_search, by its type."""
 
     type: Literal["file_search"]
 
@@ -148,10 +149,7 @@ class Attachment(TypedDict):
     """A file attached to a message."""
 
     file_id: str
-    tools: Annotated[list[AttachmentTool], From(write=each(_attachment_tool))]
-
-
-attachment_object = writer(message_pb2.Attachment, Attachment)
+    tools: Annotated[list[FileSearchType], From(write=each(_attachment_tool))]
 
 
 class IncompleteMessage(TypedDict):
@@ -167,7 +165,7 @@ class ThreadMessage(TypedDict):
     object: Literal["thread.message"]
     created_at: Annotated[int, seconds("create_time")]
     thread_id: str
-    status: Annotated[Literal["in_progress", "completed", "incomplete"], From("state")]
+    status: Annotated[MessageStatus, From("state")]
     incomplete_details: Annotated[IncompleteMessage | None, From(".", incomplete_details)]
     completed_at: Annotated[int | None, seconds("completed_time")]
     incomplete_at: Annotated[int | None, seconds("incomplete_time")]
@@ -175,7 +173,7 @@ class ThreadMessage(TypedDict):
     content: Annotated[list[MessageContent], From("parts", each(content_object))]
     assistant_id: str | None
     run_id: str | None
-    attachments: Annotated[list[Attachment], From(write=each(attachment_object))]
+    attachments: list[Attachment]
     metadata: dict[str, str]
 
 

@@ -94,13 +94,8 @@ class _Chunks(ABC):
         """The frames after the last event."""
         if not self._include_usage:
             return (DONE,)
-        fields = self._envelope.fields(self._object_name)
-        usage = (
-            fields
-            | {"choices": []}
-            | usage_and_timings(self._done, has_prediction=self._has_prediction)
-        )
-        return sse_data(orjson.dumps(usage)), DONE
+        usage = usage_and_timings(self._done, has_prediction=self._has_prediction)
+        return sse_data(orjson.dumps({**self._fields(), "choices": [], **usage})), DONE
 
     def failure(self, error: DomainError) -> bytes:
         """The last frame of a failed stream."""
@@ -153,9 +148,12 @@ class _Chunks(ABC):
 
     def _start(self, model: str) -> None:
         self._envelope = self._envelope.with_model(model)
-        fields = orjson.dumps(self._envelope.fields(self._object_name))
-        self._head = b'data: %b,"choices":[{"index":' % fields[:-1]
+        self._head = b'data: %b,"choices":[{"index":' % orjson.dumps(self._fields())[:-1]
         self._set_tail()
+
+    def _fields(self) -> Mapping[str, object]:
+        envelope = self._envelope
+        return {"id": envelope.id, "object": self._object_name, **envelope.fields()}
 
     def _set_tail(self) -> None:
         if self._counts_chunks:

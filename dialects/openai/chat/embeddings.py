@@ -2,15 +2,15 @@
 
 import base64
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from corral.inference.v1 import inference_service_pb2
 from corral.inference.v1.inference_service_pb2 import EmbedRequest, RerankRequest
 from pydantic import Discriminator, Field, Tag
+from typing_extensions import TypedDict
 
 from dialects.openai.chat.policy import LABELS
-from dialects.openai.shared.objects import Json
 from dialects.shared.fields import (
     BY_KIND,
     Tokens,
@@ -153,9 +153,36 @@ def rerank_request(body: RerankBody) -> inference_service_pb2.RerankRequest:
     )
 
 
-def embedding_list(body: EmbeddingBody, reply: inference_service_pb2.EmbedResponse) -> Json:
+class Embedding(TypedDict):
+    """The vector of an input: numbers, or base64 of little-endian 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class InputUsage(TypedDict):
+    """Numbers of input tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(TypedDict):
+    """The vectors of all inputs, in their order."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: InputUsage
+
+
+def embedding_list(
+    body: EmbeddingBody, reply: inference_service_pb2.EmbedResponse
+) -> EmbeddingList:
     """The response of POST /v1/embeddings."""
-    encode = encode_floats if body.encoding_format == "base64" else list
+    is_text = body.encoding_format == "base64"
+    encode: Callable[[Sequence[float]], list[float] | str] = encode_floats if is_text else list
     return {
         "object": "list",
         "data": [
@@ -172,11 +199,36 @@ def encode_floats(values: Sequence[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(values)}f", *values)).decode("ascii")
 
 
+class RankedText(TypedDict):
+    """A document."""
+
+    text: str
+
+
+class RankedDocument(TypedDict):
+    """The relevance of a document, from 0 to 1, and its raw score."""
+
+    index: int
+    relevance_score: float
+    score: float
+    document: NotRequired[RankedText]
+
+
+class RerankResult(TypedDict):
+    """Documents, best first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: InputUsage
+
+
 def ranked_list(
     object_id: str, body: RerankBody, reply: inference_service_pb2.RerankResponse
-) -> Json:
+) -> RerankResult:
     """The response of POST /v1/rerank. It has the documents if the body asks for them."""
-    results: list[Json] = [
+    results: list[RankedDocument] = [
         {"index": each.index, "relevance_score": each.relevance, "score": each.score}
         for each in reply.results
     ]

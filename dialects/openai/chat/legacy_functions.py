@@ -5,7 +5,7 @@ as `function_call`. Messages of functions name their function instead of a call:
 call before it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import orjson
@@ -13,6 +13,7 @@ from corral.inference.v1 import chat_pb2
 from corral.inference.v1.inference_service_pb2 import Conversation
 from pydantic import Field, Tag
 
+from dialects.openai.chat.shapes import ChatMessage
 from dialects.openai.chat.tools import (
     FunctionDefinition,
     NamedFunction,
@@ -27,7 +28,7 @@ FunctionCallChoice = Annotated[
     Annotated[Literal["none", "auto"], Tag("~string")] | Annotated[NamedFunction, Tag("~object")],
     BY_KIND,
 ]
-FINISH_REASON: Final = "function_call"
+FINISH_REASON: Final[Literal["function_call"]] = "function_call"
 _FIELDS: Final = ("name", "description", "parameters", "strict")
 _OF_TOOLS: Final = ("tools", "tool_choice", "parallel_tool_calls")
 
@@ -110,10 +111,10 @@ class FunctionResults:
             raise InvalidField(field=f"messages[{self._open[0]}].function_call", problem=problem)
 
 
-def answer_fields(message: Mapping[str, Any]) -> dict[str, Any]:
+def answer_fields(message: ChatMessage) -> ChatMessage:
     """A message of an answer with its call as `function_call`."""
-    written = dict(message)
-    for call in written.pop("tool_calls", ()):
+    written = message.copy()
+    for call in written.pop("tool_calls", []):
         written["function_call"] = call["function"]
     return written
 

@@ -3,9 +3,9 @@
 """
 
 from collections.abc import Sequence
-from typing import TypedDict
 
 from corral.inference.v1 import generation_pb2
+from typing_extensions import TypedDict
 
 from dialects.shared.token_logprobs import clamp_logprob
 

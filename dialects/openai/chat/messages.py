@@ -48,7 +48,7 @@ class InputAudio(WireModel):
     format: Literal["wav", "mp3", "flac"]
 
 
-class File(WireModel):
+class FileContent(WireModel):
     """A document or an image in a message, given by either `file_data` or `file_id`."""
 
     policy: ClassVar[Policy] = _MEDIA_TYPE
@@ -70,7 +70,7 @@ class ContentPart(WireModel):
     refusal: str | None = None
     image_url: ImageUrl | None = None
     input_audio: InputAudio | None = None
-    file: File | None = None
+    file: FileContent | None = None
 
 
 class EarlierPart(ContentPart):
@@ -216,7 +216,7 @@ def picture_names(messages: Sequence[Message]) -> dict[str, str]:
     return names
 
 
-def _files(messages: Sequence[Message]) -> Iterator[tuple[str, File]]:
+def _files(messages: Sequence[Message]) -> Iterator[tuple[str, FileContent]]:
     """The files of messages, each with the path of its part."""
     for index, message in enumerate(messages):
         for number, part in enumerate(_content_parts(message)):
@@ -316,7 +316,7 @@ def _part(path: str, part: ContentPart, files: StoredFiles) -> chat_pb2.ContentP
             data = decode_base64(f"{path}.input_audio.data", audio.data)
             media = chat_pb2.Media(data=data, media_type=f"audio/{audio.format}")
             return chat_pb2.ContentPart(audio=media)
-        case ContentPart(type="file", file=File() as file):
+        case ContentPart(type="file", file=FileContent() as file):
             return _file(f"{path}.file", file, files)
         case ContentPart(type="refusal", refusal=str() as refusal):
             return chat_pb2.ContentPart(refusal=refusal)
@@ -326,7 +326,7 @@ def _part(path: str, part: ContentPart, files: StoredFiles) -> chat_pb2.ContentP
             raise MissingField(field=f"{path}.{part.type}")
 
 
-def _file(path: str, file: File, files: StoredFiles) -> chat_pb2.ContentPart:
+def _file(path: str, file: FileContent, files: StoredFiles) -> chat_pb2.ContentPart:
     if file.file_id is not None and file.file_data is not None:
         raise InvalidField(field=path, problem="it must have either 'file_data' or 'file_id'")
     if file.file_id is not None:

@@ -1,9 +1,10 @@
-"""Completions, usage and models as OpenAI's objects."""
+"""Whole completions and their usage as OpenAI's objects."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
+from corral.inference.v1 import generation_pb2, inference_service_pb2
 
 from dialects.openai.chat.chat_request import ChatCompletionBody, body_reasoning
 from dialects.openai.chat.completion_request import CompletionBody
@@ -12,23 +13,29 @@ from dialects.openai.chat.logprobs import CompletionLogprobs, completion_logprob
 from dialects.openai.chat.messages import picture_names
 from dialects.openai.chat.options import CompletionFields
 from dialects.openai.chat.prompt_tokens import PromptTokens, check_collected, joined_logprobs
+from dialects.openai.chat.shapes import (
+    AnswerIds,
+    ChatCompletion,
+    ChatFinishReason,
+    ChatLogprobs,
+    ChatMessage,
+    Completion,
+    CompletionChoice,
+    CompletionUsage,
+    FinishReason,
+    PromptFields,
+    UsageFields,
+)
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import CHAT_PARAMS, COMPLETION_PARAMS, ParamNames, prompt_names
-from dialects.openai.shared.objects import state_name
 from dialects.shared.fields import split_inputs
 from dialects.shared.timings import timings_object
 from dialects.shared.token_logprobs import chat_logprobs
 
-FINISH_REASONS = {
+FINISH_REASONS: Final[dict[int, FinishReason]] = {
     generation_pb2.FINISH_REASON_STOP: "stop",
     generation_pb2.FINISH_REASON_LENGTH: "length",
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
-}
-OWNER = "corral"
-_MODALITIES = {
-    model_pb2.MODALITY_TEXT: "text",
-    model_pb2.MODALITY_IMAGE: "image",
-    model_pb2.MODALITY_AUDIO: "audio",
 }
 
 
@@ -48,7 +55,7 @@ class _ChatChoice:
     tool_calls: dict[int, _ToolCall] = field(default_factory=dict)
     logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
 
     def add(self, delta: inference_service_pb2.ChatDelta) -> None:
         self.content.append(delta.content)
@@ -61,9 +68,9 @@ class _ChatChoice:
             call.name = call.name or call_delta.name
             call.arguments.append(call_delta.arguments_json)
 
-    def message(self) -> dict[str, object]:
+    def message(self) -> ChatMessage:
         content = "".join(self.content)
-        message: dict[str, object] = {
+        message: ChatMessage = {
             "role": "assistant",
             "content": content if content or not self.tool_calls else None,
             "refusal": None,
@@ -84,7 +91,7 @@ class _ChatChoice:
         return message
 
 
-class ChatCompletion:
+class CollectedChat:
     """Collects the events of the Chat call of a body into a chat.completion."""
 
     def __init__(self, envelope: Envelope, body: ChatCompletionBody) -> None:
@@ -110,9 +117,12 @@ class ChatCompletion:
             case "done":
                 self._done.append(message.done)
 
-    def as_object(self) -> dict[str, object]:
+    def as_object(self) -> ChatCompletion:
         """The chat.completion."""
-        return self._envelope.fields("chat.completion") | {
+        return {
+            "id": self._envelope.id,
+            "object": "chat.completion",
+            **self._envelope.fields(),
             "choices": [
                 {
                     "index": index,
@@ -127,15 +137,15 @@ class ChatCompletion:
             **usage_and_timings(self._done, has_prediction=self._body.prediction is not None),
         }
 
-    def _message(self, choice: _ChatChoice) -> dict[str, object]:
+    def _message(self, choice: _ChatChoice) -> ChatMessage:
         message = choice.message()
         return answer_fields(message) if self._body.has_functions else message
 
-    def _finish_reason(self, choice: _ChatChoice) -> str | None:
+    def _finish_reason(self, choice: _ChatChoice) -> ChatFinishReason | None:
         is_call = choice.finish_reason == "tool_calls" and self._body.has_functions
         return FINISH_REASON if is_call else choice.finish_reason
 
-    def _choice_logprobs(self, choice: _ChatChoice) -> dict[str, object] | None:
+    def _choice_logprobs(self, choice: _ChatChoice) -> ChatLogprobs | None:
         if not self._body.logprobs:
             return None
         return {"content": chat_logprobs(choice.logprobs), "refusal": None}
@@ -148,7 +158,7 @@ class _TextChoice:
     text: list[str] = field(default_factory=list)
     logprobs: list[generation_pb2.ChosenLogprob] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: FinishReason | None = None
 
     def mean_logprob(self) -> float:
         if not self.logprobs:
@@ -156,7 +166,7 @@ class _TextChoice:
         return sum(token.chosen.logprob for token in self.logprobs) / len(self.logprobs)
 
 
-class TextCompletion:
+class CollectedCompletion:
     """Collects the events of the Generate calls of a body, one for each prompt, into a
     text_completion.
 
@@ -199,21 +209,25 @@ class TextCompletion:
             case "done":
                 self._done.append(message.done)
 
-    def as_object(self) -> dict[str, object]:
+    def as_object(self) -> Completion:
         """The text_completion."""
         best = [
-            self._choice_fields(number, choice)
+            (number, choice)
             for number, choices in enumerate(self._choices)
             for choice in self._select_best(choices)
         ]
-        return self._envelope.fields("text_completion") | {
-            "choices": [{"index": index} | fields for index, fields in enumerate(best)],
+        return {
+            "id": self._envelope.id,
+            "object": "text_completion",
+            **self._envelope.fields(),
+            "choices": [self._choice(index, *each) for index, each in enumerate(best)],
             **usage_and_timings(self._done),
         }
 
-    def _choice_fields(self, number: int, choice: _TextChoice) -> dict[str, object]:
+    def _choice(self, index: int, number: int, choice: _TextChoice) -> CompletionChoice:
         echo, prompt = self._echoes[number], self._prompts[number]
         return {
+            "index": index,
             "text": echo + "".join(choice.text),
             "logprobs": self._choice_logprobs(echo, prompt, choice),
             "finish_reason": choice.finish_reason,
@@ -242,9 +256,9 @@ def new_prompt(body: CompletionBody) -> PromptTokens:
     return PromptTokens(body.prompt_logprobs, body.logprobs if body.echo else None)
 
 
-def prompt_fields(body: CompletionFields, prompt: PromptTokens) -> dict[str, object]:
+def prompt_fields(body: CompletionFields, prompt: PromptTokens) -> PromptFields:
     """What a body requests of its prompt, in vLLM's fields."""
-    fields: dict[str, object] = {}
+    fields: PromptFields = {}
     if body.prompt_logprobs is not None:
         fields["prompt_logprobs"] = prompt.logprobs
     if body.return_token_ids:
@@ -252,16 +266,16 @@ def prompt_fields(body: CompletionFields, prompt: PromptTokens) -> dict[str, obj
     return fields
 
 
-def answer_ids(body: CompletionFields, token_ids: Sequence[int]) -> dict[str, object]:
+def answer_ids(body: CompletionFields, token_ids: Sequence[int]) -> AnswerIds:
     """The ids of the tokens of an answer, if a body requests them."""
     return {"token_ids": list(token_ids)} if body.return_token_ids else {}
 
 
 def usage_and_timings(
     done: Sequence[generation_pb2.Done], *, has_prediction: bool = False
-) -> dict[str, object]:
+) -> UsageFields:
     """The summed usage of calls and, if there is only one, its timings."""
-    fields: dict[str, object] = {
+    fields: UsageFields = {
         "usage": usage_object([each.usage for each in done], has_prediction=has_prediction)
     }
     if len(done) == 1:
@@ -269,9 +283,7 @@ def usage_and_timings(
     return fields
 
 
-def usage_object(
-    every: Sequence[generation_pb2.Usage], *, has_prediction: bool
-) -> dict[str, object]:
+def usage_object(every: Sequence[generation_pb2.Usage], *, has_prediction: bool) -> CompletionUsage:
     """The summed token counts of calls. Without a prediction, drafts are not counted as its."""
     drafted = sum(usage.draft_tokens for usage in every) if has_prediction else 0
     accepted = sum(usage.accepted_draft_tokens for usage in every) if has_prediction else 0
@@ -293,39 +305,6 @@ def usage_object(
             "rejected_prediction_tokens": drafted - accepted,
         },
     }
-
-
-def model_object(model: model_pb2.Model) -> dict[str, object]:
-    """A model as in GET /v1/models/{id}, with extensions of vLLM and llama-server."""
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.load_time.seconds,
-        "owned_by": OWNER,
-        "shutdown_date": None,
-        "root": model.parent or model.name,
-        "parent": model.parent or None,
-        "aliases": list(model.aliases),
-        "state": state_name(model),
-        "problem": model.problem or None,
-        "max_model_len": model.resolved_limits.context_tokens or None,
-        "input_modalities": [
-            _MODALITIES[each] for each in model.input_modalities if each in _MODALITIES
-        ]
-        or ["text"],
-        "meta": {
-            "n_vocab": model.vocabulary_size,
-            "n_ctx_train": model.trained_context_tokens,
-            "n_embd": model.embedding_size,
-            "n_params": model.num_parameters,
-            "size": model.size_bytes,
-        },
-    }
-
-
-def model_list(models: Iterable[model_pb2.Model]) -> dict[str, object]:
-    """The response of GET /v1/models."""
-    return {"object": "list", "data": [model_object(model) for model in models]}
 
 
 CHAT_ID = "chatcmpl-"

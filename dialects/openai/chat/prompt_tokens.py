@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from corral.inference.v1 import generation_pb2
 
 from dialects.openai.chat.logprobs import CompletionLogprobs, num_characters, token_name
+from dialects.openai.chat.shapes import PromptLogprob, PromptLogprobs
 from dialects.shared.token_logprobs import clamp_logprob
 from svc_kit.errors import TooLong
 
@@ -21,9 +22,7 @@ class PromptTokens:
         None: the form is not wanted."""
         self.ids: Sequence[int] = ()
         """All tokens, if requested; negative numbers stand for pictures and sounds."""
-        self.logprobs: list[dict[str, object] | None] = []
-        """vLLM's `prompt_logprobs`: for each token its own log probability and alternatives, by
-        token id; None where there is none."""
+        self.logprobs: PromptLogprobs = []
         self._num_top, self._num_echoed = num_top, num_echoed
         self._tokens: list[bytes] = []
         self._token_logprobs: list[float | None] = []
@@ -76,18 +75,16 @@ def joined_logprobs(prompt: CompletionLogprobs, answer: CompletionLogprobs) -> C
     }
 
 
-def _candidates(token: generation_pb2.PromptToken, num_top: int) -> dict[str, object] | None:
+def _candidates(token: generation_pb2.PromptToken, num_top: int) -> dict[str, PromptLogprob] | None:
     if not token.HasField("logprob"):
         return None
-    candidates: dict[str, object] = {
-        str(token.token_id): _candidate(token.token, token.logprob, token.rank)
-    }
+    candidates = {str(token.token_id): _candidate(token.token, token.logprob, token.rank)}
     for rank, other in enumerate(token.top[:num_top], 1):
         candidates.setdefault(str(other.token_id), _candidate(other.token, other.logprob, rank))
     return candidates
 
 
-def _candidate(token: bytes, logprob: float, rank: int) -> dict[str, object]:
+def _candidate(token: bytes, logprob: float, rank: int) -> PromptLogprob:
     return {
         "logprob": clamp_logprob(logprob),
         "rank": rank,

@@ -6,15 +6,16 @@ A model that reads audio is instructed to transcribe or translate it. It returns
 
 from collections.abc import Iterator, Mapping, Sequence
 from struct import unpack_from
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, NotRequired, TypeVar
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2, model_pb2
 from pydantic import Field
+from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.openai.chat.chat_request import chat_request, parse_chat
-from dialects.openai.errors import error_body
-from dialects.openai.shared.objects import DONE, Json, sse_data
+from dialects.openai.errors import Error, error_body
+from dialects.openai.shared.objects import DONE, sse_data
 from dialects.shared.fields import WireModel, validate
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.errors import DomainError, InvalidField, UnsupportedValue
@@ -23,6 +24,9 @@ _UNSUPPORTED_FORMATS: Final = ("srt", "vtt", "diarized_json")
 _BOOLEANS: Final = {"true": True, "false": False}
 _RIFF_HEADER: Final = 12
 _CHUNK_HEADER: Final = 8
+
+
+Task = Literal["transcribe", "translate"]
 
 
 class AudioFields(WireModel):
@@ -35,7 +39,7 @@ class AudioFields(WireModel):
         "known_speaker_references": Refused("speakers are not told apart"),
         "timestamp_granularities": Refused("models that read audio give no timestamps"),
     }
-    task: ClassVar[str]
+    task: ClassVar[Task]
     instruction: ClassVar[str]
     model: Annotated[str, Field(min_length=1)] = Field(description="A model that reads audio.")
     prompt: str | None = Field(None, description="Further instructions, such as names to expect.")
@@ -151,14 +155,66 @@ def _wav_chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         start = content + size + size % 2
 
 
-class Transcription:
+class AudioTokenCounts(TypedDict):
+    """Input tokens of the sound and of the text."""
+
+    audio_tokens: int
+    text_tokens: int
+
+
+class TranscriptionTokens(TypedDict):
+    """Token counts of a call."""
+
+    type: Literal["tokens"]
+    input_tokens: int
+    input_token_details: AudioTokenCounts
+    output_tokens: int
+    total_tokens: int
+
+
+class AudioSeconds(TypedDict):
+    """The duration of the sound."""
+
+    type: Literal["duration"]
+    seconds: float
+
+
+class Transcription(TypedDict):
+    """A transcription or translation; with verbose_json the task, the duration and the language."""
+
+    task: NotRequired[Task]
+    duration: NotRequired[float]
+    text: str
+    usage: TranscriptionTokens | AudioSeconds
+    language: NotRequired[str]
+
+
+class TranscriptTextDeltaEvent(TypedDict):
+    """A piece of the text."""
+
+    type: Literal["transcript.text.delta"]
+    delta: str
+
+
+class TranscriptTextDoneEvent(TypedDict):
+    """The whole text."""
+
+    type: Literal["transcript.text.done"]
+    text: str
+    usage: TranscriptionTokens
+
+
+_Event = TranscriptTextDeltaEvent | TranscriptTextDoneEvent
+TranscriptEvent = TypeAliasType("TranscriptEvent", _Event | Error)
+
+
+class CollectedTranscription:
     """Collects the events of the Chat call of a form, and writes them as events or an object."""
 
     def __init__(self, body: AudioFields, data: bytes) -> None:
         self._task = body.task
-        self._format = body.response_format
         self._language = body.language if isinstance(body, TranscriptionFields) else "english"
-        self._duration = wav_duration(data) if self._format == "verbose_json" else None
+        self._duration = wav_duration(data) if body.response_format == "verbose_json" else None
         self._pieces: list[str] = []
         self._usage = generation_pb2.Usage()
 
@@ -184,36 +240,42 @@ class Transcription:
                 self._usage = message.done.usage
         return ""
 
-    def as_object(self) -> Json:
+    def as_object(self) -> Transcription:
         """The transcription or translation."""
-        if self._format != "verbose_json":
+        if self._duration is None:
             return {"text": self.text, "usage": _usage_object(self._usage)}
-        verbose: Json = {
+        verbose: Transcription = {
             "task": self._task,
             "duration": self._duration,
             "text": self.text,
             "usage": {"type": "duration", "seconds": self._duration},
         }
-        return verbose | ({"language": self._language} if self._language else {})
+        if self._language:
+            verbose["language"] = self._language
+        return verbose
 
     def frames(self, message: inference_service_pb2.ChatResponse, call: int = 0) -> Sequence[bytes]:
         """The server-sent events of one event of the call."""
         piece = self._add_event(message)
         if not piece:
             return ()
-        return (sse_data(orjson.dumps({"type": "transcript.text.delta", "delta": piece})),)
+        return (_frame({"type": "transcript.text.delta", "delta": piece}),)
 
     def final_frames(self) -> Sequence[bytes]:
         """The last events."""
-        event = {"type": "transcript.text.done", "text": self.text}
-        return sse_data(orjson.dumps(event | {"usage": _usage_object(self._usage)})), DONE
+        usage = _usage_object(self._usage)
+        return _frame({"type": "transcript.text.done", "text": self.text, "usage": usage}), DONE
 
     def failure(self, error: DomainError) -> bytes:
         """The last event of a failed stream."""
         return sse_data(orjson.dumps(error_body(error)))
 
 
-def _usage_object(usage: generation_pb2.Usage) -> Json:
+def _frame(event: _Event) -> bytes:
+    return sse_data(orjson.dumps(event))
+
+
+def _usage_object(usage: generation_pb2.Usage) -> TranscriptionTokens:
     return {
         "type": "tokens",
         "input_tokens": usage.prompt_tokens,

@@ -1,17 +1,17 @@
 """Request bodies and objects of LoRA adapters."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from corral.control.v1 import adapter_pb2, adapter_service_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
+from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.openai.shared.objects import state_name
 from dialects.openai.shared.pagination import ListQuery
 from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.parameters import Ignored, Policy
-from dialects.shared.wire import round_float32
+from dialects.shared.wire import From, round_float32, seconds, writer
 from svc_kit.errors import InvalidField
 from svc_kit.rpc.field_limits import limit
 
@@ -185,34 +185,78 @@ def _parse_float(text: str) -> float | str:
         return text
 
 
-def adapter_object(adapter: adapter_pb2.Adapter) -> dict[str, object]:
+class AdapterEngine(TypedDict):
+    """The state of an adapter in an engine."""
+
+    frontend: str
+    address: str
+    model: str | None
+    status: Annotated[Literal["fetching", "loading", "ready", "failed"], From("state")]
+    reason: Annotated[str | None, From(write=str.lower)]
+    problem: str | None
+    reported_at: Annotated[int, seconds("report_time")]
+
+
+class Adapter(TypedDict):
     """An adapter."""
-    return {
-        "id": adapter.id,
-        "object": "adapter",
-        "created_at": adapter.create_time.seconds,
-        "updated_at": adapter.update_time.seconds,
-        "name": adapter.name,
-        "model": adapter.model or None,
-        "description": adapter.description or None,
-        "default_scale": round_float32(adapter.default_scale),
-        "standing_scale": round_float32(adapter.standing_scale),
-        "bytes": adapter.file_bytes,
-        "sha256": adapter.sha256,
-        "architecture": adapter.architecture,
-        "base_model": adapter.base_model or None,
-        "title": adapter.title or None,
-        "rank": adapter.rank,
-        "etag": adapter.etag,
-        "engines": [_engine(report) for report in adapter.engines],
-        "frontend_count": adapter.frontend_count,
-        "ready_frontend_count": adapter.ready_frontend_count,
-    }
+
+    id: str
+    object: Literal["adapter"]
+    created_at: Annotated[int, seconds("create_time")]
+    updated_at: Annotated[int, seconds("update_time")]
+    name: str
+    model: str | None
+    description: str | None
+    default_scale: float
+    standing_scale: float
+    bytes: Annotated[int, From("file_bytes")]
+    sha256: str
+    architecture: str
+    base_model: str | None
+    title: str | None
+    rank: int
+    etag: str
+    engines: list[AdapterEngine]
+    frontend_count: int
+    ready_frontend_count: int
 
 
-def llama_server_list(adapters: Sequence[adapter_pb2.Adapter]) -> list[dict[str, object]]:
-    """The adapters as llama-server lists them: by index, with the scale in requests that name no
-    adapter."""
+adapter_object = writer(adapter_pb2.Adapter, Adapter)
+
+
+class LoraScale(TypedDict):
+    """An adapter as llama-server lists it, with the scale in requests that name no adapter."""
+
+    id: int
+    path: str
+    scale: float
+
+
+LoraScales = TypeAliasType("LoraScales", list[LoraScale])
+
+
+class Success(TypedDict):
+    """llama-server's confirmation."""
+
+    success: Literal[True]
+
+
+class AdapterNames(TypedDict):
+    """The names of a project's adapters."""
+
+    object: Literal["list"]
+    loras: list[str]
+
+
+class AdapterStatus(TypedDict):
+    """What was done with an adapter."""
+
+    name: str
+    status: Literal["registered", "unregistered"]
+
+
+def llama_server_list(adapters: Sequence[adapter_pb2.Adapter]) -> LoraScales:
+    """The adapters as llama-server lists them, by index."""
     return [
         {"id": index, "path": adapter.name, "scale": round_float32(adapter.standing_scale)}
         for index, adapter in enumerate(adapters)
@@ -223,15 +267,3 @@ def load_problems(adapter: adapter_pb2.Adapter) -> list[str]:
     """The problems of engines that could not load an adapter."""
     failed = adapter_pb2.AdapterReport.STATE_FAILED
     return [report.problem for report in adapter.engines if report.state == failed]
-
-
-def _engine(report: adapter_pb2.AdapterReport) -> dict[str, object]:
-    return {
-        "frontend": report.frontend,
-        "address": report.address,
-        "model": report.model or None,
-        "status": state_name(report),
-        "reason": report.reason.lower() or None,
-        "problem": report.problem or None,
-        "reported_at": report.report_time.seconds,
-    }

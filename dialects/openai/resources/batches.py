@@ -1,17 +1,30 @@
 """Request bodies and objects of batches."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from corral.control.v1 import batch_pb2, batch_service_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from dialects.openai.resources.files import ExpiresAfter, ttl_duration
-from dialects.openai.shared.objects import optional_seconds, state_name, token_usage
+from dialects.openai.shared.objects import TokenUsage
 from dialects.openai.shared.pagination import MAX_PAGE, parse_page_query
 from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.shared.wire import From, seconds, writer
 from svc_kit.errors import InvalidField
+
+BatchStatus = Literal[
+    "validating",
+    "failed",
+    "in_progress",
+    "finalizing",
+    "completed",
+    "expired",
+    "cancelling",
+    "cancelled",
+]
 
 
 class BatchBody(WireModel):
@@ -68,54 +81,66 @@ def _window(text: str) -> Duration:
     return Duration(seconds=min(hours, 10_000) * 3600)
 
 
-_TIMED_STATES = (
-    "in_progress",
-    "finalizing",
-    "completed",
-    "failed",
-    "expired",
-    "cancelling",
-    "cancelled",
-)
-"""States with a timestamp: `failed_at` and so on."""
+class BatchError(TypedDict):
+    """Why the file of a batch was refused."""
+
+    code: str
+    message: str
+    param: str | None
+    line: int | None
 
 
-def batch_object(batch: batch_pb2.Batch) -> dict[str, object]:
+class BatchErrors(TypedDict):
+    """Why a batch failed."""
+
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+_batch_error = writer(batch_pb2.BatchError, BatchError)
+
+
+def _errors(errors: Sequence[batch_pb2.BatchError]) -> BatchErrors:
+    return {"object": "list", "data": [_batch_error(error) for error in errors]}
+
+
+def _window_name(window: Duration) -> str:
+    return f"{window.seconds // 3600}h"
+
+
+class RequestCounts(TypedDict):
+    """How many requests of a batch have ended."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class Batch(TypedDict):
     """A batch."""
-    return {
-        "id": batch.id,
-        "object": "batch",
-        "endpoint": batch.endpoint,
-        "model": batch.model or None,
-        "errors": _errors(batch.errors),
-        "input_file_id": batch.input_file_id,
-        "completion_window": f"{batch.completion_window.seconds // 3600}h",
-        "status": state_name(batch),
-        "output_file_id": batch.output_file_id or None,
-        "error_file_id": batch.error_file_id or None,
-        "created_at": batch.create_time.seconds,
-        "expires_at": batch.expire_time.seconds,
-        **{f"{name}_at": optional_seconds(batch, f"{name}_time") for name in _TIMED_STATES},
-        "request_counts": {
-            "total": batch.request_counts.total,
-            "completed": batch.request_counts.completed,
-            "failed": batch.request_counts.failed,
-        },
-        "usage": token_usage(batch.usage),
-        "metadata": dict(batch.metadata) or None,
-    }
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    model: str | None
+    errors: Annotated[BatchErrors | None, From(write=_errors)]
+    input_file_id: str
+    completion_window: Annotated[str, From(write=_window_name)]
+    status: Annotated[BatchStatus, From("state")]
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: Annotated[int, seconds("create_time")]
+    expires_at: Annotated[int, seconds("expire_time")]
+    in_progress_at: Annotated[int | None, seconds("in_progress_time")]
+    finalizing_at: Annotated[int | None, seconds("finalizing_time")]
+    completed_at: Annotated[int | None, seconds("completed_time")]
+    failed_at: Annotated[int | None, seconds("failed_time")]
+    expired_at: Annotated[int | None, seconds("expired_time")]
+    cancelling_at: Annotated[int | None, seconds("cancelling_time")]
+    cancelled_at: Annotated[int | None, seconds("cancelled_time")]
+    request_counts: RequestCounts
+    usage: TokenUsage
+    metadata: dict[str, str] | None
 
 
-def _errors(errors: Sequence[batch_pb2.BatchError]) -> dict[str, object] | None:
-    if not errors:
-        return None
-    data = [
-        {
-            "code": error.code,
-            "message": error.message,
-            "param": error.param or None,
-            "line": error.line or None,
-        }
-        for error in errors
-    ]
-    return {"object": "list", "data": data}
+batch_object = writer(batch_pb2.Batch, Batch)

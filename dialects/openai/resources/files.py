@@ -6,10 +6,12 @@ from typing import Annotated, Any, Literal
 from corral.control.v1 import file_pb2, file_service_pb2, upload_service_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from dialects.openai.shared.objects import enum_name, optional_seconds, state_name
+from dialects.openai.shared.objects import enum_name
 from dialects.openai.shared.pagination import ListQuery, page_fields, parse_page_query
 from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.shared.wire import From, seconds, writer
 from svc_kit.rpc.field_limits import limit
 
 INT64_MAX = 2**63 - 1
@@ -133,47 +135,49 @@ def ttl_duration(expires_after: ExpiresAfter | None) -> Duration | None:
     return None if expires_after is None else Duration(seconds=expires_after.seconds)
 
 
-def file_object(file: file_pb2.File) -> dict[str, object]:
-    """A file."""
-    return {
-        "id": file.id,
-        "object": "file",
-        "bytes": file.size_bytes,
-        "created_at": file.create_time.seconds,
-        "expires_at": optional_seconds(file, "expire_time"),
-        "filename": file.filename,
-        "purpose": _purpose_name(file.purpose),
-        "status": "processed",  # deprecated, but polled by clients
-        "status_details": None,
-        "sha256": file.sha256,
-    }
-
-
-def upload_object(upload: upload_service_pb2.Upload) -> dict[str, object]:
-    """An upload, with its file if it is completed."""
-    return {
-        "id": upload.id,
-        "object": "upload",
-        "bytes": upload.size_bytes,
-        "created_at": upload.create_time.seconds,
-        "expires_at": upload.expire_time.seconds,
-        "filename": upload.filename,
-        "purpose": _purpose_name(upload.purpose),
-        "status": state_name(upload),
-        "file": file_object(upload.file) if upload.HasField("file") else None,
-    }
-
-
-def part_object(part: upload_service_pb2.UploadPart) -> dict[str, object]:
-    """A part of an upload."""
-    return {
-        "id": part.id,
-        "object": "upload.part",
-        "created_at": part.create_time.seconds,
-        "upload_id": part.upload_id,
-    }
-
-
 def _purpose_name(purpose: file_pb2.FilePurpose) -> str:
     name = enum_name(file_pb2.FilePurpose.Name(purpose), "FILE_PURPOSE_")
     return name.replace("_", "-") if name.startswith("fine_tune") else name
+
+
+class File(TypedDict):
+    """A file. `status` is deprecated, but polled by clients."""
+
+    id: str
+    object: Literal["file"]
+    bytes: Annotated[int, From("size_bytes")]
+    created_at: Annotated[int, seconds("create_time")]
+    expires_at: Annotated[int | None, seconds("expire_time")]
+    filename: str
+    purpose: Annotated[AnyPurpose, From(write=_purpose_name)]
+    status: Literal["processed"]
+    status_details: Literal[None]
+    sha256: str
+
+
+class Upload(TypedDict):
+    """An upload, with its file if it is completed."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: Annotated[int, From("size_bytes")]
+    created_at: Annotated[int, seconds("create_time")]
+    expires_at: Annotated[int, seconds("expire_time")]
+    filename: str
+    purpose: Annotated[AnyPurpose, From(write=_purpose_name)]
+    status: Annotated[Literal["pending", "completed", "cancelled", "expired"], From("state")]
+    file: File | None
+
+
+class UploadPart(TypedDict):
+    """A part of an upload."""
+
+    id: str
+    object: Literal["upload.part"]
+    created_at: Annotated[int, seconds("create_time")]
+    upload_id: str
+
+
+file_object = writer(file_pb2.File, File)
+upload_object = writer(upload_service_pb2.Upload, Upload)
+part_object = writer(upload_service_pb2.UploadPart, UploadPart)

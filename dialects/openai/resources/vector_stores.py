@@ -11,14 +11,16 @@ from corral.control.v1 import (
     vector_store_service_pb2,
 )
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from dialects.openai.shared.objects import enum_name, optional_seconds, state_name
 from dialects.openai.shared.pagination import PageQuery, page_fields, parse_page_query
 from dialects.shared.fields import Count, WireModel, update_mask, validate
+from dialects.shared.wire import From, seconds, writer
 from svc_kit.errors import InvalidField, InvalidType
 from svc_kit.rpc.field_limits import limit
 
 Attributes = dict[str, Any]
+StoreFileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
 
 
 class StaticChunking(WireModel):
@@ -104,7 +106,7 @@ class VectorStoreFileBatchBody(WireModel):
 class StoreFileListQuery(PageQuery):
     """The query of a list of files in a vector store."""
 
-    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
+    filter: StoreFileStatus | None = None
 
 
 def create_store_request(
@@ -240,66 +242,153 @@ def attribute_value(field: str, value: object) -> vector_store_pb2.AttributeValu
     raise InvalidType(field=field, expected="a string, a number or a boolean")
 
 
-def store_object(store: vector_store_pb2.VectorStore) -> dict[str, object]:
-    """A store."""
-    expires_after = {"anchor": "last_active_at", "days": store.expire_after_days}
+AttributeValue = str | float | bool
+
+
+def _attribute_values(
+    attributes: Mapping[str, vector_store_pb2.AttributeValue],
+) -> dict[str, AttributeValue]:
     return {
-        "id": store.id,
-        "object": "vector_store",
-        "created_at": store.create_time.seconds,
-        "name": store.name,
-        "description": store.description or None,
-        "usage_bytes": store.usage_bytes,
-        "file_counts": _counts(store.file_counts),
-        "status": state_name(store),
-        "expires_after": expires_after if store.HasField("expire_after_days") else None,
-        "expires_at": optional_seconds(store, "expire_time"),
-        "last_active_at": store.last_active_time.seconds,
-        "metadata": dict(store.metadata),
+        key: getattr(value, value.WhichOneof("kind") or "string")
+        for key, value in attributes.items()
     }
 
 
-def store_file_object(file: vector_store_pb2.VectorStoreFile) -> dict[str, object]:
-    """A file in a store."""
-    code = enum_name(vector_store_pb2.VectorStoreFileError.Code.Name(file.error.code), "CODE_")
-    return {
-        "id": file.file_id,
-        "object": "vector_store.file",
-        "usage_bytes": file.usage_bytes,
-        "created_at": file.create_time.seconds,
-        "vector_store_id": file.vector_store_id,
-        "status": state_name(file),
-        "last_error": {"code": code, "message": file.error.message}
-        if file.HasField("error")
-        else None,
-        "chunking_strategy": {
-            "type": "static",
-            "static": {
-                "max_chunk_size_tokens": file.chunking.max_chunk_size_tokens,
-                "chunk_overlap_tokens": file.chunking.chunk_overlap_tokens,
-            },
-        },
-        "attributes": attributes_object(file.attributes),
-    }
+class FileCounts(TypedDict):
+    """How many files are in each state."""
+
+    in_progress: int
+    completed: int
+    failed: int
+    cancelled: int
+    total: int
 
 
-def file_batch_object(batch: vector_store_pb2.VectorStoreFileBatch) -> dict[str, object]:
-    """A file batch."""
-    return {
-        "id": batch.id,
-        "object": "vector_store.files_batch",
-        "created_at": batch.create_time.seconds,
-        "vector_store_id": batch.vector_store_id,
-        "status": state_name(batch),
-        "file_counts": _counts(batch.file_counts),
-    }
+class StoreExpiration(TypedDict):
+    """When a vector store expires."""
+
+    anchor: Literal["last_active_at"]
+    days: int
 
 
-def content_page(texts: Sequence[str]) -> dict[str, object]:
+def _expiration(days: int) -> StoreExpiration:
+    return {"anchor": "last_active_at", "days": days}
+
+
+class VectorStore(TypedDict):
+    """A vector store."""
+
+    id: str
+    object: Literal["vector_store"]
+    created_at: Annotated[int, seconds("create_time")]
+    name: str
+    description: str | None
+    usage_bytes: int
+    file_counts: FileCounts
+    status: Annotated[Literal["expired", "in_progress", "completed"], From("state")]
+    expires_after: Annotated[StoreExpiration | None, From("expire_after_days", _expiration)]
+    expires_at: Annotated[int | None, seconds("expire_time")]
+    last_active_at: Annotated[int, seconds("last_active_time")]
+    metadata: dict[str, str]
+
+
+class IngestionError(TypedDict):
+    """Why a file could not be added to a vector store."""
+
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    message: str
+
+
+class ChunkSizes(TypedDict):
+    """Sizes of the chunks of a file, in tokens."""
+
+    max_chunk_size_tokens: int
+    chunk_overlap_tokens: int
+
+
+class FileChunking(TypedDict):
+    """How a file was split into chunks."""
+
+    type: Literal["static"]
+    static: Annotated[ChunkSizes, From(".")]
+
+
+class VectorStoreFile(TypedDict):
+    """A file in a vector store."""
+
+    id: Annotated[str, From("file_id")]
+    object: Literal["vector_store.file"]
+    usage_bytes: int
+    created_at: Annotated[int, seconds("create_time")]
+    vector_store_id: str
+    status: Annotated[StoreFileStatus, From("state")]
+    last_error: Annotated[IngestionError | None, From("error")]
+    chunking_strategy: Annotated[FileChunking, From("chunking")]
+    attributes: Annotated[dict[str, AttributeValue], From(write=_attribute_values)]
+
+
+class VectorStoreFileBatch(TypedDict):
+    """Files that were added to a vector store together."""
+
+    id: str
+    object: Literal["vector_store.files_batch"]
+    created_at: Annotated[int, seconds("create_time")]
+    vector_store_id: str
+    status: Annotated[StoreFileStatus, From("state")]
+    file_counts: FileCounts
+
+
+class TextChunk(TypedDict):
+    """A chunk of a file."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _chunks(texts: Sequence[str]) -> list[TextChunk]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+class VectorStoreFileContent(TypedDict):
+    """The whole text of a file, in chunks."""
+
+    object: Literal["vector_store.file_content.page"]
+    data: list[TextChunk]
+    has_more: bool
+    next_page: None
+
+
+class SearchHit(TypedDict):
+    """A file that matches a query, with its best chunks."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: Annotated[dict[str, AttributeValue], From(write=_attribute_values)]
+    content: Annotated[list[TextChunk], From("texts", _chunks)]
+
+
+class VectorStoreSearchResults(TypedDict):
+    """The results of a search."""
+
+    object: Literal["vector_store.search_results.page"]
+    search_query: list[str]
+    data: list[SearchHit]
+    has_more: bool
+    next_page: None
+
+
+store_object = writer(vector_store_pb2.VectorStore, VectorStore)
+store_file_object = writer(vector_store_pb2.VectorStoreFile, VectorStoreFile)
+file_batch_object = writer(vector_store_pb2.VectorStoreFileBatch, VectorStoreFileBatch)
+_hit_object = writer(vector_store_search_pb2.VectorStoreSearchHit, SearchHit)
+
+
+def content_page(texts: Sequence[str]) -> VectorStoreFileContent:
     """The whole text of a file, in chunks."""
     return {
         "object": "vector_store.file_content.page",
-        "data": [{"type": "text", "text": text} for text in texts],
+        "data": _chunks(texts),
         "has_more": False,
         "next_page": None,
     }
@@ -307,7 +396,7 @@ def content_page(texts: Sequence[str]) -> dict[str, object]:
 
 def search_page(
     queries: Sequence[str], hits: Sequence[vector_store_search_pb2.VectorStoreSearchHit]
-) -> dict[str, object]:
+) -> VectorStoreSearchResults:
     """The results of a search."""
     return {
         "object": "vector_store.search_results.page",
@@ -316,28 +405,3 @@ def search_page(
         "has_more": False,
         "next_page": None,
     }
-
-
-def attributes_object(
-    attributes: Mapping[str, vector_store_pb2.AttributeValue],
-) -> dict[str, object]:
-    """The attributes of a file."""
-    return {
-        key: getattr(value, value.WhichOneof("kind") or "string")
-        for key, value in attributes.items()
-    }
-
-
-def _hit_object(hit: vector_store_search_pb2.VectorStoreSearchHit) -> dict[str, object]:
-    return {
-        "file_id": hit.file_id,
-        "filename": hit.filename,
-        "score": hit.score,
-        "attributes": attributes_object(hit.attributes),
-        "content": [{"type": "text", "text": text} for text in hit.texts],
-    }
-
-
-def _counts(counts: vector_store_pb2.VectorStoreFileCounts) -> dict[str, int]:
-    names = ("in_progress", "completed", "failed", "cancelled", "total")
-    return {name: getattr(counts, name) for name in names}

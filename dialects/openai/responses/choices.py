@@ -1,17 +1,18 @@
 """Tool choice and text format of responses: JSON to protos and back."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
+from typing_extensions import TypedDict
 
-from dialects.openai.responses.namespaces import flat_name, split_name
-from dialects.openai.shared.objects import Json, enum_name
-from dialects.openai.shared.tools import schema_to_proto
+from dialects.openai.responses.namespaces import flat_name, local_name, namespace_of
+from dialects.openai.shared.tools import TOOL_MODES, ToolMode, schema_to_proto
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import answer_value
 from dialects.shared.parameters import ignore_parameter
+from dialects.shared.wire import From, writer
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 _NAMED_TYPES: Final = ("function", "custom")
@@ -84,24 +85,52 @@ def tool_choice_to_proto(
     return tool_pb2.ToolSelection(mode=f"MODE_{mode.upper()}", allowed_names=names, is_one=is_one)
 
 
+class NamedChoice(TypedDict):
+    """A tool of the client by name."""
+
+    type: Literal["function", "custom"]
+    name: str
+    namespace: NotRequired[str]
+
+
+class HostedChoice(TypedDict):
+    """A hosted tool by type."""
+
+    type: str
+
+
+class AllowedToolsChoice(TypedDict):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: ToolMode
+    tools: list[NamedChoice | HostedChoice]
+
+
+ToolChoice = ToolMode | NamedChoice | HostedChoice | AllowedToolsChoice
+
+
 def tool_choice_object(
     choice: tool_pb2.ToolSelection, tools: Sequence[tool_pb2.Tool]
-) -> str | Json:
+) -> ToolChoice:
     """The tool choice as JSON."""
-    modes = tool_pb2.ToolSelection.Mode
-    mode = enum_name(modes.Name(choice.mode or modes.MODE_AUTO), "MODE_")
     types = {tool_name(tool): tool.WhichOneof("tool") or "function" for tool in tools}
-    selected = [
-        {"type": kind, **split_name(name)}
-        if (kind := types.get(name, name)) in _NAMED_TYPES
-        else {"type": kind}
-        for name in choice.allowed_names
-    ]
+    selected = [_selected(name, types.get(name, name)) for name in choice.allowed_names]
     if not selected:
-        return mode
+        return TOOL_MODES[choice.mode]
     if choice.is_one:
         return selected[0]
-    return {"type": "allowed_tools", "mode": mode, "tools": selected}
+    return {"type": "allowed_tools", "mode": TOOL_MODES[choice.mode], "tools": selected}
+
+
+def _selected(name: str, kind: str) -> NamedChoice | HostedChoice:
+    if kind not in _NAMED_TYPES:
+        return {"type": kind}
+    client_kind: Literal["function", "custom"] = "custom" if kind == "custom" else "function"
+    written: NamedChoice = {"type": client_kind, "name": local_name(name)}
+    if namespace := namespace_of(name):
+        written["namespace"] = namespace
+    return written
 
 
 def tool_name(tool: tool_pb2.Tool) -> str:
@@ -142,20 +171,31 @@ def format_to_proto(text: TextFormat | None) -> tool_pb2.AnswerFormat | None:
     return schema_to_proto(text, text.type)
 
 
-def format_object(answer: tool_pb2.AnswerFormat) -> Json:
+class PlainTextFormat(TypedDict):
+    """An output format without a schema."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaTextFormat(TypedDict):
+    """The output format of a schema."""
+
+    type: Literal["json_schema"]
+    name: str
+    description: str | None
+    schema: Annotated[dict[str, Any], From("schema_json", lambda text: answer_value(text or "{}"))]
+    strict: bool
+
+
+_schema_format = writer(tool_pb2.AnswerFormat, SchemaTextFormat)
+
+
+def format_object(answer: tool_pb2.AnswerFormat) -> PlainTextFormat | SchemaTextFormat:
     """The output format as JSON, "text" if it is not set."""
-    if not answer.kind:
-        return {"type": "text"}
-    kind = enum_name(tool_pb2.AnswerFormat.Kind.Name(answer.kind), "KIND_")
-    if kind != "json_schema":
-        return {"type": kind}
-    return {
-        "type": kind,
-        "name": answer.name,
-        "description": answer.description or None,
-        "schema": answer_value(answer.schema_json or "{}"),
-        "strict": answer.strict,
-    }
+    if answer.kind == tool_pb2.AnswerFormat.KIND_JSON_SCHEMA:
+        return _schema_format(answer)
+    is_object = answer.kind == tool_pb2.AnswerFormat.KIND_JSON_OBJECT
+    return {"type": "json_object" if is_object else "text"}
 
 
 def _name(tool: NamedTool, path: str) -> str:

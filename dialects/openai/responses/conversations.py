@@ -1,11 +1,12 @@
 """Request bodies and objects of conversations, and queries of items and events."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from corral.control.v1 import conversation_pb2
 from corral.control.v1 import conversation_service_pb2 as service_pb
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from dialects.openai.responses.input_items import items_to_proto
 from dialects.openai.responses.requests import parse_includes
@@ -17,6 +18,7 @@ from dialects.shared.fields import (
     update_mask,
     validate,
 )
+from dialects.shared.wire import seconds, writer
 
 
 class ConversationBody(WireModel):
@@ -90,11 +92,13 @@ def parse_starting_after(query: Mapping[str, str]) -> int | None:
     return parse_event_number(text) if text else None
 
 
-def conversation_object(conversation: conversation_pb2.Conversation) -> Json:
+class Conversation(TypedDict):
     """A conversation."""
-    return {
-        "id": conversation.id,
-        "object": "conversation",
-        "created_at": conversation.create_time.seconds,
-        "metadata": dict(conversation.metadata),
-    }
+
+    id: str
+    object: Literal["conversation"]
+    created_at: Annotated[int, seconds("create_time")]
+    metadata: dict[str, str]
+
+
+conversation_object = writer(conversation_pb2.Conversation, Conversation)

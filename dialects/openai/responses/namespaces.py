@@ -3,11 +3,7 @@
 Elsewhere a tool in a namespace is a function named "namespace.name". No other name has dots.
 """
 
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Final
-
-from dialects.openai.shared.objects import Json
 
 SEPARATOR: Final = "."
 HOSTED_TOOLS: Final = (
@@ -23,25 +19,16 @@ def flat_name(namespace: str | None, name: str) -> str:
     return f"{namespace}{SEPARATOR}{name}" if namespace else name
 
 
-def split_name(flat: str) -> Json:
-    """The `name` of a tool, and its `namespace` if it has one."""
+def local_name(flat: str) -> str:
+    """The name of a tool in its namespace, if it has one."""
+    return _split(flat)[1]
+
+
+def namespace_of(flat: str) -> str | None:
+    """The namespace of a tool, if it has one."""
+    return _split(flat)[0] or None
+
+
+def _split(flat: str) -> tuple[str, str]:
     namespace, _, name = flat.rpartition(SEPARATOR)
-    return {"name": name, "namespace": namespace} if namespace and name else {"name": flat}
-
-
-def group_tools(tools: Sequence[Json]) -> list[Json]:
-    """Tools as clients send them: neighbours of one namespace are one tool."""
-    grouped: list[Json] = []
-    for namespace, members in groupby(tools, key=_namespace):
-        if namespace:
-            inner = [{**tool, "name": split_name(tool["name"])["name"]} for tool in members]
-            grouped.append(
-                {"type": "namespace", "name": namespace, "description": "", "tools": inner}
-            )
-        else:
-            grouped += members
-    return grouped
-
-
-def _namespace(tool: Json) -> str:
-    return str(split_name(tool.get("name", "")).get("namespace", ""))
+    return (namespace, name) if namespace and name else ("", flat)

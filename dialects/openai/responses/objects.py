@@ -1,119 +1,169 @@
 """Response objects. They have every required key, and null only where Open Responses allows it."""
 
-from typing import Final
+from typing import Annotated, Literal, NotRequired
 
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as service_pb
+from typing_extensions import TypedDict
 
 from dialects.openai.errors import RESPONSE_PARAMS, openai_name
-from dialects.openai.responses.choices import format_object, tool_choice_object
-from dialects.openai.responses.namespaces import group_tools
-from dialects.openai.responses.output_items import item_objects
-from dialects.openai.responses.tools import tool_object
-from dialects.openai.shared.objects import (
-    Json,
-    ignored_object,
-    incomplete_details,
-    optional_float,
-    optional_seconds,
-    state_name,
-    token_usage,
+from dialects.openai.responses.choices import (
+    PlainTextFormat,
+    SchemaTextFormat,
+    ToolChoice,
+    format_object,
+    tool_choice_object,
 )
+from dialects.openai.responses.output_items import Item, item_objects
+from dialects.openai.responses.tool_objects import NamespaceTool, ResponseTool, tool_objects
+from dialects.openai.shared.objects import (
+    CachedTokens,
+    ReasoningTokens,
+    by_callers_names,
+    incomplete_details,
+    total_tokens,
+)
+from dialects.shared.wire import From, round_float32, seconds, writer
 
-_SAMPLING_DEFAULTS: Final = {
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-}
-
-
-def response_object(response: response_pb2.Response) -> Json:
-    """A response."""
-    settings = response.settings
-    return {
-        "id": response.id,
-        "object": "response",
-        "created_at": response.create_time.seconds,
-        "completed_at": optional_seconds(response, "complete_time"),
-        "status": state_name(response),
-        "background": settings.background,
-        "error": _error_object(response),
-        "incomplete_details": incomplete_details(response),
-        "model": settings.model,
-        "output": item_objects(response.output),
-        "previous_response_id": response.previous_response_id or None,
-        "conversation": {"id": response.conversation_id} if response.conversation_id else None,
-        "usage": usage_object(response.usage) if response.HasField("usage") else None,
-        **_settings_object(settings),
-        **_sampling_object(settings),
-        **ignored_object(response.ignored_parameters, RESPONSE_PARAMS),
-    }
+ResponseStatus = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 
 
-def usage_object(usage: response_pb2.ResponseUsage) -> Json:
-    """Token counts. `cache_write_tokens`, which OpenAI bills, is required by its clients."""
-    written = token_usage(usage)
-    written["input_tokens_details"]["cache_write_tokens"] = 0
-    return written
+class PromptTokens(CachedTokens):
+    """`cache_write_tokens`, which OpenAI bills, is required by its clients."""
+
+    cache_write_tokens: Literal[0]
 
 
-def compaction_object(compacted: service_pb.CompactResponseResponse) -> Json:
-    """A compaction."""
-    return {
-        "id": compacted.id,
-        "object": "response.compaction",
-        "created_at": compacted.create_time.seconds,
-        "output": item_objects(compacted.output),
-        "usage": usage_object(compacted.usage),
-    }
+class ResponseUsage(TypedDict):
+    """The token counts of a response."""
+
+    input_tokens: int
+    input_tokens_details: Annotated[PromptTokens, From(".")]
+    output_tokens: int
+    output_tokens_details: Annotated[ReasoningTokens, From(".")]
+    total_tokens: Annotated[int, From(".", total_tokens)]
 
 
-def _settings_object(settings: response_pb2.ResponseSettings) -> Json:
-    text: Json = {"format": format_object(settings.format)}
-    if settings.verbosity:
-        text["verbosity"] = settings.verbosity
+def _param(name: str) -> str:
+    return openai_name(name, RESPONSE_PARAMS)
+
+
+class ResponseError(TypedDict):
+    """Why a response failed."""
+
+    code: str
+    message: str
+    param: NotRequired[Annotated[str, From(write=_param)]]
+
+
+class IncompleteResponse(TypedDict):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class ConversationId(TypedDict):
+    """The conversation of a response."""
+
+    id: str
+
+
+def _conversation(conversation_id: str) -> ConversationId:
+    return {"id": conversation_id}
+
+
+class TextOutput(TypedDict):
+    """Settings of the text output."""
+
+    format: Annotated[PlainTextFormat | SchemaTextFormat, From(write=format_object)]
+    verbosity: NotRequired[str]
+
+
+class ReasoningSettings(TypedDict):
+    """Settings of reasoning."""
+
+    effort: str | None
+    summary: str | None
+
+
+def _tool_choice(settings: response_pb2.ResponseSettings) -> ToolChoice:
+    return tool_choice_object(settings.tool_choice, settings.tools)
+
+
+def _truncation(settings: response_pb2.ResponseSettings) -> Literal["auto", "disabled"]:
     is_auto = settings.truncation == response_pb2.ResponseSettings.TRUNCATION_AUTO
-    return {
-        "instructions": settings.instructions if settings.HasField("instructions") else None,
-        "tools": group_tools([tool_object(tool) for tool in settings.tools]),
-        "tool_choice": tool_choice_object(settings.tool_choice, settings.tools),
-        "parallel_tool_calls": settings.parallel_tool_calls
-        if settings.HasField("parallel_tool_calls")
-        else True,
-        "text": text,
-        "reasoning": _reasoning_object(settings),
-        "truncation": "auto" if is_auto else "disabled",
-        "max_output_tokens": settings.max_output_tokens or None,
-        "max_tool_calls": settings.max_tool_calls or None,
-        "store": settings.store if settings.HasField("store") else True,
-        "metadata": dict(settings.metadata),
-        "service_tier": settings.service_tier or "auto",
-        "safety_identifier": settings.safety_identifier or None,
-        "prompt_cache_key": settings.prompt_cache_key or None,
-        "user": settings.user or None,
-    }
+    return "auto" if is_auto else "disabled"
 
 
-def _sampling_object(settings: response_pb2.ResponseSettings) -> Json:
-    """Sampling parameters that strict clients require."""
-    numbers: Json = {}
-    for name, default in _SAMPLING_DEFAULTS.items():
-        value = optional_float(settings.options.sampling, name)
-        numbers[name] = default if value is None else value
-    return numbers | {"top_logprobs": settings.options.output.top_logprobs}
+def _true_if_unset(name: str) -> From:
+    return From("settings", lambda settings: getattr(settings, name) or not settings.HasField(name))
 
 
-def _reasoning_object(settings: response_pb2.ResponseSettings) -> Json | None:
-    if not settings.HasField("reasoning"):
-        return None
-    reasoning = settings.reasoning
-    return {"effort": reasoning.effort or None, "summary": reasoning.summary or None}
+def _sampling(name: str, default: float) -> From:
+    """A sampling parameter that strict clients require."""
+
+    def read(settings: response_pb2.ResponseSettings) -> float:
+        sampling = settings.options.sampling
+        return round_float32(getattr(sampling, name)) if sampling.HasField(name) else default
+
+    return From("settings", read)
 
 
-def _error_object(response: response_pb2.Response) -> Json | None:
-    if not response.HasField("error"):
-        return None
-    error = response.error
-    param = {"param": openai_name(error.param, RESPONSE_PARAMS)} if error.param else {}
-    return {"code": error.code, "message": error.message} | param
+class ResponseResource(TypedDict):
+    """A response."""
+
+    id: str
+    object: Literal["response"]
+    created_at: Annotated[int, seconds("create_time")]
+    completed_at: Annotated[int | None, seconds("complete_time")]
+    status: Annotated[ResponseStatus, From("state")]
+    background: Annotated[bool, From("settings.background")]
+    error: ResponseError | None
+    incomplete_details: Annotated[IncompleteResponse | None, From(".", incomplete_details)]
+    model: Annotated[str, From("settings.model")]
+    output: Annotated[list[Item], From(write=item_objects)]
+    previous_response_id: str | None
+    conversation: Annotated[ConversationId | None, From("conversation_id", _conversation)]
+    usage: ResponseUsage | None
+    instructions: Annotated[str | None, From("settings.instructions")]
+    tools: Annotated[list[ResponseTool | NamespaceTool], From("settings.tools", tool_objects)]
+    tool_choice: Annotated[ToolChoice, From("settings", _tool_choice)]
+    parallel_tool_calls: Annotated[bool, _true_if_unset("parallel_tool_calls")]
+    text: Annotated[TextOutput, From("settings")]
+    reasoning: Annotated[ReasoningSettings | None, From("settings.reasoning")]
+    truncation: Annotated[Literal["auto", "disabled"], From("settings", _truncation)]
+    max_output_tokens: Annotated[int | None, From("settings.max_output_tokens")]
+    max_tool_calls: Annotated[int | None, From("settings.max_tool_calls")]
+    store: Annotated[bool, _true_if_unset("store")]
+    metadata: Annotated[dict[str, str], From("settings.metadata")]
+    service_tier: Annotated[str, From("settings.service_tier", lambda tier: tier or "auto")]
+    safety_identifier: Annotated[str | None, From("settings.safety_identifier")]
+    prompt_cache_key: Annotated[str | None, From("settings.prompt_cache_key")]
+    user: Annotated[str | None, From("settings.user")]
+    temperature: Annotated[float, _sampling("temperature", 1.0)]
+    top_p: Annotated[float, _sampling("top_p", 1.0)]
+    presence_penalty: Annotated[float, _sampling("presence_penalty", 0.0)]
+    frequency_penalty: Annotated[float, _sampling("frequency_penalty", 0.0)]
+    top_logprobs: Annotated[int, From("settings.options.output.top_logprobs")]
+    ignored_parameters: NotRequired[Annotated[list[str], by_callers_names(RESPONSE_PARAMS)]]
+
+
+class InputTokens(TypedDict):
+    """How many tokens a prompt has."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+class Compaction(TypedDict):
+    """A compaction."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: Annotated[int, seconds("create_time")]
+    output: Annotated[list[Item], From(write=item_objects)]
+    usage: ResponseUsage
+
+
+response_object = writer(response_pb2.Response, ResponseResource)
+compaction_object = writer(service_pb.CompactResponseResponse, Compaction)

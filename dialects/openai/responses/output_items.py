@@ -1,23 +1,21 @@
 """Items and content parts as objects. Absent optional fields are omitted instead of null."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NotRequired
 
 import orjson
 from corral.control.v1 import item_pb2
+from pydantic import Field
+from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.openai.responses.namespaces import split_name
-from dialects.openai.shared.objects import Json, enum_name
+from dialects.openai.responses.namespaces import local_name, namespace_of
 from dialects.shared.json_body import answer_value
 from dialects.shared.media import is_address
+from dialects.shared.wire import From, declared, writer, writers
 
-_JSON_NAMES: Final = {
-    "arguments_json": "arguments",
-    "problem": "error",
-    "sealed": "encrypted_content",
-}
-_NULLABLE: Final = frozenset(("approval_request_id", "problem", "reason"))
-_STATUSES: Final = {
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+HostedStatus = Literal[ItemStatus, "failed"]
+_STATUSES: Final[dict[item_pb2.Item.Status, ItemStatus]] = {
     item_pb2.Item.STATUS_UNSPECIFIED: "completed",
     item_pb2.Item.STATUS_IN_PROGRESS: "in_progress",
     item_pb2.Item.STATUS_COMPLETED: "completed",
@@ -25,172 +23,351 @@ _STATUSES: Final = {
 }
 
 
-def item_object(item: item_pb2.Item) -> Json:
-    """An item as JSON. An item without content is a reference."""
-    kind = item.WhichOneof("content")
-    if kind is None:
-        return {"type": "item_reference", "id": item.id}
-    return {"id": item.id, "type": kind} | _WRITERS[kind](item)
-
-
-def item_objects(items: Iterable[item_pb2.Item]) -> list[Json]:
-    """Items as JSON, in order."""
-    return [item_object(item) for item in items]
-
-
-def part_object(part: item_pb2.ItemPart, *, is_output: bool) -> Json:
-    """A content part as JSON: output of the assistant, or input."""
-    match part.WhichOneof("part"):
-        case "refusal":
-            return {"type": "refusal", "refusal": part.refusal}
-        case "image":
-            image: Json = {"type": "input_image", "detail": part.image.detail or "auto"}
-            if part.image.file_id:
-                return image | {"file_id": part.image.file_id}
-            return image | {"image_url": part.image.url or None}
-        case "file":
-            source = "file_url" if is_address(part.file.data_url) else "file_data"
-            names = {"file_id": "file_id", "data_url": source, "filename": "filename"}
-            fields = {name: getattr(part.file, field) for field, name in names.items()}
-            return {"type": "input_file"} | {name: text for name, text in fields.items() if text}
-        case _:
-            return _text_object(part.text, is_output=is_output)
-
-
-def citation_object(citation: item_pb2.FileCitation) -> Json:
+class FileAnnotation(TypedDict):
     """A citation of a file."""
+
+    type: Literal["file_citation"]
+    file_id: str
+    filename: str
+    index: Annotated[int, From("start")]
+
+
+class Token(TypedDict):
+    """A token with its log probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class SampledToken(Token):
+    """A token of the text, with its alternatives."""
+
+    top_logprobs: list[Token]
+
+
+class InputText(TypedDict):
+    """Text of the input."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class OutputText(TypedDict):
+    """Text of the assistant."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[FileAnnotation]
+    logprobs: list[SampledToken]
+
+
+class Refusal(TypedDict):
+    """A refusal of the assistant."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class InputImage(TypedDict):
+    """An image by file id or URL."""
+
+    type: Literal["input_image"]
+    detail: str
+    file_id: NotRequired[str]
+    image_url: NotRequired[str | None]
+
+
+class InputFile(TypedDict):
+    """A document in base64, by file id, or at a URL."""
+
+    type: Literal["input_file"]
+    file_id: NotRequired[str]
+    file_url: NotRequired[str]
+    file_data: NotRequired[str]
+    filename: NotRequired[str]
+
+
+InputPart = InputText | Refusal | InputImage | InputFile
+Part = InputPart | OutputText
+
+
+class SummaryText(TypedDict):
+    """A text of reasoning."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+citation_object = writer(item_pb2.FileCitation, FileAnnotation)
+
+
+def part_object(part: item_pb2.ItemPart) -> Part:
+    """A content part of an answer as JSON."""
+    if (part.WhichOneof("part") or "text") != "text":
+        return _input_part(part)
     return {
-        "type": "file_citation",
-        "file_id": citation.file_id,
-        "filename": citation.filename,
-        "index": citation.start,
+        "type": "output_text",
+        "text": part.text.text,
+        "annotations": [citation_object(citation) for citation in part.text.citations],
+        "logprobs": logprob_objects(part.text.logprobs),
     }
 
 
-def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[Json]:
+def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[SampledToken]:
     """Tokens with their log probabilities and alternatives."""
     return [
-        _token(logprob) | {"top_logprobs": [_token(each) for each in logprob.top]}
+        {**_token(logprob), "top_logprobs": [_token(each) for each in logprob.top]}
         for logprob in logprobs
     ]
 
 
-def _text_object(text: item_pb2.TextPart, *, is_output: bool) -> Json:
-    if not is_output:
-        return {"type": "input_text", "text": text.text}
-    return {
-        "type": "output_text",
-        "text": text.text,
-        "annotations": [citation_object(citation) for citation in text.citations],
-        "logprobs": logprob_objects(text.logprobs),
-    }
-
-
-def _token(logprob: item_pb2.ItemLogprob) -> Json:
+def _token(logprob: item_pb2.ItemLogprob) -> Token:
     return {"token": logprob.token, "logprob": logprob.logprob, "bytes": list(logprob.raw)}
 
 
-def _status(item: item_pb2.Item) -> Json:
-    return {"status": _STATUSES[item.status]}
+def _input_part(part: item_pb2.ItemPart) -> InputPart:
+    match part.WhichOneof("part"):
+        case "refusal":
+            return {"type": "refusal", "refusal": part.refusal}
+        case "image":
+            image: InputImage = {"type": "input_image", "detail": part.image.detail or "auto"}
+            if part.image.file_id:
+                image["file_id"] = part.image.file_id
+            else:
+                image["image_url"] = part.image.url or None
+            return image
+        case "file":
+            file: InputFile = {"type": "input_file"}
+            if part.file.file_id:
+                file["file_id"] = part.file.file_id
+            if url := part.file.data_url:
+                file["file_url" if is_address(url) else "file_data"] = url
+            if part.file.filename:
+                file["filename"] = part.file.filename
+            return file
+        case _:
+            return {"type": "input_text", "text": part.text.text}
 
 
-def _message(item: item_pb2.Item) -> Json:
-    role = item.message.role
-    is_output = role == item_pb2.ITEM_ROLE_ASSISTANT
-    content = [part_object(part, is_output=is_output) for part in item.message.parts]
-    return _status(item) | {
-        "role": enum_name(item_pb2.ItemRole.Name(role), "ITEM_ROLE_"),
-        "content": content,
-    }
+def _content(message: item_pb2.MessageItem) -> list[Part]:
+    is_output = message.role == item_pb2.ITEM_ROLE_ASSISTANT
+    return [part_object(part) if is_output else _input_part(part) for part in message.parts]
 
 
-def _fields(message: Any) -> Json:
-    """The fields of a message by their names in JSON; those that may be null are so if empty."""
-    written: Json = {}
-    for field in message.DESCRIPTOR.fields:
-        value = getattr(message, field.name)
-        if field.has_presence and not message.HasField(field.name):
-            value = None
-        name = _JSON_NAMES.get(field.name, field.name)
-        written[name] = value or None if field.name in _NULLABLE else value
-    return written
-
-
-def _call(item: item_pb2.Item, call: Any) -> Json:
-    return _status(item) | _fields(call) | split_name(call.name)
-
-
-def _output(item: item_pb2.ToolOutputItem) -> Json:
+def _output(parts: Sequence[item_pb2.ItemPart]) -> str | list[InputPart]:
     """A single text is written as a string instead of a list of parts."""
-    parts = item.output
-    output: object = [part_object(part, is_output=False) for part in parts]
     if len(parts) == 1 and parts[0].WhichOneof("part") == "text":
-        output = parts[0].text.text
-    return {"call_id": item.call_id, "output": output}
+        return parts[0].text.text
+    return [_input_part(part) for part in parts]
 
 
-def _reasoning(item: item_pb2.Item) -> Json:
+def _summary(text: str) -> list[SummaryText]:
     """The reasoning text is returned as its summary, which all clients support."""
-    text, sealed = item.reasoning.text, item.reasoning.sealed
-    summary = [{"type": "summary_text", "text": text}] if text else []
-    return {"summary": summary} | ({"encrypted_content": sealed} if sealed else {})
+    return [{"type": "summary_text", "text": text}] if text else []
 
 
-def _file_search_call(item: item_pb2.Item) -> Json:
-    call = item.file_search_call
-    results = [
-        {
-            "file_id": result.file_id,
-            "filename": result.filename,
-            "score": result.score,
-            "text": result.text,
-            "attributes": _parse_json(result.attributes_json, {}),
-        }
-        for result in call.results
-    ]
-    status = "failed" if call.problem else _STATUSES[item.status]
-    return {"status": status, "queries": list(call.queries), "results": results or None}
+def _hosted_status(item: item_pb2.Item) -> HostedStatus:
+    content = getattr(item, item.WhichOneof("content") or "")
+    return "failed" if content.problem else _STATUSES[item.status]
 
 
-def _mcp_list_tools(item: item_pb2.Item) -> Json:
-    content = item.mcp_list_tools
-    tools = [
-        {
-            "name": tool.name,
-            "description": tool.description or None,
-            "input_schema": _parse_json(tool.input_schema_json, {}),
-            "annotations": _parse_json(tool.annotations_json, None),
-        }
-        for tool in content.tools
-    ]
-    return {"server_label": content.server_label, "tools": tools, "error": content.problem or None}
+def _parsed(default: object) -> Callable[[str], Any]:
+    """Parses JSON of third parties, to `default` if it is invalid."""
+
+    def parse(text: str) -> Any:
+        try:
+            return answer_value(text)
+        except orjson.JSONDecodeError:
+            return default
+
+    return parse
 
 
-def _mcp_call(item: item_pb2.Item) -> Json:
-    status = "failed" if item.mcp_call.problem else _STATUSES[item.status]
-    return {"status": status} | _fields(item.mcp_call)
+Status = Annotated[ItemStatus, From("status", _STATUSES.__getitem__)]
+CallStatus = Annotated[HostedStatus, From(".", _hosted_status)]
 
 
-def _parse_json(text: str, default: object) -> object:
-    """Parse JSON of third parties. Returns `default` if it is invalid."""
-    try:
-        return answer_value(text)
-    except orjson.JSONDecodeError:
-        return default
+class MessageItem(TypedDict):
+    """A message."""
+
+    id: str
+    type: Literal["message"]
+    status: Status
+    role: Annotated[Literal["user", "assistant", "system", "developer"], From("message.role")]
+    content: Annotated[list[Part], From("message", _content)]
 
 
-_WRITERS: Final[dict[str, Callable[[item_pb2.Item], Json]]] = {
-    "message": _message,
-    "function_call": lambda item: _call(item, item.function_call),
-    "function_call_output": lambda item: _status(item) | _output(item.function_call_output),
-    "custom_tool_call": lambda item: _call(item, item.custom_tool_call),
-    "custom_tool_call_output": lambda item: _status(item) | _output(item.custom_tool_call_output),
-    "reasoning": _reasoning,
-    "compaction": lambda item: _fields(item.compaction),
-    "file_search_call": _file_search_call,
-    "mcp_list_tools": _mcp_list_tools,
-    "mcp_call": _mcp_call,
-    "mcp_approval_request": lambda item: _fields(item.mcp_approval_request),
-    "mcp_approval_response": lambda item: _fields(item.mcp_approval_response),
-}
-"""Converters by field of Item, which equals the `type` of the JSON."""
+class FunctionCallItem(TypedDict):
+    """A call of a function."""
+
+    id: str
+    type: Literal["function_call"]
+    status: Status
+    call_id: Annotated[str, From("function_call.call_id")]
+    name: Annotated[str, From("function_call.name", local_name)]
+    arguments: Annotated[str, From("function_call.arguments_json")]
+    namespace: NotRequired[Annotated[str, From("function_call.name", namespace_of)]]
+
+
+class FunctionCallOutputItem(TypedDict):
+    """The output of a function."""
+
+    id: str
+    type: Literal["function_call_output"]
+    status: Status
+    call_id: Annotated[str, From("function_call_output.call_id")]
+    output: Annotated[str | list[InputPart], From("function_call_output.output", _output)]
+
+
+class CustomToolCallItem(TypedDict):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    status: Status
+    call_id: Annotated[str, From("custom_tool_call.call_id")]
+    name: Annotated[str, From("custom_tool_call.name", local_name)]
+    input: Annotated[str, From("custom_tool_call.input")]
+    namespace: NotRequired[Annotated[str, From("custom_tool_call.name", namespace_of)]]
+
+
+class CustomToolCallOutputItem(TypedDict):
+    """The output of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call_output"]
+    status: Status
+    call_id: Annotated[str, From("custom_tool_call_output.call_id")]
+    output: Annotated[str | list[InputPart], From("custom_tool_call_output.output", _output)]
+
+
+class ReasoningItem(TypedDict):
+    """Reasoning of the model."""
+
+    id: str
+    type: Literal["reasoning"]
+    summary: Annotated[list[SummaryText], From("reasoning.text", _summary)]
+    encrypted_content: NotRequired[Annotated[str, From("reasoning.sealed")]]
+
+
+class CompactionItem(TypedDict):
+    """Earlier items, summarized."""
+
+    id: str
+    type: Literal["compaction"]
+    encrypted_content: Annotated[str, From("compaction.sealed")]
+
+
+class FileSearchResult(TypedDict):
+    """A passage that a search found."""
+
+    file_id: str
+    filename: str
+    score: float
+    text: str
+    attributes: Annotated[dict[str, Any], From("attributes_json", _parsed({}))]
+
+
+class FileSearchCallItem(TypedDict):
+    """A search of vector stores."""
+
+    id: str
+    type: Literal["file_search_call"]
+    status: CallStatus
+    queries: Annotated[list[str], From("file_search_call.queries")]
+    results: Annotated[list[FileSearchResult] | None, From("file_search_call.results")]
+
+
+class McpToolDescription(TypedDict):
+    """A tool of an MCP server."""
+
+    name: str
+    description: str | None
+    input_schema: Annotated[dict[str, Any], From("input_schema_json", _parsed({}))]
+    annotations: Annotated[dict[str, Any] | None, From("annotations_json", _parsed(None))]
+
+
+class McpListToolsItem(TypedDict):
+    """The tools of an MCP server."""
+
+    id: str
+    type: Literal["mcp_list_tools"]
+    server_label: Annotated[str, From("mcp_list_tools.server_label")]
+    tools: Annotated[list[McpToolDescription], From("mcp_list_tools.tools")]
+    error: Annotated[str | None, From("mcp_list_tools.problem")]
+
+
+class McpCallItem(TypedDict):
+    """A call of a tool of an MCP server."""
+
+    id: str
+    type: Literal["mcp_call"]
+    status: CallStatus
+    server_label: Annotated[str, From("mcp_call.server_label")]
+    name: Annotated[str, From("mcp_call.name")]
+    arguments: Annotated[str, From("mcp_call.arguments_json")]
+    output: Annotated[str | None, From("mcp_call.output")]
+    error: Annotated[str | None, From("mcp_call.problem")]
+    approval_request_id: Annotated[str | None, From("mcp_call.approval_request_id")]
+
+
+class McpApprovalRequestItem(TypedDict):
+    """A call that waits for approval."""
+
+    id: str
+    type: Literal["mcp_approval_request"]
+    server_label: Annotated[str, From("mcp_approval_request.server_label")]
+    name: Annotated[str, From("mcp_approval_request.name")]
+    arguments: Annotated[str, From("mcp_approval_request.arguments_json")]
+
+
+class McpApprovalResponseItem(TypedDict):
+    """The decision about a call."""
+
+    id: str
+    type: Literal["mcp_approval_response"]
+    approval_request_id: Annotated[str | None, From("mcp_approval_response.approval_request_id")]
+    approve: Annotated[bool, From("mcp_approval_response.approve")]
+    reason: Annotated[str | None, From("mcp_approval_response.reason")]
+
+
+class ItemReference(TypedDict):
+    """An item whose content is not stored any more."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
+Item = TypeAliasType(
+    "Item",
+    Annotated[
+        MessageItem
+        | FunctionCallItem
+        | FunctionCallOutputItem
+        | CustomToolCallItem
+        | CustomToolCallOutputItem
+        | ReasoningItem
+        | CompactionItem
+        | FileSearchCallItem
+        | McpListToolsItem
+        | McpCallItem
+        | McpApprovalRequestItem
+        | McpApprovalResponseItem
+        | ItemReference,
+        Field(discriminator="type"),
+    ],
+)
+_WRITERS: Final[Mapping[str, Callable[[item_pb2.Item], Item]]] = writers(item_pb2.Item, Item)
+"""By field of Item, which equals the `type`."""
+
+
+@declared
+def item_object(item: item_pb2.Item) -> Item:
+    """An item as JSON. An item without content is a reference."""
+    return _WRITERS[item.WhichOneof("content") or "item_reference"](item)
+
+
+def item_objects(items: Iterable[item_pb2.Item]) -> list[Item]:
+    """Items as JSON, in order."""
+    return [item_object(item) for item in items]

@@ -1,18 +1,15 @@
-"""Tools of responses: JSON to protos and back. Unlike in chat completions, functions are flat."""
+"""Tools of responses as protos. Unlike in chat completions, functions are flat."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-import orjson
 from corral.control.v1 import tool_pb2
 from pydantic import Field, Tag
 
 from dialects.openai.chat.policy import FUNCTIONS
 from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
-from dialects.openai.shared.objects import Json
 from dialects.openai.shared.tools import FileSearchSettings, function_to_proto, search_to_proto
 from dialects.shared.fields import BY_KIND, WireModel, check_type, validate
-from dialects.shared.json_body import answer_value
 from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
@@ -124,26 +121,6 @@ def tools_to_proto(tools: Sequence[Mapping[str, Any]]) -> list[tool_pb2.Tool]:
     ]
 
 
-def tool_object(tool: tool_pb2.Tool) -> Json:
-    """A tool as JSON, with every key that strict clients require."""
-    match tool.WhichOneof("tool"):
-        case "custom":
-            return _custom_object(tool.custom)
-        case "file_search":
-            return _search_object(tool.file_search)
-        case "mcp":
-            return _mcp_object(tool.mcp)
-        case _:
-            function = tool.function
-            return {
-                "type": "function",
-                "name": function.name,
-                "description": function.description or None,
-                "parameters": answer_value(function.parameters_json or "null"),
-                "strict": function.strict if function.HasField("strict") else None,
-            }
-
-
 def _flatten(fields: Mapping[str, Any], path: str) -> Iterator[tool_pb2.Tool]:
     """The tools of a namespace, or one tool; none for a hosted tool of other servers."""
     kind = fields.get("type")
@@ -226,45 +203,3 @@ _CONVERTERS: Final[Mapping[str, Callable[[Mapping[str, Any], str], Any]]] = {
 
 def _tool_names(tools: ToolNames | None) -> set[str]:
     return set() if tools is None else set(tools.tool_names or ())
-
-
-def _custom_object(tool: tool_pb2.CustomTool) -> Json:
-    input_format: Json = {"type": "text"}
-    if tool.syntax:
-        input_format = {"type": "grammar", "syntax": tool.syntax, "definition": tool.definition}
-    return {
-        "type": "custom",
-        "name": tool.name,
-        "description": tool.description or None,
-        "format": input_format,
-    }
-
-
-def _search_object(tool: tool_pb2.FileSearchTool) -> Json:
-    return {
-        "type": "file_search",
-        "vector_store_ids": list(tool.vector_store_ids),
-        "max_num_results": tool.max_results if tool.HasField("max_results") else 20,
-        "ranking_options": {
-            "ranker": tool.ranker or "auto",
-            "score_threshold": tool.score_threshold,
-        },
-        "filters": orjson.loads(tool.filters_json or "null"),
-    }
-
-
-def _mcp_object(tool: tool_pb2.McpTool) -> Json:
-    is_never = tool.approval == tool_pb2.McpTool.APPROVAL_NEVER
-    approval: object = "never" if is_never else "always"
-    if tool.approval_exempt:
-        exempt = {"tool_names": list(tool.approval_exempt)}
-        approval = {"always" if is_never else "never": exempt}
-    return {
-        "type": "mcp",
-        "server_label": tool.server_label,
-        "server_description": tool.description or None,
-        "server_url": None,
-        "headers": None,
-        "allowed_tools": list(tool.allowed_tools) if tool.limits_tools else None,
-        "require_approval": approval,
-    }

@@ -1,13 +1,16 @@
-"""Building blocks of response objects: pages of lists, names of states, timestamps, numbers."""
+"""Building blocks of response objects: pages of lists, names of states, counts of tokens."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from typing_extensions import TypedDict
 
 from dialects.openai.errors import ParamNames, openai_name
-from dialects.shared.wire import round_float32
+from dialects.shared.wire import From
 
 Json = dict[str, Any]
 ObjectT = TypeVar("ObjectT")
+ShapeT = TypeVar("ShapeT")
 DONE = b"data: [DONE]\n\n"
 """The last server-sent event of a stream that did not fail."""
 
@@ -17,14 +20,22 @@ def sse_data(payload: bytes) -> bytes:
     return b"data: %b\n\n" % payload
 
 
+class ListPage(TypedDict, Generic[ShapeT]):
+    """A page of a list."""
+
+    object: Literal["list"]
+    data: list[ShapeT]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 def list_object(
-    objects: Sequence[ObjectT],
-    write: Callable[[ObjectT], Mapping[str, Any]],
-    next_page_token: str = "",
-) -> Json:
+    objects: Sequence[ObjectT], write: Callable[[ObjectT], ShapeT], next_page_token: str = ""
+) -> ListPage[ShapeT]:
     """A page of a list, the last one without a token. `write` converts an object to JSON with an
     `id`."""
-    data = [write(each) for each in objects]
+    data: list[Any] = [write(each) for each in objects]
     return {
         "object": "list",
         "data": data,
@@ -34,8 +45,16 @@ def list_object(
     }
 
 
-def deleted_object(object_id: str, object_name: str) -> Json:
-    """The confirmation that an object was deleted. `object_name` is the value of `object`."""
+class Deleted(TypedDict):
+    """The confirmation that an object was deleted."""
+
+    id: str
+    object: str
+    deleted: Literal[True]
+
+
+def deleted_object(object_id: str, object_name: str) -> Deleted:
+    """The confirmation. `object_name` is the value of `object`."""
     return {"id": object_id, "object": object_name, "deleted": True}
 
 
@@ -57,28 +76,33 @@ def incomplete_details(owner: Any) -> Json | None:
     return {"reason": enum_name(name, "INCOMPLETE_REASON_")}
 
 
-def ignored_object(names: Iterable[str], params: ParamNames) -> Json:
-    """The `ignored_parameters` of a response or a run, if there are any, by the caller's names."""
-    ignored = [openai_name(name, params) for name in names]
-    return {"ignored_parameters": ignored} if ignored else {}
+def by_callers_names(params: ParamNames) -> From:
+    """The key of its name, which has names of fields: as the caller calls them."""
+    return From(write=lambda names: [openai_name(name, params) for name in names])
 
 
-def token_usage(usage: Any) -> Json:
+class CachedTokens(TypedDict):
+    """How many tokens of a prompt were in the cache."""
+
+    cached_tokens: int
+
+
+class ReasoningTokens(TypedDict):
+    """How many tokens of an output were reasoning."""
+
+    reasoning_tokens: int
+
+
+def total_tokens(usage: Any) -> int:
+    """The tokens of a response or a batch."""
+    return int(usage.input_tokens + usage.output_tokens)
+
+
+class TokenUsage(TypedDict):
     """The token counts of a response or a batch."""
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }
 
-
-def optional_seconds(message: Any, field: str) -> int | None:
-    """A timestamp in unix seconds, None if it is not set."""
-    return getattr(message, field).seconds if message.HasField(field) else None
-
-
-def optional_float(message: Any, field: str) -> float | None:
-    """A 32-bit float, None if it is not set."""
-    return round_float32(getattr(message, field)) if message.HasField(field) else None
+    input_tokens: int
+    input_tokens_details: Annotated[CachedTokens, From(".")]
+    output_tokens: int
+    output_tokens_details: Annotated[ReasoningTokens, From(".")]
+    total_tokens: Annotated[int, From(".", total_tokens)]

@@ -1,13 +1,21 @@
 """Functions, file_search and output formats of assistants, runs and responses, as protos."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import tool_pb2
 from pydantic import Field
 
 from dialects.shared.fields import WireModel
 from dialects.shared.json_body import json_text
+
+ToolMode = Literal["none", "auto", "required"]
+TOOL_MODES: Final[dict[tool_pb2.ToolSelection.Mode, ToolMode]] = {
+    tool_pb2.ToolSelection.MODE_UNSPECIFIED: "auto",
+    tool_pb2.ToolSelection.MODE_NONE: "none",
+    tool_pb2.ToolSelection.MODE_AUTO: "auto",
+    tool_pb2.ToolSelection.MODE_REQUIRED: "required",
+}
 
 
 class RankingOptions(WireModel):

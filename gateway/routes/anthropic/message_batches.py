@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from dialects.anthropic.errors import with_anthropic_names
+from dialects.anthropic.errors import AnthropicError, with_anthropic_names
 from dialects.anthropic.message_batches import (
     ENDPOINT,
     MessageBatchBody,
@@ -28,7 +28,7 @@ from dialects.anthropic.objects import PageQuery
 from dialects.shared.errors import renamed
 from gateway.calls import Calls, CallSequence
 from gateway.context import Context, Control, IdempotencyKey, JsonObject
-from gateway.http.docs import ANTHROPIC_ERROR, json_body, operation
+from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.large_bodies import convert
 from gateway.http.middleware import mark_disconnected
@@ -36,7 +36,7 @@ from gateway.rpc import ControlClient
 from svc_kit.errors import BatchNotEnded, BatchNotFound, CallerCancelled, FileNotFound
 
 router = APIRouter(prefix="/v1/messages/batches")
-documented = functools.partial(operation, error=ANTHROPIC_ERROR)
+documented = functools.partial(operation, error=AnthropicError)
 
 
 @router.post(

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.anthropic.errors import with_anthropic_names
+from dialects.anthropic.errors import AnthropicError, with_anthropic_names
 from dialects.anthropic.events import PING, MessageEvents
 from dialects.anthropic.message_request import (
     CreateMessageBody,
@@ -19,7 +19,7 @@ from dialects.anthropic.message_request import (
 from dialects.anthropic.objects import CollectedMessage, token_count
 from gateway.auth import MAX_LABEL_BYTES
 from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import ANTHROPIC_ERROR, json_body, operation
+from gateway.http.docs import json_body, operation
 from gateway.http.large_bodies import convert
 from svc_kit.logs import add_call_fields
 
@@ -35,7 +35,7 @@ SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity")
         "AnthropicMessage",
         json_body(CreateMessageBody),
         events="AnthropicEvent",
-        error=ANTHROPIC_ERROR,
+        error=AnthropicError,
     ),
 )
 async def create_message(
@@ -60,7 +60,7 @@ async def create_message(
         "Count the tokens of a message",
         "AnthropicTokenCount",
         json_body(PromptBody),
-        error=ANTHROPIC_ERROR,
+        error=AnthropicError,
     ),
 )
 async def count_tokens(inference: Inference, fields: JsonObject, context: Context) -> Response:

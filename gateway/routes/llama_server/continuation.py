@@ -19,7 +19,12 @@ from dialects.llama_server.completion import (
     prompts_of,
     with_token_prompt,
 )
-from dialects.llama_server.events import Continuations
+from dialects.llama_server.events import (
+    Continuation,
+    ContinuationEvent,
+    ContinuationList,
+    Continuations,
+)
 from gateway.context import AppContext, Context, Inference, JsonObject
 from gateway.http.docs import json_body, llama_server_operation
 from gateway.http.large_bodies import convert
@@ -28,9 +33,9 @@ from gateway.rpc import InferenceClient
 router = APIRouter()
 _COMPLETION = llama_server_operation(
     "Continue prompts (llama-server)",
-    "Continuation|ContinuationList",
+    Continuation | ContinuationList,
     json_body(ContinuationOfPromptBody),
-    events="ContinuationEvent",
+    events=ContinuationEvent,
 )
 
 
@@ -49,9 +54,9 @@ async def complete(inference: Inference, fields: JsonObject, context: Context) -
     "/infill",
     **llama_server_operation(
         "Infill (llama-server)",
-        "Continuation|ContinuationList",
+        Continuation | ContinuationList,
         json_body(InfillBody),
-        events="ContinuationEvent",
+        events=ContinuationEvent,
     ),
 )
 async def infill(inference: Inference, fields: JsonObject, context: Context) -> Response:

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.llama_server.objects import props, slot_list
+from dialects.llama_server.objects import LlamaServerProps, LlamaServerSlots, props, slot_list
 from gateway.context import Context, Inference, Models
 from gateway.http.docs import TEXT, llama_server_operation
 from gateway.http.errors import json_response
@@ -17,9 +17,7 @@ router = APIRouter()
 
 @router.get(
     "/props",
-    **llama_server_operation(
-        "Properties (llama-server)", "LlamaServerProps", query={"model": TEXT}
-    ),
+    **llama_server_operation("Properties (llama-server)", LlamaServerProps, query={"model": TEXT}),
 )
 async def show_props(inference: Models, request: Request, context: Context) -> Response:
     """The properties of the model in the query, or of the first one."""
@@ -30,7 +28,7 @@ async def show_props(inference: Models, request: Request, context: Context) -> R
 @router.get(
     "/slots",
     **llama_server_operation(
-        "Slots (llama-server)", "LlamaServerSlots", query={"model": TEXT, "fail_on_no_slot": TEXT}
+        "Slots (llama-server)", LlamaServerSlots, query={"model": TEXT, "fail_on_no_slot": TEXT}
     ),
 )
 async def list_slots(request: Request, context: Context) -> Response:

@@ -2,20 +2,23 @@
 
 import functools
 import time
-from typing import Any
 
 from corral.inference.v1.inference_service_pb2 import RerankResponse
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dialects.llama_server.errors import LlamaServerError
 from dialects.llama_server.scores import (
     EMBEDDING_PARAMS,
     SCORE_PARAMS,
     TEI_PARAMS,
     ContentEmbeddingBody,
+    LlamaServerEmbeddings,
     ScoreBody,
+    Scores,
     TextRankBody,
+    TextRanks,
     embed_request,
     embedding_list,
     parse_embedding,
@@ -27,16 +30,10 @@ from dialects.llama_server.scores import (
     text_rank_request,
     text_ranks,
 )
-from dialects.openai.chat.embeddings import RerankBody
-from dialects.openai.errors import openai_names
+from dialects.openai.chat.embeddings import RerankBody, RerankResult
+from dialects.openai.errors import Error, openai_names
 from gateway.context import Context, Inference, JsonObject
-from gateway.http.docs import (
-    ERROR,
-    LLAMA_SERVER_ERROR,
-    json_body,
-    llama_server_operation,
-    operation,
-)
+from gateway.http.docs import json_body, llama_server_operation, operation
 from gateway.http.large_bodies import convert
 from gateway.http.rate_limits import set_rate_limits
 from gateway.routes.embeddings import create_rerank
@@ -44,15 +41,15 @@ from svc_kit.logs import current_request_id
 
 router = APIRouter()
 _EMBEDDING = llama_server_operation(
-    "Create embeddings (llama-server)", "LlamaServerEmbeddings", json_body(ContentEmbeddingBody)
+    "Create embeddings (llama-server)", LlamaServerEmbeddings, json_body(ContentEmbeddingBody)
 )
 _RERANK = operation(
     "Rerank documents (llama-server, TEI)",
-    "RerankResult|TextRanks",
+    RerankResult | TextRanks,
     json_body(RerankBody, TextRankBody),
-    error=f"{LLAMA_SERVER_ERROR}|{ERROR}",
+    error=LlamaServerError | Error,
 )
-_SCORE = operation("Score pairs of texts (vLLM)", "Scores", json_body(ScoreBody))
+_SCORE = operation("Score pairs of texts (vLLM)", Scores, json_body(ScoreBody))
 
 
 @router.post("/embedding", **_EMBEDDING)
@@ -90,7 +87,7 @@ async def score(
     requests = await convert(score_requests, body.model or "", pairs)
     object_id = f"score-{current_request_id().removeprefix('req_')}"
 
-    async def scores() -> dict[str, Any]:
+    async def scores() -> Scores:
         timeout_s = inference.transfer_timeout_s
         with openai_names(SCORE_PARAMS):
             replies = [

@@ -9,14 +9,19 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.llama_server.objects import tokenizer_info
+from dialects.llama_server.objects import TokenizerInfo, tokenizer_info
 from dialects.llama_server.tokens import (
     DETOKENIZE_PARAMS,
     PROMPT_TOKENIZE_PARAMS,
     TOKENIZE_PARAMS,
+    CountedTokens,
     DetokenizeBody,
+    DetokenizedText,
     PromptTokenizeBody,
+    RenderedPrompt,
     TokenizeBody,
+    TokenList,
+    Tokens,
     counted_input,
     counted_tokens,
     detokenize_request,
@@ -45,7 +50,7 @@ router = APIRouter()
 @router.post(
     "/tokenize",
     **llama_server_operation(
-        "Tokenize (llama-server, vLLM)", "Tokens", json_body(TokenizeBody, PromptTokenizeBody)
+        "Tokenize (llama-server, vLLM)", Tokens, json_body(TokenizeBody, PromptTokenizeBody)
     ),
 )
 async def tokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -55,9 +60,7 @@ async def tokenize(inference: Inference, fields: JsonObject, context: Context) -
     return context.composed_response(functools.partial(tokenized, inference, fields))
 
 
-async def _tokenize_content(
-    inference: InferenceClient, fields: Mapping[str, Any]
-) -> dict[str, Any]:
+async def _tokenize_content(inference: InferenceClient, fields: Mapping[str, Any]) -> TokenList:
     body = await convert(parse_tokenize, fields)
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
@@ -66,7 +69,7 @@ async def _tokenize_content(
     return await convert(token_answer, body, replies)
 
 
-async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> dict[str, Any]:
+async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]) -> CountedTokens:
     if "messages" in fields:
         chat, own = split_chat(fields)
         body = parse_prompt_tokenize(own)
@@ -88,7 +91,7 @@ async def _tokenize_prompt(inference: InferenceClient, fields: Mapping[str, Any]
 @router.post(
     "/detokenize",
     **llama_server_operation(
-        "Detokenize (llama-server, vLLM)", "DetokenizedText", json_body(DetokenizeBody)
+        "Detokenize (llama-server, vLLM)", DetokenizedText, json_body(DetokenizeBody)
     ),
 )
 async def detokenize(inference: Inference, fields: JsonObject, context: Context) -> Response:
@@ -102,13 +105,13 @@ async def detokenize(inference: Inference, fields: JsonObject, context: Context)
 @router.post(
     "/apply-template",
     **llama_server_operation(
-        "Apply the chat template (llama-server)", "RenderedPrompt", json_body(ChatCompletionBody)
+        "Apply the chat template (llama-server)", RenderedPrompt, json_body(ChatCompletionBody)
     ),
 )
 async def apply_template(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """The prompt of a chat completion, as the model gets it."""
 
-    async def render() -> dict[str, str]:
+    async def render() -> RenderedPrompt:
         return {"prompt": (await _render(inference, {"model": ""} | fields)).text}
 
     return context.composed_response(render)
@@ -116,7 +119,7 @@ async def apply_template(inference: Inference, fields: JsonObject, context: Cont
 
 @router.get(
     "/tokenizer_info",
-    **llama_server_operation("The tokenizer (vLLM)", "TokenizerInfo", query={"model": TEXT}),
+    **llama_server_operation("The tokenizer (vLLM)", TokenizerInfo, query={"model": TEXT}),
 )
 async def show_tokenizer(inference: Models, request: Request) -> Response:
     """The begin and end token and the chat template of the model in the query, or of the first."""

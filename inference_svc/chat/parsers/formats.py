@@ -6,22 +6,20 @@ by the markers in the template.
 
 from collections.abc import Callable
 from enum import StrEnum
-from functools import partial
 from typing import NamedTuple
 
 from inference_svc.chat.parsers import (
-    delimited,
+    families,
     functionary,
     gemma,
     harmony,
-    json_calls,
     llama,
-    mistral,
     muse,
     pythonic,
-    tagged,
     unmarked,
 )
+from inference_svc.chat.parsers.call_reader import CallReader
+from inference_svc.chat.parsers.notation import Calls, begins
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
@@ -116,22 +114,34 @@ class Family(NamedTuple):
     """Other texts that the reader accepts as the beginning of a call."""
 
 
-def _tagged(
-    tags: tagged.Tags, *signatures: tuple[str, ...], reasoning: ReasoningFormat | None = None
+def _written(
+    ways: tuple[Calls, ...],
+    *signatures: tuple[str, ...],
+    frames: tuple[str, ...] = (),
+    interrupts: tuple[str, ...] = (),
+    end_thoughts: bool = False,
+    reasoning: ReasoningFormat | None = None,
+    reads_hermes: bool = False,
+    read: Reader | None = None,
 ) -> Family:
-    read = partial(tagged.read_tagged, tags)
+    """A family of which examples tell how it writes calls. `end_thoughts`: what calls begin with
+    is among the interrupts. `read`: its own reader."""
+    syntaxes = tuple(way.syntax for way in ways if way.is_enforced)
+    texts = begins(ways)
+    triggers = tuple(
+        text for text in texts if any(each.begin.startswith(text) for each in syntaxes)
+    )
     return Family(
-        read,
-        tags.markers,
+        read or CallReader(ways, frames).read_turn,
+        tuple(dict.fromkeys((*(text for way in ways for text in way.markers), *frames))),
         signatures,
-        frames=tags.frames,
-        interrupts=(*tags.interrupts, tags.call)
-        if tags.interrupts and tags.is_section
-        else tags.interrupts,
+        frames=frames,
+        interrupts=interrupts + texts if end_thoughts else interrupts,
         reasoning=reasoning,
-        syntaxes=tags.syntaxes,
-        triggers=tags.outer or (tags.call,),
-        barred=(tags.call,) if tags.outer and tags.call else (),
+        reads_hermes=reads_hermes,
+        syntaxes=syntaxes,
+        triggers=triggers,
+        barred=tuple(text for text in texts if text not in triggers),
     )
 
 
@@ -151,77 +161,59 @@ FAMILIES: dict[ToolCallFormat, Family] = {
     ToolCallFormat.MUSE: Family(
         muse.read_muse,
         muse.MARKERS,
-        ((tagged.MUSE.outer[0], muse.MESSAGE),),
+        (("<atem:function_calls>", muse.MESSAGE),),
         frames=muse.FRAMES,
         reasoning=ReasoningFormat.MUSE,
     ),
-    ToolCallFormat.MISTRAL: Family(
-        mistral.read_mistral,
-        mistral.MARKERS,
-        ((mistral.BEGIN,),),
-        syntaxes=mistral.SYNTAXES,
-        triggers=(mistral.BEGIN,),
+    ToolCallFormat.MISTRAL: _written(families.MISTRAL, ("[TOOL_CALLS]",)),
+    ToolCallFormat.DEEPSEEK: _written(
+        families.DEEPSEEK, ("<｜tool▁call▁begin｜>",), reads_hermes=True
     ),
-    ToolCallFormat.DEEPSEEK: Family(
-        partial(delimited.read_section, delimited.DEEPSEEK),
-        delimited.DEEPSEEK.markers + json_calls.MARKERS,
-        ((delimited.DEEPSEEK.call,),),
-        reads_hermes=True,
-        syntaxes=(*delimited.DEEPSEEK_SYNTAXES, json_calls.SYNTAX),
-        triggers=(delimited.DEEPSEEK.begins[0], json_calls.BEGIN),
-        barred=(*delimited.DEEPSEEK.begins[1:], delimited.DEEPSEEK.call),
-    ),
-    ToolCallFormat.DEEPSEEK_V32: _tagged(tagged.DEEPSEEK_V32, ("｜DSML｜",)),
-    ToolCallFormat.KIMI: Family(
-        partial(delimited.read_section, delimited.KIMI),
-        delimited.KIMI.markers,
-        ((delimited.KIMI.begins[0],), ("<|im_system|>tool_declare<|im_middle|>",)),
-        interrupts=delimited.KIMI.call_begins,
-        syntaxes=(delimited.KIMI_SYNTAX,),
-        triggers=delimited.KIMI.begins[:1],
-        barred=delimited.KIMI.call_begins[1:],
+    ToolCallFormat.DEEPSEEK_V32: _written(families.DEEPSEEK_V32, ("｜DSML｜",), end_thoughts=True),
+    ToolCallFormat.KIMI: _written(
+        families.KIMI,
+        ("<|tool_calls_section_begin|>",),
+        ("<|im_system|>tool_declare<|im_middle|>",),
+        end_thoughts=True,
         reasoning=ReasoningFormat.THINK,
     ),
-    ToolCallFormat.KIMI_K3: _tagged(
-        tagged.KIMI_K3, ("<|open|>", "xtml"), reasoning=ReasoningFormat.KIMI_K3
+    ToolCallFormat.KIMI_K3: _written(
+        families.KIMI_K3,
+        ("<|open|>", "xtml"),
+        frames=families.KIMI_K3_FRAMES,
+        interrupts=families.KIMI_K3_FRAMES[:1],
+        end_thoughts=True,
+        reasoning=ReasoningFormat.KIMI_K3,
     ),
-    ToolCallFormat.SOLAR: Family(
-        partial(delimited.read_section, delimited.SOLAR),
-        delimited.SOLAR.markers,
-        ((delimited.SOLAR.call,),),
-        frames=delimited.SOLAR.frames,
-        syntaxes=(delimited.SOLAR_SYNTAX,),
-        triggers=delimited.SOLAR.begins,
-        barred=(delimited.SOLAR.call,),
+    ToolCallFormat.SOLAR: _written(
+        families.SOLAR,
+        ("<|tool_call:begin|>",),
+        frames=families.SOLAR_FRAMES,
         reasoning=ReasoningFormat.SOLAR,
     ),
-    ToolCallFormat.HUNYUAN: _tagged(
-        tagged.HUNYUAN, ("<tool_sep{}>", ":opensource"), reasoning=ReasoningFormat.HUNYUAN
+    ToolCallFormat.HUNYUAN: _written(
+        families.HUNYUAN,
+        ("<tool_sep{}>", ":opensource"),
+        end_thoughts=True,
+        reasoning=ReasoningFormat.HUNYUAN,
     ),
-    ToolCallFormat.COHERE: Family(
-        partial(delimited.read_listed, delimited.COHERE),
-        delimited.COHERE.markers,
-        ((delimited.COHERE.begin,),),
-        frames=delimited.COHERE.frames,
-        syntaxes=(delimited.COHERE_SYNTAX,),
-        triggers=(delimited.COHERE.begin,),
+    ToolCallFormat.COHERE: _written(
+        families.COHERE, ("<|START_ACTION|>",), frames=families.COHERE_FRAMES
     ),
-    ToolCallFormat.APERTUS: Family(
-        partial(delimited.read_listed, delimited.APERTUS),
-        delimited.APERTUS.markers,
-        ((delimited.APERTUS.begin,),),
-        syntaxes=(delimited.APERTUS_SYNTAX,),
-        triggers=(delimited.APERTUS.begin,),
+    ToolCallFormat.APERTUS: _written(families.APERTUS, ("<|tools_prefix|>",)),
+    ToolCallFormat.MINIMAX_M3: _written(
+        families.MINIMAX_M3, (families.NESTING,), end_thoughts=True
     ),
-    ToolCallFormat.MINIMAX_M3: _tagged(tagged.MINIMAX_M3, (tagged.NESTING,)),
-    ToolCallFormat.MINIMAX: _tagged(
-        tagged.MINIMAX, (tagged.MINIMAX.outer[0],), ("minimax:tool_call", "<invoke name=")
+    ToolCallFormat.MINIMAX: _written(
+        families.MINIMAX, ("<minimax:tool_call>",), ("minimax:tool_call", "<invoke name=")
     ),
-    ToolCallFormat.QWEN_CODER: _tagged(
-        tagged.QWEN_CODER, (tagged.QWEN_CODER.call, tagged.QWEN_CODER.key)
+    ToolCallFormat.QWEN_CODER: _written(
+        families.QWEN_CODER,
+        ("<function=", "<parameter="),
+        interrupts=families.QWEN_CODER_INTERRUPTS,
     ),
-    ToolCallFormat.GLM: _tagged(tagged.GLM, (tagged.GLM.outer[0], tagged.GLM.key)),
-    ToolCallFormat.MINICPM: _tagged(tagged.MINICPM, (tagged.MINICPM.call, tagged.MINICPM.key)),
+    ToolCallFormat.GLM: _written(families.GLM, ("<tool_call>", "<arg_key>"), end_thoughts=True),
+    ToolCallFormat.MINICPM: _written(families.MINICPM, ('<function name="', '<param name="')),
     ToolCallFormat.GEMMA: Family(
         gemma.read_gemma,
         gemma.MARKERS + gemma.STOP_TEXTS,
@@ -244,28 +236,18 @@ FAMILIES: dict[ToolCallFormat, Family] = {
         unmarked.MARKERS,
         (("<tool_calls>[",),),
         frames=(unmarked.SEPARATOR,),
-        syntaxes=unmarked.SYNTAXES,
+        syntaxes=tuple(way.syntax for way in unmarked.CALLS),
         triggers=unmarked.TRIGGERS,
     ),
-    ToolCallFormat.HERMES: Family(
-        json_calls.parse_hermes,
-        json_calls.MARKERS,
-        ((json_calls.BEGIN,),),
-        syntaxes=(json_calls.SYNTAX,),
-        triggers=(json_calls.BEGIN,),
-    ),
-    ToolCallFormat.PYTHONIC: Family(
-        pythonic.read_pythonic,
-        pythonic.MARKERS + json_calls.MARKERS,
-        (
-            (pythonic.MARKERS[0],),
-            ("<|tool_list_start|>",),
-            ("<functions>", "<function_calls>"),
-            ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
-        ),
+    ToolCallFormat.HERMES: _written(families.HERMES, ("<tool_call>",)),
+    ToolCallFormat.PYTHONIC: _written(
+        pythonic.CALLS + families.HERMES,
+        (pythonic.BEGINS[0],),
+        ("<|tool_list_start|>",),
+        ("<functions>", "<function_calls>"),
+        ("[func_name1(",),  # Llama 3.2 and 4, Gemma 3, ToolACE
         reads_hermes=True,
-        syntaxes=(*pythonic.SYNTAXES, json_calls.SYNTAX),
-        triggers=(*pythonic.MARKERS[::2], json_calls.BEGIN),
+        read=pythonic.read_pythonic,
     ),
     ToolCallFormat.LLAMA: Family(
         llama.read_llama,

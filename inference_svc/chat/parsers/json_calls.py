@@ -1,21 +1,18 @@
-"""Tool calls as JSON, `{"name": …, "arguments": {…}}`, and the Hermes format, which encloses them
-in `<tool_call>` tags.
+"""Tool calls as JSON, `{"name": …, "arguments": {…}}`.
 
 Arguments are streamed once the name is known. Before that nothing of a call has been emitted, so
 text that is not a call becomes content. Arguments that turn out to be invalid JSON are emitted as
 the model wrote them, so that an agent can show the model its mistake.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeGuard
 
 from inference_svc.chat.json_values import is_unicode, json_or_none, json_text
 from inference_svc.chat.parsers.json_scanner import ScanState
-from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
-from inference_svc.structured_output.spec import SPACE, ToolCallSyntax
 
 _NAMES = ('"name"', '"tool_name"')
 _ID = '"tool_call_id"'
@@ -66,20 +63,6 @@ def read_keyed_call(source: Source, output: TurnOutput) -> ParseSteps[Read]:
     if not (opener and _is_name(name) and colon and (yield from source.peek()) == "{"):
         return Read.NOTHING
     return (yield from _arguments(source, output, name))
-
-
-def read_json_list(
-    source: Source, output: TurnOutput, ends: Sequence[str], read_item: ReadItem = read_json_call
-) -> ParseSteps[None]:
-    """Read a list of calls and its end marker, streaming each call; other text is content."""
-    match (yield from read_json_items(source, output, read_item)):
-        case Read.NOTHING:
-            output.add_content(source.since_mark)
-        case Read.BROKEN:
-            yield from source.until(ends, output.add_arguments)
-        case Read.CALL:
-            yield from source.spaces()
-            yield from source.literal(*ends)
 
 
 def read_json_items(
@@ -173,43 +156,3 @@ def _tail(source: Source) -> ParseSteps[None]:
         yield from source.json(is_open=True)
     elif not (yield from source.literal("}")):
         source.rewind(position)
-
-
-BEGIN, END = MARKERS = ("<tool_call>", "</tool_call>")
-SYNTAX = ToolCallSyntax(
-    head=f'{BEGIN}\n{{"name": "', middle='", "arguments": ', tail=f"}}\n{END}", between=SPACE
-)
-
-
-def parse_hermes(source: Source, output: TurnOutput, _: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
-    while (yield from output.content_until(source, (BEGIN,))):
-        yield from read_hermes_call(source, output)
-
-
-def read_hermes_call(source: Source, output: TurnOutput) -> ParseSteps[None]:
-    """Read a call after its opening tag; other text is content."""
-    read = yield from read_json_call(source, output)
-    if read is Read.NOTHING:
-        output.add_content(source.since_mark)
-    elif read is Read.BROKEN:
-        yield from source.until((END,), output.add_arguments)
-    else:
-        yield from source.spaces()
-        if (yield from source.literal("}")):
-            yield from source.spaces()
-        yield from source.literal(END)
-
-
-def begin_object_call(
-    name_end: str, source: Source, output: TurnOutput, tools: OfferedTools
-) -> ParseSteps[bool]:
-    """Begin a call whose name is followed by this text and an object. Return whether it is one."""
-    name = yield from source.name()
-    if name not in tools or not (yield from source.literal(name_end)):
-        return False
-    yield from source.spaces()
-    if (yield from source.peek()) != "{":
-        return False
-    output.begin_call(name)
-    return True

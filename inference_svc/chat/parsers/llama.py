@@ -7,8 +7,9 @@ write `<function=NAME>{…}</function>`.
 """
 
 from inference_svc.chat.json_values import json_text
-from inference_svc.chat.parsers.json_calls import Read, begin_object_call
-from inference_svc.chat.parsers.json_scanner import ScanState
+from inference_svc.chat.parsers.call_reader import CallReader
+from inference_svc.chat.parsers.families import LLAMA_FUNCTION
+from inference_svc.chat.parsers.json_calls import Read
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_arguments
@@ -19,10 +20,10 @@ from inference_svc.structured_output.spec import ToolCallSyntax
 TAGS = ("<|python_tag|>", "<|python_start|>")
 TAG_END = "<|python_end|>"
 MARKERS = (*TAGS, TAG_END)
-_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_FUNCTION = CallReader(LLAMA_FUNCTION)
 SYNTAXES = (
     ToolCallSyntax(head='{"name": "', middle='", "parameters": ', tail="}", between="; "),
-    ToolCallSyntax(head=_FUNCTION, middle=">", tail=_FUNCTION_END),
+    LLAMA_FUNCTION[0].syntax,
 )
 _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
@@ -31,9 +32,9 @@ def read_llama(source: Source, output: TurnOutput, tools: OfferedTools) -> Parse
     """Parse a turn."""
     yield from read_bare_calls(source, output, tools)
     output.add_content(source.since_mark)
-    while begin := (yield from output.content_until(source, (*TAGS, _FUNCTION))):
-        if begin == _FUNCTION:
-            is_call = yield from _function(source, output, tools)
+    while begin := (yield from output.content_until(source, (*TAGS, *_FUNCTION.begins))):
+        if begin in _FUNCTION.begins:
+            is_call = yield from _FUNCTION.read(begin, source, output, tools)
         else:
             is_call = yield from _tagged(source, output, tools)
         if not is_call:
@@ -71,15 +72,4 @@ def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps
     output.add_arguments('{"code": "')
     yield from source.until((TAG_END,), lambda text: output.add_arguments(json_text(text)[1:-1]))
     output.add_arguments('"}')
-    return True
-
-
-def _function(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    if not (yield from begin_object_call(">", source, output, tools)):
-        return False
-    if (yield from source.json(output.add_arguments)) is ScanState.BROKEN:
-        yield from source.until((_FUNCTION_END,), output.add_arguments)
-        return True
-    yield from source.spaces()
-    yield from source.literal(_FUNCTION_END)
     return True

@@ -8,16 +8,18 @@ prompt ends with `<|start|>assistant`.
 
 import re
 
+from inference_svc.chat.parsers.call_reader import CallReader
+from inference_svc.chat.parsers.families import MUSE
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
-from inference_svc.chat.parsers.tagged import MUSE, read_calls
 
 MESSAGE = "<|message|>"
 _START, _TO = "<|start|>", "to="
 _ENDS = ("<|eom|>", "<|eot|>")
 FRAMES = (_START, MESSAGE, *_ENDS)
-MARKERS = (*FRAMES, *MUSE.markers)
+MARKERS = (*FRAMES, *MUSE[0].markers)
+_CALLS = CallReader(MUSE)
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 
@@ -33,10 +35,7 @@ def read_muse(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseS
                 recipient = match[1]
                 source.mark()
         if recipient in tools:
-            yield from source.spaces()
-            if begin := (yield from source.literal(*MUSE.outer)):
-                yield from read_calls(MUSE, begin, source, output, tools)
-                source.mark()
+            yield from _read_calls(source, output, tools)
         if recipient == "self":
             sink = output.thought_sink()
         else:
@@ -47,3 +46,12 @@ def read_muse(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseS
         source.mark()
         yield from source.until(_ENDS, sink)
         source.mark()
+
+
+def _read_calls(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
+    yield from source.spaces()
+    while begin := (yield from source.literal(*_CALLS.begins, *MUSE[0].section_ends)):
+        if begin in _CALLS.begins:
+            yield from _CALLS.read_or_content(begin, source, output, tools)
+        source.mark()
+        yield from source.spaces()

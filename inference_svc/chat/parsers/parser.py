@@ -6,12 +6,12 @@ is not a call is content.
 
 import re
 import secrets
+import string
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.harmony import HarmonyReader
-from inference_svc.chat.parsers.mistral import new_mistral_id
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.reasoning import CallProbe, ReasoningSplitter
@@ -32,6 +32,11 @@ _SEPARATORS = re.compile(r"[]});,\s]*(```\w*\s*)?")
 def new_call_id() -> str:
     """Generate a tool call id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"
+
+
+def _new_mistral_id() -> str:
+    """Generate an id of nine letters and digits; Mistral's templates refuse others."""
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
 
 
 class TurnParser:
@@ -219,4 +224,4 @@ def _read_answer(source: Source, output: TurnOutput) -> ParseSteps[None]:
 
 
 def _id_generator(tool_calls: ToolCallFormat) -> Callable[[], str]:
-    return new_mistral_id if tool_calls is ToolCallFormat.MISTRAL else new_call_id
+    return _new_mistral_id if tool_calls is ToolCallFormat.MISTRAL else new_call_id

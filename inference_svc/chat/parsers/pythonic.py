@@ -10,18 +10,15 @@ import string
 from collections.abc import Callable, Sequence
 
 from inference_svc.chat.json_values import json_text
-from inference_svc.chat.parsers.json_calls import BEGIN as HERMES_BEGIN
-from inference_svc.chat.parsers.json_calls import Read, any_name, read_hermes_call, read_json_list
+from inference_svc.chat.parsers.call_reader import CallReader
+from inference_svc.chat.parsers.families import HERMES
+from inference_svc.chat.parsers.json_calls import Read, any_name
+from inference_svc.chat.parsers.notation import Calls
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink
-from inference_svc.structured_output.spec import ArgumentSyntax, ToolCallSyntax
+from inference_svc.structured_output.spec import ArgumentSyntax
 
-MARKERS = (
-    "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>",
-    "<function_calls>", "</function_calls>",
-)  # fmt: skip
-_BEGINS, _ENDS = MARKERS[::2], MARKERS[1::2]
 _ARGUMENTS = ArgumentSyntax(
     begin="",
     key_end="=",
@@ -32,19 +29,23 @@ _ARGUMENTS = ArgumentSyntax(
     key=r"[\w.-]+",
     extra_key=r"[\p{L}\p{N}_.-]+",
 )
-SYNTAXES = tuple(
-    ToolCallSyntax(
-        before=f"{begin}{opener}",
-        head="",
-        middle="(",
-        tail=")",
-        between=between,
-        after=f"{closer}{end}",
-        arguments=_ARGUMENTS,
+CALLS = tuple(
+    Calls("$name($arguments)", before, between, after, arguments=_ARGUMENTS)
+    for before, between, after in (
+        ("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
+        ("<|python_start|>[", ", ", "]<|python_end|>"),
+        ("<function_calls>\n", "\n", "\n</function_calls>"),
     )
-    for begin, end, opener, between, closer in (
-        *((begin, end, "[", ", ", "]") for begin, end in zip(_BEGINS[:2], _ENDS[:2], strict=True)),
-        (_BEGINS[2], _ENDS[2], "\n", "\n", "\n"),
+)
+BEGINS = tuple(way.opening for way in CALLS)
+ENDS = tuple(end for way in CALLS for end in way.section_ends)
+_JSON = CallReader(
+    (
+        *(
+            Calls(HERMES[0].call, f"{begin}[", after=f"]{end}")
+            for begin, end in zip(BEGINS, ENDS, strict=True)
+        ),
+        *HERMES,
     )
 )
 _MAX_DEPTH = 32
@@ -66,14 +67,12 @@ def read_pythonic(source: Source, output: TurnOutput, tools: OfferedTools) -> Pa
     if (yield from source.peek()) == "[":
         yield from read_python_calls(source, output, tools.__contains__)
     output.add_content(source.since_mark)
-    while begin := (yield from output.content_until(source, (*_BEGINS, HERMES_BEGIN))):
-        if begin == HERMES_BEGIN:
-            yield from read_hermes_call(source, output)
-        elif (yield from _is_json(source)):
-            yield from read_json_list(source, output, _ENDS)
-        elif (yield from read_python_calls(source, output, ends=_ENDS)):
+    while begin := (yield from output.content_until(source, _JSON.begins)):
+        if begin not in BEGINS or (yield from _is_json(source)):
+            yield from _JSON.read_or_content(begin, source, output, tools)
+        elif (yield from read_python_calls(source, output, ends=ENDS)):
             yield from source.spaces()
-            if (yield from source.literal(*_ENDS)):
+            if (yield from source.literal(*ENDS)):
                 yield from _skip_echo(source, output)
         else:
             output.add_content(source.since_mark)
@@ -84,8 +83,8 @@ def _skip_echo(source: Source, output: TurnOutput) -> ParseSteps[None]:
     source.mark()
     yield from source.spaces()
     if (yield from source.peek()) == "[":
-        yield from source.until((*MARKERS, HERMES_BEGIN, "\n"), stay=True)
-        if (yield from source.literal(*_ENDS)):
+        yield from source.until((*ENDS, *_JSON.begins, "\n"), stay=True)
+        if (yield from source.literal(*ENDS)):
             source.mark()
     output.add_content(source.since_mark)
 

@@ -2,14 +2,13 @@
 a turn, in a Markdown fence, or in common tags.
 """
 
-from dataclasses import replace
-
-from inference_svc.chat.parsers.json_calls import SYNTAX, Read, read_json_call
+from inference_svc.chat.parsers.families import HERMES
+from inference_svc.chat.parsers.json_calls import Read, read_json_call
+from inference_svc.chat.parsers.notation import Calls
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.pythonic import read_python_calls
 from inference_svc.chat.parsers.source import ParseSteps, Source
-from inference_svc.structured_output.spec import ID, SPACE, ToolCallSyntax
 
 _ENDS = {
     "<tool_call>": "</tool_call>",
@@ -32,24 +31,20 @@ _FENCE = "```"
 SEPARATOR, _CALL_ROLE = "<|message_sep|>", "\n\nfunction call<|role_sep|>"
 """What is between the messages of GigaChat 3, and what follows if the next one is a call."""
 _LISTS = ("<tool_calls>", "<|tool_call|>", "<TOOLCALL>", "functools")
-_CALL = ToolCallSyntax(head='{"name": "', middle='", "arguments": ', tail="}", between=", ")
-_WITH_ID = replace(_CALL, tail=f', "id": "{ID}"}}')
-SYNTAXES = (
-    SYNTAX,
-    *(replace(_CALL, before=text) for text in ("<|function_call|>", f"{SEPARATOR}{_CALL_ROLE}\n")),
-    replace(_CALL, head=f"<function_call> {_CALL.head}", between=SPACE),
-    replace(
-        _CALL,
-        head=f"<|action_start|><|plugin|>\n{_CALL.head}",
-        tail=f"{_CALL.tail}<|action_end|>",
-        between="",
-    ),
+_CALL = HERMES[0].call
+_WITH_ID = _CALL.replace("$arguments", '$arguments, "id": "$id"')
+CALLS = (
+    *HERMES,
+    Calls(_CALL, "<|function_call|>", ", "),
+    Calls(_CALL, f"{SEPARATOR}{_CALL_ROLE}\n", ", "),
+    Calls(_CALL, "<function_call> ", "$_", encloses_each=True),
+    Calls(_CALL, "<|action_start|><|plugin|>\n", "", "<|action_end|>", encloses_each=True),
     *(
-        replace(call, before=f"{begin}[", after=f"]{_ENDS[begin]}")
+        Calls(call, f"{begin}[", ", ", f"]{_ENDS[begin]}")
         for begin in _LISTS
         for call in (_CALL, _WITH_ID)
     ),
-    replace(_CALL, before=f"{_LISTS[0]}\n", between="\n", after=f"\n{_ENDS[_LISTS[0]]}"),
+    Calls(_CALL, "<tool_calls>\n", "\n", "\n</tool_calls>"),
 )
 TRIGGERS = (
     "<tool_call>",

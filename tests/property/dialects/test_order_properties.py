@@ -21,7 +21,7 @@ from dialects.anthropic.message_request import parse_message
 from dialects.anthropic.objects import CollectedMessage
 from dialects.ollama.events import ChatAnswer
 from dialects.openai.chat.chunks import ChatChunks
-from dialects.openai.chat.objects import ChatCompletion
+from dialects.openai.chat.objects import CollectedChat
 from dialects.openai.responses.events import event_object
 from dialects.shared.json_body import json_text, load_exact, tool_input
 from inference_svc.rpc.span_content import OutputMessages
@@ -203,7 +203,7 @@ def _part(part: Any) -> Piece:
 
 def whole_chat(sent: Sequence[ChatResponse]) -> Parsed:
     """A chat completion, which has no order."""
-    completion = ChatCompletion(make_envelope(), chat_body())
+    completion = CollectedChat(make_envelope(), chat_body())
     for each in sent:
         completion.add(each)
     answer: Any = completion.as_object()

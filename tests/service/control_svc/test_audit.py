@@ -16,10 +16,11 @@ from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from pydantic import ValidationError
 
 from control_svc.config import ControlSettings
-from svc_kit.auth.scopes import METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ApiKeyNotFound, InvalidField, LimitExists, ScopeMissing
 from tests.support.control import RunningControl, run_control
 from tests.support.operators import ADMIN, Operator, make_timestamp
+from tools.rpc_methods import METHODS
 
 LIMIT: Final = limit_service_pb2.Limit(
     id="slow",
@@ -98,8 +99,8 @@ async def test_every_method_for_operators_leaves_an_event(
     prefix = "/corral.control.v1."
     for_operators = {
         name.removeprefix(prefix)
-        for name, scope in METHOD_SCOPES.items()
-        if scope is Scope.ADMIN and name.startswith(prefix)
+        for name, options in METHODS.items()
+        if options.scope is Scope.ADMIN and name.startswith(prefix)
     }
     assert for_operators == {*cases, "JobService/RetryJob"}  # in jobs/test_job_service.py
 

@@ -15,12 +15,12 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from svc_kit.auth.scopes import LONG_LIVED, METHOD_SCOPES
 from svc_kit.errors import DomainError, Internal
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
 from tests.support.examples import every_nth
 from tests.support.threads import ThreadClient, make_new_message
+from tools.rpc_methods import METHODS
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 """All tests share one control service."""
@@ -51,8 +51,8 @@ NUMBERS = {
 
 
 def methods() -> list[str]:
-    """The paths of all RPCs, from the table of scopes, which all RPCs need."""
-    return sorted(name for name in METHOD_SCOPES if name.startswith(PACKAGE))
+    """The paths of all RPCs, from the protos."""
+    return sorted(name for name in METHODS if name.startswith(PACKAGE))
 
 
 def describe(name: str) -> MethodDescriptor:
@@ -119,7 +119,7 @@ async def call(channel: grpc.aio.Channel, name: str, request: Message) -> None:
         (True, True): channel.stream_stream,
     }
     make: Any = kinds[method.client_streaming, method.server_streaming]
-    raw, timeout_s = request.SerializeToString(), 0.2 if name in LONG_LIVED else 10.0
+    raw, timeout_s = request.SerializeToString(), 0.2 if METHODS[name].is_long_lived else 10.0
     with translate_errors():
         call_ = make(name)(iter([raw]) if method.client_streaming else raw, timeout=timeout_s)
         if not method.server_streaming:

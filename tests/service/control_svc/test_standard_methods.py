@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from svc_kit.auth.scopes import method_path
 from svc_kit.errors import InvalidField, OutOfRange, RequestIdReused
 from svc_kit.rpc.client import translate_errors
 from tests.support.control import Client, RunningControl
@@ -22,13 +23,12 @@ from tests.support.response_client import make_small_control
 from tests.support.tenancy import (
     RESOURCES,
     is_for_callers,
-    list_services,
     make_messages,
-    rpc_path,
 )
+from tools.rpc_methods import list_services
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
-METHODS = [method for service in list_services() for method in service.methods]
+METHODS = [method for service in list_services("corral.control.") for method in service.methods]
 LISTS = [method for method in METHODS if method.name.startswith("List")]
 UPDATES = [
     method for method in METHODS if method.name.startswith("Update") and is_for_callers(method)
@@ -103,7 +103,7 @@ class Caller:
         """Call a method. Raises DomainError."""
         client: Client = self._client if is_for_callers(method) else self._operator
         call: Any = client.channel.unary_unary(
-            rpc_path(method),
+            method_path(method),
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
@@ -128,22 +128,22 @@ async def tokens(caller: Caller) -> dict[str, str]:
     for method in LISTS:
         request = caller.request(method)
         request.page_size = 1
-        pages[rpc_path(method)] = (await caller.call(method, request)).next_page_token
+        pages[method_path(method)] = (await caller.call(method, request)).next_page_token
     return {path: token for path, token in pages.items() if token}
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", LISTS, ids=rpc_path)
+@pytest.mark.parametrize("method", LISTS, ids=method_path)
 async def test_a_list_refuses_tokens_that_are_not_its_own(
     caller: Caller, tokens: dict[str, str], method: MethodDescriptor
 ) -> None:
     """Forged ones and those of all other lists; a negative page size is refused, too."""
     request = caller.request(method)
-    own = tokens.get(rpc_path(method))
+    own = tokens.get(method_path(method))
     if own is not None:
         request.page_token = own
         assert await caller.call(method, request)
-    others = {token for path, token in tokens.items() if path != rpc_path(method)}
+    others = {token for path, token in tokens.items() if path != method_path(method)}
     assert len(others) >= 6
     for token in (*others, "1", "é", "nonsense", f"{(own or 'x' * 40)[:-4]}AAAA"):
         request.page_token = token
@@ -157,7 +157,7 @@ async def test_a_list_refuses_tokens_that_are_not_its_own(
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", CREATES, ids=rpc_path)
+@pytest.mark.parametrize("method", CREATES, ids=method_path)
 async def test_a_repeated_request_id_returns_the_first_result(
     caller: Caller, method: MethodDescriptor
 ) -> None:
@@ -187,7 +187,7 @@ def object_of(response: Any) -> Any:
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", UPDATES, ids=rpc_path)
+@pytest.mark.parametrize("method", UPDATES, ids=method_path)
 async def test_an_update_refuses_paths_that_cannot_be_changed(
     caller: Caller, method: MethodDescriptor
 ) -> None:
@@ -202,7 +202,7 @@ async def test_an_update_refuses_paths_that_cannot_be_changed(
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", UPDATES, ids=rpc_path)
+@pytest.mark.parametrize("method", UPDATES, ids=method_path)
 async def test_an_update_changes_the_fields_of_its_mask(
     caller: Caller, method: MethodDescriptor
 ) -> None:

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from svc_kit.auth.scopes import METHOD_SCOPES
+from svc_kit.auth.scopes import method_options, method_path
 from tests.support.control import Client, RunningControl
 from tests.support.examples import TIMES
 from tests.support.tenancy import (
@@ -23,20 +23,19 @@ from tests.support.tenancy import (
     TextField,
     call_method,
     is_for_callers,
-    list_services,
     make_messages,
     make_unknown_id,
-    rpc_path,
     text_fields,
     unregistered_rpcs,
 )
+from tools.rpc_methods import list_services
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 """All tests share one control service."""
 on_sqlite = pytest.mark.parametrize("shared_database_url", ["sqlite"], indirect=True)
 """For what needs no second kind of database."""
 
-METHODS = [method for service in list_services() for method in service.methods]
+METHODS = [method for service in list_services("corral.control.") for method in service.methods]
 CALLERS = [method for method in METHODS if is_for_callers(method)]
 OPERATORS = [method for method in METHODS if not is_for_callers(method)]
 MINE = "mine"
@@ -129,7 +128,7 @@ def test_all_rpcs_are_registered() -> None:
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", CALLERS, ids=rpc_path)
+@pytest.mark.parametrize("method", CALLERS, ids=method_path)
 async def test_a_foreign_id_is_treated_as_unknown(
     mine: Tenant,
     objects: list[object],
@@ -171,7 +170,7 @@ async def test_a_foreign_id_is_treated_as_unknown(
 
 @on_one_loop
 @on_sqlite
-@pytest.mark.parametrize("method", CALLERS, ids=rpc_path)
+@pytest.mark.parametrize("method", CALLERS, ids=method_path)
 async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) -> None:
     """So that the calls above fail because of the foreign id."""
     expected_error = RESOURCES[method.containing_service.full_name].answers.get(method.name, "OK")
@@ -182,7 +181,7 @@ async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) ->
 
 @on_one_loop
 @on_sqlite
-@pytest.mark.parametrize("method", OPERATORS, ids=rpc_path)
+@pytest.mark.parametrize("method", OPERATORS, ids=method_path)
 async def test_operator_rpcs_are_refused_for_callers(
     shared_control: RunningControl, mine: Tenant, method: MethodDescriptor
 ) -> None:
@@ -196,4 +195,4 @@ async def test_operator_rpcs_are_refused_for_callers(
         response = await call_method(caller, method, messages)
 
         assert "SCOPE_MISSING" in response
-        assert METHOD_SCOPES[rpc_path(method)].value in response
+        assert method_options(method).scope.value in response

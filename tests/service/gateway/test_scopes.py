@@ -13,12 +13,13 @@ from pydantic import SecretStr
 from gateway.routes import admin
 from svc_kit.auth.keys import hash_key
 from svc_kit.auth.principal import Principal
-from svc_kit.auth.scopes import GRANTABLE, METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import GRANTABLE, Scope
 from svc_kit.settings.groups import KeySettings
 from tests.support.control import run_control
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_gateway, run_inference_service
 from tests.support.operators import Operator
+from tools.rpc_methods import METHODS
 
 SCOPES = sorted(GRANTABLE)
 CALLS = admin._CALLS
@@ -29,7 +30,7 @@ IDS = {"key_id": "key_x", "limit_id": "limit_x"}
 def scope_over_grpc(call: Any) -> Scope:
     """The scope of the method that a route calls."""
     method = call.request.DESCRIPTOR.name.removesuffix("Request")
-    (scope,) = (scope for name, scope in METHOD_SCOPES.items() if name.endswith(f"/{method}"))
+    (scope,) = (o.scope for path, o in METHODS.items() if path.endswith(f"/{method}"))
     return scope
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.measurement import Measurement, Part, Result
+from bench.measurement import Measurement, Result
 from bench.run import parse, run
-from bench.stage import Stage
+from bench.stage import Part, Stage
 
 
 class CountingPart:

@@ -1,7 +1,9 @@
 """Which responses wait for others of their project before their calls start."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,6 +15,7 @@ from gateway.config import GatewaySettings
 from gateway.context import AppContext
 from gateway.http.json_body import JsonBodies
 from gateway.http.large_bodies import LargeBodies
+from gateway.response_socket import ResponseSocket
 from gateway.stored_files import StoredFileReader
 from svc_kit.errors import DomainError, QueueFull
 
@@ -51,15 +54,60 @@ class FakeCollector:
         return {}
 
 
-def make_context(wait_s: float) -> AppContext:
+class FakeSocket:
+    """A WebSocket whose client sends frames, and stays until it is told something."""
+
+    def __init__(self, frames: list[dict[str, Any]]) -> None:
+        self._frames = iter(frames)
+        self._told = asyncio.Event()
+        self.scope: dict[str, Any] = {}
+        self.sent: list[dict[str, Any]] = []
+
+    async def accept(self) -> None:
+        """Do nothing."""
+
+    async def receive(self) -> Mapping[str, Any]:
+        """The next frame."""
+        frame = next(self._frames, None)
+        if frame is not None:
+            return {"type": "websocket.receive", "text": json.dumps(frame)}
+        await self._told.wait()
+        return {"type": "websocket.disconnect"}
+
+    async def send_text(self, text: str) -> None:
+        """Keep it."""
+        self.sent.append(json.loads(text))
+        self._told.set()
+
+
+class FakeControl:
+    """A client of the control service, and the authentication of its callers."""
+
+    def __init__(self, calls: FakeCalls) -> None:
+        self._calls = calls
+
+    async def identify(self, *_: object) -> object:
+        """Somebody."""
+        return SimpleNamespace(principal=SimpleNamespace(project="default"))
+
+    def for_caller(self, _caller: object) -> "FakeControl":
+        """Itself."""
+        return self
+
+    def stream(self, _request: object) -> FakeCalls:
+        """The calls."""
+        return self._calls
+
+
+def make_context(wait_s: float, control: FakeControl | None = None) -> AppContext:
     """The context of a gateway without clients of other services."""
     unused: Any = None
     active_calls = ActiveCalls()
     return AppContext(
         settings=GatewaySettings(),
-        authentication=unused,
+        authentication=cast(Any, control),
         inference=unused,
-        control=unused,
+        control=cast(Any, control),
         active_calls=active_calls,
         stored_files=StoredFileReader(active_calls),
         bodies=JsonBodies(MIB, wait_s, LargeBodies(64 * MIB, wait_s, MIB)),
@@ -130,3 +178,16 @@ async def test_a_generation_that_is_not_accepted_delays_no_others_for_long() -> 
     assert not any(task.done() for task in waiting)
     for task in waiting:
         task.cancel()
+
+
+async def test_responses_over_a_websocket_wait_for_each_other() -> None:
+    """The fifth stream of a connection, while four are not accepted."""
+    context = make_context(0.01, FakeControl(FakeCalls(asyncio.Event())))
+    frame = {"type": "response.create", "model": "m", "input": "hi"}
+    socket = FakeSocket([{**frame, "stream_id": f"s{number}"} for number in range(AT_ONCE + 1)])
+
+    await ResponseSocket(cast(Any, socket), context).run()
+
+    (refused,) = socket.sent
+    assert (refused["type"], refused["stream_id"]) == ("error", f"s{AT_ONCE}")
+    assert "requests that begin" in refused["error"]["message"]

@@ -1,5 +1,6 @@
 import datetime
 
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import adapter_pb2 as _adapter_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.options.v1 import limit_pb2 as _limit_pb2

@@ -1,5 +1,6 @@
 import datetime
 
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import limit_service_pb2 as _limit_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
 from corral.options.v1 import limit_pb2 as _limit_pb2

@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import item_pb2 as corral_dot_control_dot_v1_dot_item__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import response_pb2 as corral_dot_control_dot_v1_dot_response__pb2
@@ -31,7 +32,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x15\x43reateResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"t\n\x15StreamResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x98\x01\n\x14ListResponsesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xd3\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"W\n\x17\x43ountInputTokensRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"V\n\x16PrepareResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xda\x01\n\x16\x43ompactResponseRequest\x12\x18\n\x05model\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12/\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x07\xca\xb7\x18\x03\x30\x80 \x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12#\n\x0cinstructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80@H\x00\x88\x01\x01\x12!\n\x10prompt_cache_key\x18\x05 \x01(\tB\x07\xca\xb7\x18\x03(\x80\x02\x42\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xff\x08\n\x0fResponseService\x12\x65\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\x12g\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse0\x01\x12\x64\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse0\x01\x12\\\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\x12\x62\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\x12\x65\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\x12\x65\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\x12\x65\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\x12k\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\x12h\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\x12h\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x15\x43reateResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"t\n\x15StreamResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x98\x01\n\x14ListResponsesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xd3\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"W\n\x17\x43ountInputTokensRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"V\n\x16PrepareResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xda\x01\n\x16\x43ompactResponseRequest\x12\x18\n\x05model\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12/\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x07\xca\xb7\x18\x03\x30\x80 \x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12#\n\x0cinstructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80@H\x00\x88\x01\x01\x12!\n\x10prompt_cache_key\x18\x05 \x01(\tB\x07\xca\xb7\x18\x03(\x80\x02\x42\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xc1\t\n\x0fResponseService\x12k\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\"\x04\xa8\xbb\x18\x07\x12m\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse\"\x04\xa8\xbb\x18\x07\x30\x01\x12j\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x12\x62\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\"\x04\xa8\xbb\x18\x06\x12q\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -62,50 +63,72 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['instructions']._serialized_options = b'\312\267\030\004 \200\200@'
   _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._loaded_options = None
   _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._serialized_options = b'\312\267\030\003(\200\002'
-  _globals['_CREATERESPONSEREQUEST']._serialized_start=302
-  _globals['_CREATERESPONSEREQUEST']._serialized_end=418
-  _globals['_CREATERESPONSERESPONSE']._serialized_start=421
-  _globals['_CREATERESPONSERESPONSE']._serialized_end=551
-  _globals['_STREAMRESPONSEREQUEST']._serialized_start=553
-  _globals['_STREAMRESPONSEREQUEST']._serialized_end=669
-  _globals['_STREAMRESPONSERESPONSE']._serialized_start=672
-  _globals['_STREAMRESPONSERESPONSE']._serialized_end=804
-  _globals['_WATCHRESPONSEREQUEST']._serialized_start=806
-  _globals['_WATCHRESPONSEREQUEST']._serialized_end=879
-  _globals['_WATCHRESPONSERESPONSE']._serialized_start=881
-  _globals['_WATCHRESPONSERESPONSE']._serialized_end=953
-  _globals['_GETRESPONSEREQUEST']._serialized_start=955
-  _globals['_GETRESPONSEREQUEST']._serialized_end=1049
-  _globals['_GETRESPONSERESPONSE']._serialized_start=1051
-  _globals['_GETRESPONSERESPONSE']._serialized_end=1119
-  _globals['_LISTRESPONSESREQUEST']._serialized_start=1122
-  _globals['_LISTRESPONSESREQUEST']._serialized_end=1274
-  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1276
-  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1372
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=1374
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=1418
-  _globals['_DELETERESPONSERESPONSE']._serialized_start=1420
-  _globals['_DELETERESPONSERESPONSE']._serialized_end=1444
-  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1446
-  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1490
-  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1492
-  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1563
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1566
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1777
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1779
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1868
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1870
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1957
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1959
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2007
-  _globals['_PREPARERESPONSEREQUEST']._serialized_start=2009
-  _globals['_PREPARERESPONSEREQUEST']._serialized_end=2095
-  _globals['_PREPARERESPONSERESPONSE']._serialized_start=2097
-  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2167
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2170
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2388
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2391
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2626
-  _globals['_RESPONSESERVICE']._serialized_start=2629
-  _globals['_RESPONSESERVICE']._serialized_end=3780
+  _globals['_RESPONSESERVICE'].methods_by_name['CreateResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['CreateResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['StreamResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['StreamResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['WatchResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['WatchResponse']._serialized_options = b'\250\273\030\006'
+  _globals['_RESPONSESERVICE'].methods_by_name['GetResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['GetResponse']._serialized_options = b'\250\273\030\006'
+  _globals['_RESPONSESERVICE'].methods_by_name['ListResponses']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['ListResponses']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['DeleteResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['DeleteResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['CancelResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['CancelResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['ListInputItems']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['ListInputItems']._serialized_options = b'\250\273\030\006'
+  _globals['_RESPONSESERVICE'].methods_by_name['CountInputTokens']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['CountInputTokens']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['PrepareResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['PrepareResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_RESPONSESERVICE'].methods_by_name['CompactResponse']._loaded_options = None
+  _globals['_RESPONSESERVICE'].methods_by_name['CompactResponse']._serialized_options = b'\250\273\030\007'
+  _globals['_CREATERESPONSEREQUEST']._serialized_start=339
+  _globals['_CREATERESPONSEREQUEST']._serialized_end=455
+  _globals['_CREATERESPONSERESPONSE']._serialized_start=458
+  _globals['_CREATERESPONSERESPONSE']._serialized_end=588
+  _globals['_STREAMRESPONSEREQUEST']._serialized_start=590
+  _globals['_STREAMRESPONSEREQUEST']._serialized_end=706
+  _globals['_STREAMRESPONSERESPONSE']._serialized_start=709
+  _globals['_STREAMRESPONSERESPONSE']._serialized_end=841
+  _globals['_WATCHRESPONSEREQUEST']._serialized_start=843
+  _globals['_WATCHRESPONSEREQUEST']._serialized_end=916
+  _globals['_WATCHRESPONSERESPONSE']._serialized_start=918
+  _globals['_WATCHRESPONSERESPONSE']._serialized_end=990
+  _globals['_GETRESPONSEREQUEST']._serialized_start=992
+  _globals['_GETRESPONSEREQUEST']._serialized_end=1086
+  _globals['_GETRESPONSERESPONSE']._serialized_start=1088
+  _globals['_GETRESPONSERESPONSE']._serialized_end=1156
+  _globals['_LISTRESPONSESREQUEST']._serialized_start=1159
+  _globals['_LISTRESPONSESREQUEST']._serialized_end=1311
+  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1313
+  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1409
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1411
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1455
+  _globals['_DELETERESPONSERESPONSE']._serialized_start=1457
+  _globals['_DELETERESPONSERESPONSE']._serialized_end=1481
+  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1483
+  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1527
+  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1529
+  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1600
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1603
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1814
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1816
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1905
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1907
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1994
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1996
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2044
+  _globals['_PREPARERESPONSEREQUEST']._serialized_start=2046
+  _globals['_PREPARERESPONSEREQUEST']._serialized_end=2132
+  _globals['_PREPARERESPONSERESPONSE']._serialized_start=2134
+  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2204
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2207
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2425
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2428
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2663
+  _globals['_RESPONSESERVICE']._serialized_start=2666
+  _globals['_RESPONSESERVICE']._serialized_end=3883
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 import datetime
 
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import response_pb2 as _response_pb2

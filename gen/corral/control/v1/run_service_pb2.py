@@ -22,6 +22,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import message_pb2 as corral_dot_control_dot_v1_dot_message__pb2
 from corral.control.v1 import run_pb2 as corral_dot_control_dot_v1_dot_run__pb2
@@ -34,7 +35,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/run_service.proto\x12\x11\x63orral.control.v1\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a!corral/control/v1/run_event.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a,corral/control/v1/vector_store_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xc5\x07\n\nRunOptions\x12!\n\x0c\x61ssistant_id\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x18\n\x05model\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12#\n\x0cinstructions\x18\x03 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0fH\x00\x88\x01\x01\x12)\n\x17\x61\x64\x64itional_instructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0f\x12\x43\n\x13\x61\x64\x64itional_messages\x18\x05 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x32\n\x05tools\x18\x06 \x01(\x0b\x32\x1b.corral.control.v1.RunToolsB\x06\xca\xb7\x18\x02Z\x00\x12\x38\n\x0etool_resources\x18\x07 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12T\n\x08metadata\x18\x08 \x03(\x0b\x32+.corral.control.v1.RunOptions.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x37\n\x07options\x18\t \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\n \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\x0b \x01(\t\x12\x35\n\x0btool_choice\x18\x0c \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x01\x88\x01\x01\x12O\n\ntruncation\x18\x0e \x01(\x0b\x32 .corral.control.v1.RunTruncationB\x19\xca\xb7\x18\x15Z\x13truncation_strategy\x12-\n\x11max_prompt_tokens\x18\x0f \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00p@H\x02\x88\x01\x01\x12\x31\n\x15max_completion_tokens\x18\x10 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00p@H\x03\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\":\n\x08RunTools\x12.\n\x05tools\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.ToolB\x06\xca\xb7\x18\x02\x30\x14\"x\n\x10\x43reateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x32\n\x03run\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunOptionsB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"s\n\x11\x43reateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\xe3\x02\n\x19\x43reateThreadAndRunRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12I\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x18\xca\xb7\x18\x14\x30\xe8\x07Z\x0fthread.messages\x12\x32\n\x03run\x18\x03 \x01(\x0b\x32\x1d.corral.control.v1.RunOptionsB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12}\n\x11new_vector_stores\x18\x05 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB5\xca\xb7\x18\x31Z/thread.tool_resources.file_search.vector_stores\"|\n\x1a\x43reateThreadAndRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\rGetRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"5\n\x0eGetRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\xa6\x01\n\x0fListRunsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Q\n\x10ListRunsResponse\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf3\x01\n\x10UpdateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12Z\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.corral.control.v1.UpdateRunRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x11UpdateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"5\n\x10\x43\x61ncelRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"8\n\x11\x43\x61ncelRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\xa0\x01\n\x18SubmitToolOutputsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x42\n\x07outputs\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.ToolOutputB\x12\xca\xb7\x18\x0eZ\x0ctool_outputs\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"7\n\nToolOutput\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x18\n\x06output\x18\x02 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xa0\x1f\"\x8f\x01\n\x19SubmitToolOutputsResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x12\n\nlast_event\x18\x02 \x01(\x03\x12\x39\n\x0brate_limits\x18\x03 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"G\n\x11GetRunStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\">\n\x12GetRunStepResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"\xba\x01\n\x13ListRunStepsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12 \n\tpage_size\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x06 \x01(\t\x12+\n\x05order\x18\x07 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x14ListRunStepsResponse\x12)\n\x05steps\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.RunStep\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x0fWatchRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"N\n\x10WatchRunResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12*\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1b.corral.control.v1.RunEvent2\xae\x07\n\nRunService\x12V\n\tCreateRun\x12#.corral.control.v1.CreateRunRequest\x1a$.corral.control.v1.CreateRunResponse\x12q\n\x12\x43reateThreadAndRun\x12,.corral.control.v1.CreateThreadAndRunRequest\x1a-.corral.control.v1.CreateThreadAndRunResponse\x12M\n\x06GetRun\x12 .corral.control.v1.GetRunRequest\x1a!.corral.control.v1.GetRunResponse\x12S\n\x08ListRuns\x12\".corral.control.v1.ListRunsRequest\x1a#.corral.control.v1.ListRunsResponse\x12V\n\tUpdateRun\x12#.corral.control.v1.UpdateRunRequest\x1a$.corral.control.v1.UpdateRunResponse\x12V\n\tCancelRun\x12#.corral.control.v1.CancelRunRequest\x1a$.corral.control.v1.CancelRunResponse\x12n\n\x11SubmitToolOutputs\x12+.corral.control.v1.SubmitToolOutputsRequest\x1a,.corral.control.v1.SubmitToolOutputsResponse\x12Y\n\nGetRunStep\x12$.corral.control.v1.GetRunStepRequest\x1a%.corral.control.v1.GetRunStepResponse\x12_\n\x0cListRunSteps\x12&.corral.control.v1.ListRunStepsRequest\x1a\'.corral.control.v1.ListRunStepsResponse\x12U\n\x08WatchRun\x12\".corral.control.v1.WatchRunRequest\x1a#.corral.control.v1.WatchRunResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/run_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1b\x63orral/control/v1/run.proto\x1a!corral/control/v1/run_event.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a,corral/control/v1/vector_store_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xc5\x07\n\nRunOptions\x12!\n\x0c\x61ssistant_id\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x18\n\x05model\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12#\n\x0cinstructions\x18\x03 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0fH\x00\x88\x01\x01\x12)\n\x17\x61\x64\x64itional_instructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0f\x12\x43\n\x13\x61\x64\x64itional_messages\x18\x05 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x32\n\x05tools\x18\x06 \x01(\x0b\x32\x1b.corral.control.v1.RunToolsB\x06\xca\xb7\x18\x02Z\x00\x12\x38\n\x0etool_resources\x18\x07 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12T\n\x08metadata\x18\x08 \x03(\x0b\x32+.corral.control.v1.RunOptions.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x37\n\x07options\x18\t \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\n \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\x0b \x01(\t\x12\x35\n\x0btool_choice\x18\x0c \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\r \x01(\x08H\x01\x88\x01\x01\x12O\n\ntruncation\x18\x0e \x01(\x0b\x32 .corral.control.v1.RunTruncationB\x19\xca\xb7\x18\x15Z\x13truncation_strategy\x12-\n\x11max_prompt_tokens\x18\x0f \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00p@H\x02\x88\x01\x01\x12\x31\n\x15max_completion_tokens\x18\x10 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00p@H\x03\x88\x01\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\":\n\x08RunTools\x12.\n\x05tools\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.ToolB\x06\xca\xb7\x18\x02\x30\x14\"x\n\x10\x43reateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x32\n\x03run\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.RunOptionsB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"s\n\x11\x43reateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\xe3\x02\n\x19\x43reateThreadAndRunRequest\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\x12I\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x18\xca\xb7\x18\x14\x30\xe8\x07Z\x0fthread.messages\x12\x32\n\x03run\x18\x03 \x01(\x0b\x32\x1d.corral.control.v1.RunOptionsB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12}\n\x11new_vector_stores\x18\x05 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB5\xca\xb7\x18\x31Z/thread.tool_resources.file_search.vector_stores\"|\n\x1a\x43reateThreadAndRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\rGetRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"5\n\x0eGetRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\xa6\x01\n\x0fListRunsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Q\n\x10ListRunsResponse\x12$\n\x04runs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Run\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xf3\x01\n\x10UpdateRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12Z\n\x08metadata\x18\x03 \x03(\x0b\x32\x31.corral.control.v1.UpdateRunRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"8\n\x11UpdateRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"5\n\x10\x43\x61ncelRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\"8\n\x11\x43\x61ncelRunResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\"\xa0\x01\n\x18SubmitToolOutputsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x42\n\x07outputs\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.ToolOutputB\x12\xca\xb7\x18\x0eZ\x0ctool_outputs\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"7\n\nToolOutput\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x18\n\x06output\x18\x02 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xa0\x1f\"\x8f\x01\n\x19SubmitToolOutputsResponse\x12#\n\x03run\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Run\x12\x12\n\nlast_event\x18\x02 \x01(\x03\x12\x39\n\x0brate_limits\x18\x03 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"G\n\x11GetRunStepRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07step_id\x18\x03 \x01(\t\">\n\x12GetRunStepResponse\x12(\n\x04step\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.RunStep\"\xba\x01\n\x13ListRunStepsRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12 \n\tpage_size\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x04 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x05 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x06 \x01(\t\x12+\n\x05order\x18\x07 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x14ListRunStepsResponse\x12)\n\x05steps\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.RunStep\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"R\n\x0fWatchRunRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"N\n\x10WatchRunResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12*\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1b.corral.control.v1.RunEvent2\xea\x07\n\nRunService\x12\\\n\tCreateRun\x12#.corral.control.v1.CreateRunRequest\x1a$.corral.control.v1.CreateRunResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12\x43reateThreadAndRun\x12,.corral.control.v1.CreateThreadAndRunRequest\x1a-.corral.control.v1.CreateThreadAndRunResponse\"\x04\xa8\xbb\x18\x07\x12S\n\x06GetRun\x12 .corral.control.v1.GetRunRequest\x1a!.corral.control.v1.GetRunResponse\"\x04\xa8\xbb\x18\x06\x12Y\n\x08ListRuns\x12\".corral.control.v1.ListRunsRequest\x1a#.corral.control.v1.ListRunsResponse\"\x04\xa8\xbb\x18\x06\x12\\\n\tUpdateRun\x12#.corral.control.v1.UpdateRunRequest\x1a$.corral.control.v1.UpdateRunResponse\"\x04\xa8\xbb\x18\x07\x12\\\n\tCancelRun\x12#.corral.control.v1.CancelRunRequest\x1a$.corral.control.v1.CancelRunResponse\"\x04\xa8\xbb\x18\x07\x12t\n\x11SubmitToolOutputs\x12+.corral.control.v1.SubmitToolOutputsRequest\x1a,.corral.control.v1.SubmitToolOutputsResponse\"\x04\xa8\xbb\x18\x07\x12_\n\nGetRunStep\x12$.corral.control.v1.GetRunStepRequest\x1a%.corral.control.v1.GetRunStepResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListRunSteps\x12&.corral.control.v1.ListRunStepsRequest\x1a\'.corral.control.v1.ListRunStepsResponse\"\x04\xa8\xbb\x18\x06\x12[\n\x08WatchRun\x12\".corral.control.v1.WatchRunRequest\x1a#.corral.control.v1.WatchRunResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -91,56 +92,76 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLOUTPUT'].fields_by_name['output']._serialized_options = b'\312\267\030\004 \200\240\037'
   _globals['_LISTRUNSTEPSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTRUNSTEPSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
-  _globals['_RUNOPTIONS']._serialized_start=400
-  _globals['_RUNOPTIONS']._serialized_end=1365
-  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_start=1229
-  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_end=1276
-  _globals['_RUNTOOLS']._serialized_start=1367
-  _globals['_RUNTOOLS']._serialized_end=1425
-  _globals['_CREATERUNREQUEST']._serialized_start=1427
-  _globals['_CREATERUNREQUEST']._serialized_end=1547
-  _globals['_CREATERUNRESPONSE']._serialized_start=1549
-  _globals['_CREATERUNRESPONSE']._serialized_end=1664
-  _globals['_CREATETHREADANDRUNREQUEST']._serialized_start=1667
-  _globals['_CREATETHREADANDRUNREQUEST']._serialized_end=2022
-  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_start=2024
-  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_end=2148
-  _globals['_GETRUNREQUEST']._serialized_start=2150
-  _globals['_GETRUNREQUEST']._serialized_end=2200
-  _globals['_GETRUNRESPONSE']._serialized_start=2202
-  _globals['_GETRUNRESPONSE']._serialized_end=2255
-  _globals['_LISTRUNSREQUEST']._serialized_start=2258
-  _globals['_LISTRUNSREQUEST']._serialized_end=2424
-  _globals['_LISTRUNSRESPONSE']._serialized_start=2426
-  _globals['_LISTRUNSRESPONSE']._serialized_end=2507
-  _globals['_UPDATERUNREQUEST']._serialized_start=2510
-  _globals['_UPDATERUNREQUEST']._serialized_end=2753
-  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_start=1229
-  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_end=1276
-  _globals['_UPDATERUNRESPONSE']._serialized_start=2755
-  _globals['_UPDATERUNRESPONSE']._serialized_end=2811
-  _globals['_CANCELRUNREQUEST']._serialized_start=2813
-  _globals['_CANCELRUNREQUEST']._serialized_end=2866
-  _globals['_CANCELRUNRESPONSE']._serialized_start=2868
-  _globals['_CANCELRUNRESPONSE']._serialized_end=2924
-  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_start=2927
-  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_end=3087
-  _globals['_TOOLOUTPUT']._serialized_start=3089
-  _globals['_TOOLOUTPUT']._serialized_end=3144
-  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_start=3147
-  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_end=3290
-  _globals['_GETRUNSTEPREQUEST']._serialized_start=3292
-  _globals['_GETRUNSTEPREQUEST']._serialized_end=3363
-  _globals['_GETRUNSTEPRESPONSE']._serialized_start=3365
-  _globals['_GETRUNSTEPRESPONSE']._serialized_end=3427
-  _globals['_LISTRUNSTEPSREQUEST']._serialized_start=3430
-  _globals['_LISTRUNSTEPSREQUEST']._serialized_end=3616
-  _globals['_LISTRUNSTEPSRESPONSE']._serialized_start=3618
-  _globals['_LISTRUNSTEPSRESPONSE']._serialized_end=3708
-  _globals['_WATCHRUNREQUEST']._serialized_start=3710
-  _globals['_WATCHRUNREQUEST']._serialized_end=3792
-  _globals['_WATCHRUNRESPONSE']._serialized_start=3794
-  _globals['_WATCHRUNRESPONSE']._serialized_end=3872
-  _globals['_RUNSERVICE']._serialized_start=3875
-  _globals['_RUNSERVICE']._serialized_end=4817
+  _globals['_RUNSERVICE'].methods_by_name['CreateRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CreateRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['CreateThreadAndRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CreateThreadAndRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['GetRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['GetRun']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['ListRuns']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['ListRuns']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['UpdateRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['UpdateRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['CancelRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['CancelRun']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['SubmitToolOutputs']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['SubmitToolOutputs']._serialized_options = b'\250\273\030\007'
+  _globals['_RUNSERVICE'].methods_by_name['GetRunStep']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['GetRunStep']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['ListRunSteps']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['ListRunSteps']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNSERVICE'].methods_by_name['WatchRun']._loaded_options = None
+  _globals['_RUNSERVICE'].methods_by_name['WatchRun']._serialized_options = b'\250\273\030\006'
+  _globals['_RUNOPTIONS']._serialized_start=437
+  _globals['_RUNOPTIONS']._serialized_end=1402
+  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_start=1266
+  _globals['_RUNOPTIONS_METADATAENTRY']._serialized_end=1313
+  _globals['_RUNTOOLS']._serialized_start=1404
+  _globals['_RUNTOOLS']._serialized_end=1462
+  _globals['_CREATERUNREQUEST']._serialized_start=1464
+  _globals['_CREATERUNREQUEST']._serialized_end=1584
+  _globals['_CREATERUNRESPONSE']._serialized_start=1586
+  _globals['_CREATERUNRESPONSE']._serialized_end=1701
+  _globals['_CREATETHREADANDRUNREQUEST']._serialized_start=1704
+  _globals['_CREATETHREADANDRUNREQUEST']._serialized_end=2059
+  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_start=2061
+  _globals['_CREATETHREADANDRUNRESPONSE']._serialized_end=2185
+  _globals['_GETRUNREQUEST']._serialized_start=2187
+  _globals['_GETRUNREQUEST']._serialized_end=2237
+  _globals['_GETRUNRESPONSE']._serialized_start=2239
+  _globals['_GETRUNRESPONSE']._serialized_end=2292
+  _globals['_LISTRUNSREQUEST']._serialized_start=2295
+  _globals['_LISTRUNSREQUEST']._serialized_end=2461
+  _globals['_LISTRUNSRESPONSE']._serialized_start=2463
+  _globals['_LISTRUNSRESPONSE']._serialized_end=2544
+  _globals['_UPDATERUNREQUEST']._serialized_start=2547
+  _globals['_UPDATERUNREQUEST']._serialized_end=2790
+  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_start=1266
+  _globals['_UPDATERUNREQUEST_METADATAENTRY']._serialized_end=1313
+  _globals['_UPDATERUNRESPONSE']._serialized_start=2792
+  _globals['_UPDATERUNRESPONSE']._serialized_end=2848
+  _globals['_CANCELRUNREQUEST']._serialized_start=2850
+  _globals['_CANCELRUNREQUEST']._serialized_end=2903
+  _globals['_CANCELRUNRESPONSE']._serialized_start=2905
+  _globals['_CANCELRUNRESPONSE']._serialized_end=2961
+  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_start=2964
+  _globals['_SUBMITTOOLOUTPUTSREQUEST']._serialized_end=3124
+  _globals['_TOOLOUTPUT']._serialized_start=3126
+  _globals['_TOOLOUTPUT']._serialized_end=3181
+  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_start=3184
+  _globals['_SUBMITTOOLOUTPUTSRESPONSE']._serialized_end=3327
+  _globals['_GETRUNSTEPREQUEST']._serialized_start=3329
+  _globals['_GETRUNSTEPREQUEST']._serialized_end=3400
+  _globals['_GETRUNSTEPRESPONSE']._serialized_start=3402
+  _globals['_GETRUNSTEPRESPONSE']._serialized_end=3464
+  _globals['_LISTRUNSTEPSREQUEST']._serialized_start=3467
+  _globals['_LISTRUNSTEPSREQUEST']._serialized_end=3653
+  _globals['_LISTRUNSTEPSRESPONSE']._serialized_start=3655
+  _globals['_LISTRUNSTEPSRESPONSE']._serialized_end=3745
+  _globals['_WATCHRUNREQUEST']._serialized_start=3747
+  _globals['_WATCHRUNREQUEST']._serialized_end=3829
+  _globals['_WATCHRUNRESPONSE']._serialized_start=3831
+  _globals['_WATCHRUNRESPONSE']._serialized_end=3909
+  _globals['_RUNSERVICE']._serialized_start=3912
+  _globals['_RUNSERVICE']._serialized_end=4914
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2

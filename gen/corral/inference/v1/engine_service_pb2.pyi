@@ -1,5 +1,6 @@
 import datetime
 
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.inference.v1 import adapter_pb2 as _adapter_pb2
 from corral.inference.v1 import load_pb2 as _load_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2

@@ -22,13 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.inference.v1 import chat_pb2 as corral_dot_inference_dot_v1_dot_chat__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
 from corral.inference.v1 import model_pb2 as corral_dot_inference_dot_v1_dot_model__pb2
 from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+corral/inference/v1/inference_service.proto\x12\x13\x63orral.inference.v1\x1a\x1e\x63orral/inference/v1/chat.proto\x1a$corral/inference/v1/generation.proto\x1a\x1f\x63orral/inference/v1/model.proto\x1a\x1d\x63orral/options/v1/limit.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\x83\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x12\x18\n\x0b\x61\x64\x64_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1a\n\rparse_special\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12?\n\x07options\x18\x06 \x01(\x0b\x32&.corral.inference.v1.GenerationOptionsB\x06\xca\xb7\x18\x02Z\x00\x12+\n\x06infill\x18\n \x01(\x0b\x32\x1b.corral.inference.v1.Infill\x12\x32\n\x16truncate_prompt_tokens\x18\x0b \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0\xbfH\x03\x88\x01\x01\x42\x08\n\x06promptB\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\x19\n\x17_truncate_prompt_tokens\"Q\n\x06Infill\x12\x0e\n\x06suffix\x18\x01 \x01(\t\x12\x37\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.corral.inference.v1.InfillFileB\x07\xca\xb7\x18\x03\x30\x80\x02\"(\n\nInfillFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xe9\x02\n\x10GenerateResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.TextDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x34\n\x08logprobs\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\"\xe3\x01\n\x0c\x43onversation\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .corral.inference.v1.ChatMessage\x12\x31\n\x05tools\x18\x02 \x03(\x0b\x32\x19.corral.inference.v1.ToolB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x34\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1f.corral.inference.v1.ToolChoice\x12\x36\n\x08template\x18\x04 \x01(\x0b\x32$.corral.inference.v1.TemplateOptions\"\xde\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12?\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00\x12>\n\x10reasoning_format\x18\x03 \x01(\x0e\x32$.corral.inference.v1.ReasoningFormat\x12?\n\x07options\x18\x04 \x01(\x0b\x32&.corral.inference.v1.GenerationOptionsB\x06\xca\xb7\x18\x02Z\x00\"\xe5\x02\n\x0c\x43hatResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.ChatDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\xe9\x01\n\tChatDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x36\n\ntool_calls\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x34\n\x08logprobs\x18\x06 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x07 \x01(\x05\x12\x14\n\x0cis_continued\x18\x08 \x01(\x08\"[\n\x0cTextOrTokens\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"\x90\x02\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12<\n\x06inputs\x18\x02 \x03(\x0b\x32!.corral.inference.v1.TextOrTokensB\t\xca\xb7\x18\x05\x30\x80\x10\x38\x01\x12&\n\ndimensions\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x10\n\x08truncate\x18\n \x01(\x08\x12\x13\n\x0bwith_digest\x18\x06 \x01(\x08\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize\"\xba\x01\n\rEmbedResponse\x12\x32\n\nembeddings\x18\x01 \x03(\x0b\x32\x1e.corral.inference.v1.Embedding\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\x84\x01\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\x05query\x18\x02 \x01(\tB\x06\xca\xb7\x18\x02\x38\x01\x12 \n\tdocuments\x18\x03 \x03(\tB\r\xca\xb7\x18\t0\x80\x10\x38\x01J\x02\x38\x01\x12!\n\x05top_n\x18\x04 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x42\x08\n\x06_top_n\"\xa5\x01\n\x0eRerankResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.corral.inference.v1.RerankResult\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x39\n\x0brate_limits\x18\x04 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"?\n\x0cRerankResult\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x11\n\trelevance\x18\x03 \x01(\x02\"\xa6\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\rparse_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x06pieces\x18\x05 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\t\n\x07_pieces\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06pieces\x18\x02 \x03(\x0c\"e\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x1b\n\x0especial_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x98\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x41\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x16\n\x05texts\x18\x04 \x03(\tB\x07\xca\xb7\x18\x03\x30\x80\x10\x42\x08\n\x06prompt\"A\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x13\n\x0btext_tokens\x18\x02 \x03(\x05\"c\n\x11RenderChatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12?\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00\"5\n\x12RenderChatResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"Z\n\x11ListModelsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x01(\x08\"Y\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.corral.inference.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"=\n\x10GetModelResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.corral.inference.v1.Model2\x90\x07\n\x10InferenceService\x12Y\n\x08Generate\x12$.corral.inference.v1.GenerateRequest\x1a%.corral.inference.v1.GenerateResponse0\x01\x12M\n\x04\x43hat\x12 .corral.inference.v1.ChatRequest\x1a!.corral.inference.v1.ChatResponse0\x01\x12N\n\x05\x45mbed\x12!.corral.inference.v1.EmbedRequest\x1a\".corral.inference.v1.EmbedResponse\x12Q\n\x06Rerank\x12\".corral.inference.v1.RerankRequest\x1a#.corral.inference.v1.RerankResponse\x12W\n\x08Tokenize\x12$.corral.inference.v1.TokenizeRequest\x1a%.corral.inference.v1.TokenizeResponse\x12]\n\nDetokenize\x12&.corral.inference.v1.DetokenizeRequest\x1a\'.corral.inference.v1.DetokenizeResponse\x12`\n\x0b\x43ountTokens\x12\'.corral.inference.v1.CountTokensRequest\x1a(.corral.inference.v1.CountTokensResponse\x12]\n\nRenderChat\x12&.corral.inference.v1.RenderChatRequest\x1a\'.corral.inference.v1.RenderChatResponse\x12]\n\nListModels\x12&.corral.inference.v1.ListModelsRequest\x1a\'.corral.inference.v1.ListModelsResponse\x12W\n\x08GetModel\x12$.corral.inference.v1.GetModelRequest\x1a%.corral.inference.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+corral/inference/v1/inference_service.proto\x12\x13\x63orral.inference.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1e\x63orral/inference/v1/chat.proto\x1a$corral/inference/v1/generation.proto\x1a\x1f\x63orral/inference/v1/model.proto\x1a\x1d\x63orral/options/v1/limit.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\x05\"\x83\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x12\x18\n\x0b\x61\x64\x64_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x1a\n\rparse_special\x18\x05 \x01(\x08H\x02\x88\x01\x01\x12?\n\x07options\x18\x06 \x01(\x0b\x32&.corral.inference.v1.GenerationOptionsB\x06\xca\xb7\x18\x02Z\x00\x12+\n\x06infill\x18\n \x01(\x0b\x32\x1b.corral.inference.v1.Infill\x12\x32\n\x16truncate_prompt_tokens\x18\x0b \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0\xbfH\x03\x88\x01\x01\x42\x08\n\x06promptB\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\x19\n\x17_truncate_prompt_tokens\"Q\n\x06Infill\x12\x0e\n\x06suffix\x18\x01 \x01(\t\x12\x37\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x1f.corral.inference.v1.InfillFileB\x07\xca\xb7\x18\x03\x30\x80\x02\"(\n\nInfillFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"\xe9\x02\n\x10GenerateResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.TextDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\x85\x01\n\tTextDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x34\n\x08logprobs\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x05 \x01(\x05\"\xe3\x01\n\x0c\x43onversation\x12\x32\n\x08messages\x18\x01 \x03(\x0b\x32 .corral.inference.v1.ChatMessage\x12\x31\n\x05tools\x18\x02 \x03(\x0b\x32\x19.corral.inference.v1.ToolB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x34\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x1f.corral.inference.v1.ToolChoice\x12\x36\n\x08template\x18\x04 \x01(\x0b\x32$.corral.inference.v1.TemplateOptions\"\xde\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12?\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00\x12>\n\x10reasoning_format\x18\x03 \x01(\x0e\x32$.corral.inference.v1.ReasoningFormat\x12?\n\x07options\x18\x04 \x01(\x0b\x32&.corral.inference.v1.GenerationOptionsB\x06\xca\xb7\x18\x02Z\x00\"\xe5\x02\n\x0c\x43hatResponse\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x31\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.AcceptedH\x00\x12/\n\x07started\x18\x03 \x01(\x0b\x32\x1c.corral.inference.v1.StartedH\x00\x12/\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x1e.corral.inference.v1.ChatDeltaH\x00\x12\x37\n\x08\x66inished\x18\x05 \x01(\x0b\x32#.corral.inference.v1.ChoiceFinishedH\x00\x12)\n\x04\x64one\x18\x06 \x01(\x0b\x32\x19.corral.inference.v1.DoneH\x00\x12:\n\rprompt_tokens\x18\x07 \x01(\x0b\x32!.corral.inference.v1.PromptTokensH\x00\x42\x07\n\x05\x65vent\"\xe9\x01\n\tChatDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x36\n\ntool_calls\x18\x04 \x03(\x0b\x32\".corral.inference.v1.ToolCallDelta\x12\x11\n\ttoken_ids\x18\x05 \x03(\x05\x12\x34\n\x08logprobs\x18\x06 \x03(\x0b\x32\".corral.inference.v1.ChosenLogprob\x12\x12\n\nnum_tokens\x18\x07 \x01(\x05\x12\x14\n\x0cis_continued\x18\x08 \x01(\x08\"[\n\x0cTextOrTokens\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x32\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1d.corral.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"\x90\x02\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12<\n\x06inputs\x18\x02 \x03(\x0b\x32!.corral.inference.v1.TextOrTokensB\t\xca\xb7\x18\x05\x30\x80\x10\x38\x01\x12&\n\ndimensions\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x12\x16\n\tnormalize\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12/\n\x08priority\x18\x05 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12\x10\n\x08truncate\x18\n \x01(\x08\x12\x13\n\x0bwith_digest\x18\x06 \x01(\x08\x42\r\n\x0b_dimensionsB\x0c\n\n_normalize\"\xba\x01\n\rEmbedResponse\x12\x32\n\nembeddings\x18\x01 \x03(\x0b\x32\x1e.corral.inference.v1.Embedding\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\t\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"\x1b\n\tEmbedding\x12\x0e\n\x06values\x18\x01 \x03(\x02\"\x84\x01\n\rRerankRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\x05query\x18\x02 \x01(\tB\x06\xca\xb7\x18\x02\x38\x01\x12 \n\tdocuments\x18\x03 \x03(\tB\r\xca\xb7\x18\t0\x80\x10\x38\x01J\x02\x38\x01\x12!\n\x05top_n\x18\x04 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x42\x08\n\x06_top_n\"\xa5\x01\n\x0eRerankResponse\x12\x32\n\x07results\x18\x01 \x03(\x0b\x32!.corral.inference.v1.RerankResult\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12\x39\n\x0brate_limits\x18\x04 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"?\n\x0cRerankResult\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05score\x18\x02 \x01(\x02\x12\x11\n\trelevance\x18\x03 \x01(\x02\"\xa6\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x18\n\x0b\x61\x64\x64_special\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\rparse_special\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x06pieces\x18\x05 \x01(\x08H\x02\x88\x01\x01\x42\x0e\n\x0c_add_specialB\x10\n\x0e_parse_specialB\t\n\x07_pieces\"5\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x0e\n\x06pieces\x18\x02 \x03(\x0c\"e\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12\x1b\n\x0especial_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x11\n\x0f_special_tokens\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x98\x01\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x41\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x16\n\x05texts\x18\x04 \x03(\tB\x07\xca\xb7\x18\x03\x30\x80\x10\x42\x08\n\x06prompt\"A\n\x13\x43ountTokensResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x05\x12\x13\n\x0btext_tokens\x18\x02 \x03(\x05\"c\n\x11RenderChatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12?\n\x0c\x63onversation\x18\x02 \x01(\x0b\x32!.corral.inference.v1.ConversationB\x06\xca\xb7\x18\x02Z\x00\"5\n\x12RenderChatResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"Z\n\x11ListModelsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x01(\x08\"Y\n\x12ListModelsResponse\x12*\n\x06models\x18\x01 \x03(\x0b\x32\x1a.corral.inference.v1.Model\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"=\n\x10GetModelResponse\x12)\n\x05model\x18\x01 \x01(\x0b\x32\x1a.corral.inference.v1.Model2\xcc\x07\n\x10InferenceService\x12_\n\x08Generate\x12$.corral.inference.v1.GenerateRequest\x1a%.corral.inference.v1.GenerateResponse\"\x04\xa8\xbb\x18\x03\x30\x01\x12S\n\x04\x43hat\x12 .corral.inference.v1.ChatRequest\x1a!.corral.inference.v1.ChatResponse\"\x04\xa8\xbb\x18\x03\x30\x01\x12T\n\x05\x45mbed\x12!.corral.inference.v1.EmbedRequest\x1a\".corral.inference.v1.EmbedResponse\"\x04\xa8\xbb\x18\x03\x12W\n\x06Rerank\x12\".corral.inference.v1.RerankRequest\x1a#.corral.inference.v1.RerankResponse\"\x04\xa8\xbb\x18\x03\x12]\n\x08Tokenize\x12$.corral.inference.v1.TokenizeRequest\x1a%.corral.inference.v1.TokenizeResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nDetokenize\x12&.corral.inference.v1.DetokenizeRequest\x1a\'.corral.inference.v1.DetokenizeResponse\"\x04\xa8\xbb\x18\x03\x12\x66\n\x0b\x43ountTokens\x12\'.corral.inference.v1.CountTokensRequest\x1a(.corral.inference.v1.CountTokensResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nRenderChat\x12&.corral.inference.v1.RenderChatRequest\x1a\'.corral.inference.v1.RenderChatResponse\"\x04\xa8\xbb\x18\x03\x12\x63\n\nListModels\x12&.corral.inference.v1.ListModelsRequest\x1a\'.corral.inference.v1.ListModelsResponse\"\x04\xa8\xbb\x18\n\x12]\n\x08GetModel\x12$.corral.inference.v1.GetModelRequest\x1a%.corral.inference.v1.GetModelResponse\"\x04\xa8\xbb\x18\nb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -65,64 +66,84 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RENDERCHATREQUEST'].fields_by_name['conversation']._serialized_options = b'\312\267\030\002Z\000'
   _globals['_LISTMODELSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTMODELSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
-  _globals['_TOKENIDS']._serialized_start=202
-  _globals['_TOKENIDS']._serialized_end=225
-  _globals['_GENERATEREQUEST']._serialized_start=228
-  _globals['_GENERATEREQUEST']._serialized_end=615
-  _globals['_INFILL']._serialized_start=617
-  _globals['_INFILL']._serialized_end=698
-  _globals['_INFILLFILE']._serialized_start=700
-  _globals['_INFILLFILE']._serialized_end=740
-  _globals['_GENERATERESPONSE']._serialized_start=743
-  _globals['_GENERATERESPONSE']._serialized_end=1104
-  _globals['_TEXTDELTA']._serialized_start=1107
-  _globals['_TEXTDELTA']._serialized_end=1240
-  _globals['_CONVERSATION']._serialized_start=1243
-  _globals['_CONVERSATION']._serialized_end=1470
-  _globals['_CHATREQUEST']._serialized_start=1473
-  _globals['_CHATREQUEST']._serialized_end=1695
-  _globals['_CHATRESPONSE']._serialized_start=1698
-  _globals['_CHATRESPONSE']._serialized_end=2055
-  _globals['_CHATDELTA']._serialized_start=2058
-  _globals['_CHATDELTA']._serialized_end=2291
-  _globals['_TEXTORTOKENS']._serialized_start=2293
-  _globals['_TEXTORTOKENS']._serialized_end=2384
-  _globals['_EMBEDREQUEST']._serialized_start=2387
-  _globals['_EMBEDREQUEST']._serialized_end=2659
-  _globals['_EMBEDRESPONSE']._serialized_start=2662
-  _globals['_EMBEDRESPONSE']._serialized_end=2848
-  _globals['_EMBEDDING']._serialized_start=2850
-  _globals['_EMBEDDING']._serialized_end=2877
-  _globals['_RERANKREQUEST']._serialized_start=2880
-  _globals['_RERANKREQUEST']._serialized_end=3012
-  _globals['_RERANKRESPONSE']._serialized_start=3015
-  _globals['_RERANKRESPONSE']._serialized_end=3180
-  _globals['_RERANKRESULT']._serialized_start=3182
-  _globals['_RERANKRESULT']._serialized_end=3245
-  _globals['_TOKENIZEREQUEST']._serialized_start=3248
-  _globals['_TOKENIZEREQUEST']._serialized_end=3414
-  _globals['_TOKENIZERESPONSE']._serialized_start=3416
-  _globals['_TOKENIZERESPONSE']._serialized_end=3469
-  _globals['_DETOKENIZEREQUEST']._serialized_start=3471
-  _globals['_DETOKENIZEREQUEST']._serialized_end=3572
-  _globals['_DETOKENIZERESPONSE']._serialized_start=3574
-  _globals['_DETOKENIZERESPONSE']._serialized_end=3608
-  _globals['_COUNTTOKENSREQUEST']._serialized_start=3611
-  _globals['_COUNTTOKENSREQUEST']._serialized_end=3763
-  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3765
-  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3830
-  _globals['_RENDERCHATREQUEST']._serialized_start=3832
-  _globals['_RENDERCHATREQUEST']._serialized_end=3931
-  _globals['_RENDERCHATRESPONSE']._serialized_start=3933
-  _globals['_RENDERCHATRESPONSE']._serialized_end=3986
-  _globals['_LISTMODELSREQUEST']._serialized_start=3988
-  _globals['_LISTMODELSREQUEST']._serialized_end=4078
-  _globals['_LISTMODELSRESPONSE']._serialized_start=4080
-  _globals['_LISTMODELSRESPONSE']._serialized_end=4169
-  _globals['_GETMODELREQUEST']._serialized_start=4171
-  _globals['_GETMODELREQUEST']._serialized_end=4203
-  _globals['_GETMODELRESPONSE']._serialized_start=4205
-  _globals['_GETMODELRESPONSE']._serialized_end=4266
-  _globals['_INFERENCESERVICE']._serialized_start=4269
-  _globals['_INFERENCESERVICE']._serialized_end=5181
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Generate']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Chat']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Chat']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Embed']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Embed']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Rerank']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Rerank']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Tokenize']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Tokenize']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['Detokenize']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['Detokenize']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['CountTokens']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['CountTokens']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['RenderChat']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['RenderChat']._serialized_options = b'\250\273\030\003'
+  _globals['_INFERENCESERVICE'].methods_by_name['ListModels']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['ListModels']._serialized_options = b'\250\273\030\n'
+  _globals['_INFERENCESERVICE'].methods_by_name['GetModel']._loaded_options = None
+  _globals['_INFERENCESERVICE'].methods_by_name['GetModel']._serialized_options = b'\250\273\030\n'
+  _globals['_TOKENIDS']._serialized_start=239
+  _globals['_TOKENIDS']._serialized_end=262
+  _globals['_GENERATEREQUEST']._serialized_start=265
+  _globals['_GENERATEREQUEST']._serialized_end=652
+  _globals['_INFILL']._serialized_start=654
+  _globals['_INFILL']._serialized_end=735
+  _globals['_INFILLFILE']._serialized_start=737
+  _globals['_INFILLFILE']._serialized_end=777
+  _globals['_GENERATERESPONSE']._serialized_start=780
+  _globals['_GENERATERESPONSE']._serialized_end=1141
+  _globals['_TEXTDELTA']._serialized_start=1144
+  _globals['_TEXTDELTA']._serialized_end=1277
+  _globals['_CONVERSATION']._serialized_start=1280
+  _globals['_CONVERSATION']._serialized_end=1507
+  _globals['_CHATREQUEST']._serialized_start=1510
+  _globals['_CHATREQUEST']._serialized_end=1732
+  _globals['_CHATRESPONSE']._serialized_start=1735
+  _globals['_CHATRESPONSE']._serialized_end=2092
+  _globals['_CHATDELTA']._serialized_start=2095
+  _globals['_CHATDELTA']._serialized_end=2328
+  _globals['_TEXTORTOKENS']._serialized_start=2330
+  _globals['_TEXTORTOKENS']._serialized_end=2421
+  _globals['_EMBEDREQUEST']._serialized_start=2424
+  _globals['_EMBEDREQUEST']._serialized_end=2696
+  _globals['_EMBEDRESPONSE']._serialized_start=2699
+  _globals['_EMBEDRESPONSE']._serialized_end=2885
+  _globals['_EMBEDDING']._serialized_start=2887
+  _globals['_EMBEDDING']._serialized_end=2914
+  _globals['_RERANKREQUEST']._serialized_start=2917
+  _globals['_RERANKREQUEST']._serialized_end=3049
+  _globals['_RERANKRESPONSE']._serialized_start=3052
+  _globals['_RERANKRESPONSE']._serialized_end=3217
+  _globals['_RERANKRESULT']._serialized_start=3219
+  _globals['_RERANKRESULT']._serialized_end=3282
+  _globals['_TOKENIZEREQUEST']._serialized_start=3285
+  _globals['_TOKENIZEREQUEST']._serialized_end=3451
+  _globals['_TOKENIZERESPONSE']._serialized_start=3453
+  _globals['_TOKENIZERESPONSE']._serialized_end=3506
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3508
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3609
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3611
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3645
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=3648
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=3800
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=3802
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=3867
+  _globals['_RENDERCHATREQUEST']._serialized_start=3869
+  _globals['_RENDERCHATREQUEST']._serialized_end=3968
+  _globals['_RENDERCHATRESPONSE']._serialized_start=3970
+  _globals['_RENDERCHATRESPONSE']._serialized_end=4023
+  _globals['_LISTMODELSREQUEST']._serialized_start=4025
+  _globals['_LISTMODELSREQUEST']._serialized_end=4115
+  _globals['_LISTMODELSRESPONSE']._serialized_start=4117
+  _globals['_LISTMODELSRESPONSE']._serialized_end=4206
+  _globals['_GETMODELREQUEST']._serialized_start=4208
+  _globals['_GETMODELREQUEST']._serialized_end=4240
+  _globals['_GETMODELRESPONSE']._serialized_start=4242
+  _globals['_GETMODELRESPONSE']._serialized_end=4303
+  _globals['_INFERENCESERVICE']._serialized_start=4306
+  _globals['_INFERENCESERVICE']._serialized_end=5278
 # @@protoc_insertion_point(module_scope)

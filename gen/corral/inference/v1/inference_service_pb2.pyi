@@ -1,3 +1,4 @@
+from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.inference.v1 import chat_pb2 as _chat_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2

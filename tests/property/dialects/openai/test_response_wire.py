@@ -24,7 +24,8 @@ from dialects.openai.responses.events import EVENT_TYPES, event_frame, event_obj
 from dialects.openai.responses.input_items import item_to_proto
 from dialects.openai.responses.objects import response_object
 from dialects.openai.responses.output_items import item_object
-from dialects.openai.responses.tools import tool_object, tools_to_proto
+from dialects.openai.responses.tool_objects import tool_object
+from dialects.openai.responses.tools import tools_to_proto
 from tests.support.examples import examples
 from tests.support.fake_responses import complete, turn_events
 from tests.support.items import contents_of_kind, items_with

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.openai.chat.chunks import ChatChunks, CompletionChunks
-from dialects.openai.chat.objects import ChatCompletion, TextCompletion
+from dialects.openai.chat.objects import CollectedChat, CollectedCompletion
 from dialects.openai.shared.objects import DONE
 from tests.support.wire_events import (
     ChatEvent,
@@ -69,7 +69,7 @@ def test_the_chunks_of_a_chat_accumulate_to_its_object(deltas: list[ChatEvent]) 
     events = [chat_accepted(), *deltas, *ends, ChatEvent(done=done())]
     usage = {"include_usage": True}
     body = chat_body(n=NUM_CHOICES, logprobs=True, stream=True, stream_options=usage)
-    whole, chunks = ChatCompletion(make_envelope(), body), ChatChunks(make_envelope(), body)
+    whole, chunks = CollectedChat(make_envelope(), body), ChatChunks(make_envelope(), body)
     frames: list[bytes] = []
     for event in events:
         whole.add(event)
@@ -99,7 +99,10 @@ def test_the_chunks_of_a_completion_accumulate_to_its_object(
     ]
     events = [(0, text_accepted()), (1, text_accepted()), *deltas, *ends]
     body = completion_body(prompt=["p", "q"], n=NUM_CHOICES, logprobs=0)
-    whole, chunks = TextCompletion(make_envelope(), body), CompletionChunks(make_envelope(), body)
+    whole, chunks = (
+        CollectedCompletion(make_envelope(), body),
+        CompletionChunks(make_envelope(), body),
+    )
     frames: list[bytes] = []
     for call, event in events:
         whole.add(event, call)

@@ -9,20 +9,9 @@ from corral.inference.v1.inference_service_pb2 import ChatDelta, ChatResponse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.chat.parsers import gemma, pythonic
-from inference_svc.chat.parsers.delimited import APERTUS, COHERE, DEEPSEEK, KIMI, SOLAR
+from inference_svc.chat.parsers import families, gemma, pythonic
 from inference_svc.chat.parsers.formats import ReasoningFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
-from inference_svc.chat.parsers.tagged import (
-    DEEPSEEK_V32,
-    GLM,
-    HUNYUAN,
-    KIMI_K3,
-    MINICPM,
-    MINIMAX,
-    MINIMAX_M3,
-    QWEN_CODER,
-)
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import (
     ChosenLogprob,
@@ -40,9 +29,7 @@ from tests.support.turns import NO_TOOLS, TOOLS, Golden, Parsed, feed, finish, m
 
 WITH_MESSAGES = {"functionary", "gemma", "harmony", "muse"}
 """Families whose turns consist of messages or thoughts, of which not only markers are removed."""
-EMPTY_LIST = re.compile(
-    "|".join(rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.MARKERS[::2])
-)
+EMPTY_LIST = re.compile("|".join(rf"{re.escape(begin)}\s*\[\s*\]" for begin in pythonic.BEGINS))
 """An empty list of calls, which is no content."""
 ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in FinishReason]
 
@@ -115,24 +102,30 @@ def without_markers(turn: Golden, text: str) -> str:
     ).rstrip()
 
 
+WRITTEN = {
+    "apertus": families.APERTUS,
+    "cohere": families.COHERE,
+    "deepseek": families.DEEPSEEK[1:2],
+    "deepseek-v3.2": families.DEEPSEEK_V32,
+    "glm": families.GLM,
+    "hermes": families.HERMES,
+    "hunyuan": families.HUNYUAN,
+    "kimi": families.KIMI,
+    "kimi-k3": families.KIMI_K3,
+    "minicpm": families.MINICPM,
+    "minimax": families.MINIMAX,
+    "minimax-m3": families.MINIMAX_M3,
+    "qwen-coder": families.QWEN_CODER,
+    "solar": families.SOLAR,
+}
+"""The families of which examples tell how they write calls."""
 CLOSINGS = {
-    "apertus": (APERTUS.end,),
-    "cohere": (COHERE.end,),
-    "deepseek": (DEEPSEEK.call_end, DEEPSEEK.end),
-    "deepseek-v3.2": (DEEPSEEK_V32.call_end, *DEEPSEEK_V32.outer_ends),
+    name: tuple({text for way in ways for text in (*way.ends, *way.section_ends)})
+    for name, ways in WRITTEN.items()
+} | {
     "gemma": gemma.ENDS,
-    "glm": (GLM.call_end,),
-    "hermes": ("</tool_call>",),
-    "hunyuan": (HUNYUAN.call_end, *HUNYUAN.outer_ends),
-    "kimi": (KIMI.call_end, KIMI.end),
-    "kimi-k3": (KIMI_K3.call_end, *KIMI_K3.outer_ends),
     "llama": ("<|python_end|>",),
-    "minicpm": (MINICPM.call_end,),
-    "minimax": (MINIMAX.call_end, *MINIMAX.outer_ends),
-    "minimax-m3": (MINIMAX_M3.call_end, *MINIMAX_M3.outer_ends),
-    "pythonic": pythonic.MARKERS[1::2],
-    "qwen-coder": (QWEN_CODER.call_end, *QWEN_CODER.outer_ends),
-    "solar": (SOLAR.call_end, SOLAR.end),
+    "pythonic": pythonic.ENDS,
 }
 """The texts that close calls, by family."""
 
@@ -156,8 +149,11 @@ def test_closing_markers_at_the_end_of_a_turn_are_not_content(
     assert parsed._replace(content=parsed.content.rstrip()) == expected
 
 
-SECTIONS = {each.begins[0]: each for each in (DEEPSEEK, KIMI, SOLAR)} | {
-    each.outer[0]: each for each in (DEEPSEEK_V32, HUNYUAN, KIMI_K3, MINIMAX, MINIMAX_M3)
+SECTIONS = {
+    way.opening: way
+    for ways in WRITTEN.values()
+    for way in ways[:1]
+    if not (way.encloses_each or way.is_list)
 }
 """The families that write calls in sections, by the text that begins one."""
 
@@ -176,7 +172,7 @@ def test_noise_between_a_section_and_its_call_is_not_content(
         )
     )
     section = SECTIONS[begin]
-    strays = st.sampled_from([begin, section.call_end])
+    strays = st.sampled_from([begin, section.ends[-1]])
     words = st.sampled_from(["Sure", ":", "\n", " ", "{", '"', "<"])
     noise = data.draw(st.lists(words | strays, max_size=6).map("".join))
     text = f"{begin}{noise}{turn.text.removeprefix(begin)}"

@@ -6,9 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from corral.control.v1 import item_pb2, message_pb2, thread_pb2
+from corral.control.v1 import message_service_pb2 as message_pb
+from corral.control.v1 import thread_service_pb2 as thread_pb
 
 from control_svc.assistants.message_model import (
-    AddedMessage,
     Attachment,
     AttachmentTool,
     IncompleteReason,
@@ -20,7 +22,6 @@ from control_svc.assistants.messages import MessageAdder, Messages
 from control_svc.assistants.model import (
     Assistant,
     AssistantSettings,
-    NewThread,
     Thread,
     ThreadSettings,
 )
@@ -32,7 +33,7 @@ from control_svc.assistants.queries import (
 )
 from control_svc.assistants.threads import Threads
 from control_svc.base.ids import ASSISTANT, THREAD, IdSource
-from control_svc.base.pagination import PageRequest, PageTokens, Window
+from control_svc.base.pagination import PageTokens, Window
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.inference.generation_options import GenerationOptions
@@ -220,30 +221,39 @@ async def test_messages_cannot_change_while_a_run_is_active(database: Database) 
     shared = database.transactions, IDS, PageTokens(b"key"), CLOCK
     adder = MessageAdder(IDS, CLOCK, None)
     threads, messages = Threads(*shared, adder, NO_ARCHIVE), Messages(*shared, adder)
-    new = NewMessage(role=Role.USER, content=(Text(text="hi"),))
-    thread = await threads.create(P, NewThread(messages=(new,)))
-    (message,) = (await messages.page(P, thread.id, PageRequest())).items
+    new = message_pb2.NewMessage(
+        role=item_pb2.ITEM_ROLE_USER,
+        parts=[item_pb2.ItemPart(text=item_pb2.TextPart(text="hi"))],
+    )
+    thread = await threads.create(P, thread_pb.CreateThreadRequest(messages=[new]))
+    every = message_pb.ListMessagesRequest(thread_id=thread.id)
+    one = thread_pb.DeleteThreadRequest(thread_id=thread.id)
+    (message,) = (await messages.ListMessages(P, every)).items
     busy = replace(thread, active_run_id="run_1")
     await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).update(busy))
 
+    added = message_pb.CreateMessageRequest(thread_id=thread.id, message=new)
     with pytest.raises(ThreadBusy) as refused:
-        await messages.create(P, AddedMessage(thread_id=thread.id, message=new))
+        await messages.CreateMessage(P, added)
+    changed = message_pb2.Message(thread_id=thread.id, id=message.id, metadata={"a": "b"})
+    removed = message_pb.DeleteMessageRequest(thread_id=thread.id, message_id=message.id)
     for forbidden in (
-        messages.update(P, thread.id, message.id, {"a": "b"}),
-        messages.delete(P, thread.id, message.id),
-        threads.delete(P, thread.id),
+        messages.UpdateMessage(P, message_pb.UpdateMessageRequest(message=changed)),
+        messages.DeleteMessage(P, removed),
+        threads.delete(P, one),
     ):
         with pytest.raises(ThreadBusy):
             await forbidden
-    updated = await threads.update(P, thread.id, lambda old: replace(old, metadata={"a": "b"}), "")
+    tagged = thread_pb2.Thread(id=thread.id, metadata={"a": "b"})
+    updated = await threads.update(P, thread_pb.UpdateThreadRequest(thread=tagged))
 
     assert refused.value.message == (
         f"Can't add messages to {thread.id} while a run run_1 is active."
     )
     assert (updated.active_run_id, updated.settings.metadata) == ("run_1", {"a": "b"})
-    assert list((await messages.page(P, thread.id, PageRequest())).items) == [message]
+    assert list((await messages.ListMessages(P, every)).items) == [message]
 
     await database.transactions.of(P).write(lambda tx: ThreadQueries(tx).update(thread))
-    await threads.delete(P, thread.id)
+    await threads.delete(P, one)
     with pytest.raises(ThreadNotFound):
-        await messages.page(P, thread.id, PageRequest())
+        await messages.ListMessages(P, every)

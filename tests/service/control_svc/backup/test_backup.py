@@ -22,12 +22,12 @@ from control_svc.blobs.last_backup import show_last_backup
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import open_bucket
 from control_svc.config import ControlSettings
+from control_svc.core import blob_location, open_store
 from control_svc.db import migrations
 from control_svc.db.engine import open_read_only
-from control_svc.deps import blob_location, open_store
 from control_svc.items.model import Message, Role, Text
 from control_svc.items.queries import TimelineQueries
-from control_svc.schema import METADATA
+from control_svc.slices import METADATA
 from control_svc.vector_stores.search.chunk_index import TABLE
 from svc_kit.errors import FileNotFound
 from svc_kit.local_files import lock_folder

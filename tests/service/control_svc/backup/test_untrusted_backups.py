@@ -21,9 +21,9 @@ from sqlalchemy import create_engine, text
 from control_svc.backup.database_copy import check_sqlite, copy_sqlite
 from control_svc.backup.layout import Manifest
 from control_svc.backup.restore import restore
+from control_svc.core import INSTALLATION
 from control_svc.db import migrations
 from control_svc.db.engine import FILE_NAME, open_database
-from control_svc.deps import INSTALLATION
 from svc_kit.errors import StorageFailed
 from svc_kit.lifecycle import StartupError
 from tests.support.earlier_release import unpack

@@ -16,7 +16,7 @@ from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import PART_BYTES, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
-from control_svc.deps import open_blobs
+from control_svc.core import open_blobs
 from svc_kit.errors import BlobMissing, StorageFailed
 from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import open_channel

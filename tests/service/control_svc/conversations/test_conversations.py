@@ -9,14 +9,12 @@ from corral.control.v1 import item_pb2, listing_pb2, response_pb2
 from sqlalchemy import Engine, event
 
 from control_svc.base.ids import IdSource
-from control_svc.base.pagination import PageRequest, PageTokens
-from control_svc.conversations.model import Conversation, NewConversation, NewItems
+from control_svc.base.pagination import PageTokens
+from control_svc.conversations.model import Conversation
 from control_svc.conversations.queries import ConversationQueries, ConversationRow
 from control_svc.conversations.service import Conversations
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
-from control_svc.items.input_items import InputItem
-from control_svc.items.model import FunctionCall, FunctionCallOutput, Message, Role, Text
 from control_svc.items.queries import ItemRow, TimelineItemRow
 from svc_kit.errors import (
     ConversationLocked,
@@ -48,9 +46,21 @@ def usecases(database: Database) -> Conversations:
     )
 
 
-def user_message(text: str) -> InputItem:
-    """A new user message."""
-    return InputItem(content=Message(role=Role.USER, content=(Text(text=text),)))
+async def create(usecases: Conversations, *items: item_pb2.Item) -> Conversation:
+    """Create a conversation with items."""
+    return await usecases.create(P, pb.CreateConversationRequest(items=items))
+
+
+async def add(usecases: Conversations, conversation_id: str, item: item_pb2.Item) -> None:
+    """Append an item."""
+    request = pb.CreateConversationItemsRequest(conversation_id=conversation_id, items=[item])
+    await usecases.CreateConversationItems(P, request)
+
+
+async def remove(usecases: Conversations, conversation_id: str, item_id: str) -> None:
+    """Remove an item."""
+    request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
+    await usecases.DeleteConversationItem(P, request)
 
 
 async def update_row(
@@ -148,17 +158,21 @@ async def test_a_deleted_conversation_leaves_nothing(
     database: Database, usecases: Conversations
 ) -> None:
     """No row of the conversation, its items or its timeline."""
-    created = await usecases.create(
-        P, NewConversation(items=(user_message("one"), user_message("two")))
+    created = await create(usecases, make_message("one"), make_message("two"))
+    every = pb.ListConversationItemsRequest(conversation_id=created.id)
+    page = await usecases.ListConversationItems(
+        P, pb.ListConversationItemsRequest(conversation_id=created.id, page_size=1)
     )
-    page = await usecases.items(P, created.id, PageRequest(size=1))
-    await usecases.remove_item(P, created.id, page.items[0].id)
+    await remove(usecases, created.id, page.items[0].id)
 
-    await usecases.delete(P, created.id)
+    await usecases.delete(P, pb.DeleteConversationRequest(conversation_id=created.id))
 
     for table in (ConversationRow, ItemRow, TimelineItemRow):
         assert await count_rows(database, table) == 0
-    for read in (usecases.get(P, created.id), usecases.items(P, created.id, PageRequest())):
+    for read in (
+        usecases.get(P, pb.GetConversationRequest(conversation_id=created.id)),
+        usecases.ListConversationItems(P, every),
+    ):
         with pytest.raises(ConversationNotFound):
             await read
 
@@ -182,25 +196,30 @@ async def test_items_cannot_change_during_a_response(
     database: Database, usecases: Conversations
 ) -> None:
     """They can be read, and the metadata can be updated."""
-    created = await usecases.create(P, NewConversation(items=(user_message("x"),)))
-    (item,) = (await usecases.items(P, created.id, PageRequest())).items
+    created = await create(usecases, make_message("x"))
+    every = pb.ListConversationItemsRequest(conversation_id=created.id)
+    (item,) = (await usecases.ListConversationItems(P, every)).items
     await update_row(database, created.id, lambda row: row.claimed_by("resp_1"))
 
     for refused in (
-        usecases.add_items(P, NewItems(conversation_id=created.id, items=(user_message("y"),))),
-        usecases.remove_item(P, created.id, item.id),
-        usecases.delete(P, created.id),
+        add(usecases, created.id, make_message("y")),
+        remove(usecases, created.id, item.id),
+        usecases.delete(P, pb.DeleteConversationRequest(conversation_id=created.id)),
         update_row(database, created.id, lambda row: row.claimed_by("resp_2")),
     ):
         with pytest.raises(ConversationLocked, match="resp_1"):
             await refused
-    await usecases.update(P, created.id, {"a": "b"})
+    await usecases.update(
+        P, pb.UpdateConversationRequest(conversation_id=created.id, metadata={"a": "b"})
+    )
     await update_row(database, created.id, lambda row: row.released_by("resp_2"))
-    assert (await usecases.get(P, created.id)).writer == "resp_1"
+    assert (
+        await usecases.get(P, pb.GetConversationRequest(conversation_id=created.id))
+    ).writer == "resp_1"
 
     await update_row(database, created.id, lambda row: row.released_by("resp_1"))
 
-    await usecases.remove_item(P, created.id, item.id)
+    await remove(usecases, created.id, item.id)
 
 
 async def test_invalid_requests_are_refused(conversations: ConversationClient) -> None:
@@ -229,40 +248,38 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
     assert await conversations.items(created.id) == []
 
 
-def call(call_id: str) -> InputItem:
+def call(call_id: str) -> item_pb2.Item:
     """A new call."""
-    return InputItem(content=FunctionCall(call_id=call_id, name="f", arguments="{}"))
+    return item_pb2.Item(
+        function_call=item_pb2.FunctionCallItem(call_id=call_id, name="f", arguments_json="{}")
+    )
 
 
-def output(call_id: str) -> InputItem:
+def output(call_id: str) -> item_pb2.Item:
     """Its output."""
-    return InputItem(content=FunctionCallOutput(call_id=call_id, output=(Text(text="SECRET"),)))
+    parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text="SECRET"))]
+    return item_pb2.Item(
+        function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
+    )
 
 
 async def test_outputs_are_paired_with_calls_whatever_their_ids(usecases: Conversations) -> None:
     """Also such that JSON escapes, or that are JSON themselves."""
-    conversation = await usecases.create(P, NewConversation())
+    conversation = await create(usecases)
     ids = ["x", '"', "\\u0000", "1", "null", "é"]
     for call_id in ids:
-        await usecases.add_items(
-            P, NewItems(conversation_id=conversation.id, items=(call(call_id),))
-        )
+        await add(usecases, conversation.id, call(call_id))
     for call_id in ids:
         with pytest.raises(InvalidField, match="two function calls"):
-            await usecases.add_items(
-                P, NewItems(conversation_id=conversation.id, items=(call(call_id),))
-            )
-        added = NewItems(conversation_id=conversation.id, items=(output(call_id),))
-        await usecases.add_items(P, added)
+            await add(usecases, conversation.id, call(call_id))
+        await add(usecases, conversation.id, output(call_id))
         with pytest.raises(ToolCallMissing):
-            await usecases.add_items(P, added)
+            await add(usecases, conversation.id, output(call_id))
 
 
 async def test_appended_items_do_not_read_those_before(usecases: Conversations) -> None:
     """A message reads none, an output no documents: an agent would read all with each item."""
-    conversation = await usecases.create(
-        P, NewConversation(items=(call("x"), output("x"), call("y")))
-    )
+    conversation = await create(usecases, call("x"), output("x"), call("y"))
     documents: list[str] = []
     num_rows: list[int] = []
 
@@ -274,8 +291,8 @@ async def test_appended_items_do_not_read_those_before(usecases: Conversations) 
 
     event.listen(Engine, "after_cursor_execute", record)
     try:
-        for item in (user_message("Hi"), output("y")):
-            await usecases.add_items(P, NewItems(conversation_id=conversation.id, items=(item,)))
+        for item in (make_message("Hi"), output("y")):
+            await add(usecases, conversation.id, item)
     finally:
         event.remove(Engine, "after_cursor_execute", record)
 

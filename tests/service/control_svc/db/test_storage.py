@@ -20,7 +20,7 @@ from control_svc.config import ControlSettings
 from control_svc.db.engine import open_database
 from control_svc.db.transaction import CrossProjectTransaction, CrossProjectTransactions
 from control_svc.files.queries import delete_expired_files
-from control_svc.schema import BLOB_COLUMNS
+from control_svc.slices import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import StorageFailed, UpstreamUnavailable
 from svc_kit.lifecycle import StartupError, StartupOutage

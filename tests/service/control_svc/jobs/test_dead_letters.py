@@ -16,8 +16,7 @@ from control_svc.inference.turns import TurnRequest
 from control_svc.jobs.model import AttemptResult, Job, JobState, Outcome
 from control_svc.jobs.service import Jobs
 from control_svc.runs.model import RunState
-from control_svc.runs.transitions import EXPIRY_KIND
-from control_svc.services import RETRIES
+from control_svc.runs.transitions import EXPIRY_KIND, retry_expiry
 from control_svc.tools.model import FunctionTool
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import InternalError, JobNotRetriable, ModelNotFound, StreamExpired
@@ -269,7 +268,8 @@ async def test_the_expiry_of_a_run_can_be_retried(
         set_principal(Principal(project="ops", scopes=frozenset({"admin"}), key_id="key_1"))
         retry = job_service_pb2.RetryJobRequest(job_id=dead.id)
         set_admin_call(AdminCall("/corral.control.v1.JobService/RetryJob", "unix:", retry))
-        operators = Jobs(database.across_projects, PageTokens(b"key"), RETRIES)
+        retries = {EXPIRY_KIND: retry_expiry}
+        operators = Jobs(database.across_projects, PageTokens(b"key"), retries)
         if is_cancelled:
             await process.runs.cancel(PROJECT, thread.id, run.id)
             with pytest.raises(JobNotRetriable, match="no longer waits"):

@@ -11,7 +11,7 @@ from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
 from control_svc.jobs.model import AttemptResult, Job, JobPriority, JobState, LeaseLost, Outcome
 from control_svc.jobs.queries import JobQueueQueries, delete_ended_jobs
-from control_svc.schema import BLOB_COLUMNS
+from control_svc.slices import BLOB_COLUMNS
 from control_svc.sweeper import Sweeper
 from svc_kit.errors import FileNotFound, UpstreamUnavailable
 from tests.support.control import SetClock

@@ -31,15 +31,14 @@ def make_template(source: str) -> ModelTemplate:
     return ModelTemplate(source, "gguf", "", "", ControlTexts([]))
 
 
-async def refusal(templates: ChatTemplates, source: str) -> tuple[str, float]:
-    """Return the reason why a template is refused, and the seconds until then."""
-    started_at = time.monotonic()
+async def refusal(templates: ChatTemplates, source: str) -> str:
+    """Return the reason why a template is refused."""
     with pytest.raises(TemplateFailed) as raised:
         await templates.render(make_template(source), CONVERSATION)
-    return raised.value.problem, time.monotonic() - started_at
+    return raised.value.problem
 
 
-async def test_endless_templates_are_stopped_after_two_seconds_and_delay_no_other_prompt(
+async def test_endless_templates_are_stopped_and_delay_no_other_prompt(
     templates: ChatTemplates,
 ) -> None:
     """Loops and a single long operation. Other prompts need not wait for a child."""
@@ -51,10 +50,7 @@ async def test_endless_templates_are_stopped_after_two_seconds_and_delay_no_othe
     for _ in range(10):
         await templates.render(ordinary, CONVERSATION)
 
-    refusals = await asyncio.gather(*hostile)
-    problems = {problem for problem, _ in refusals}
-    assert problems == {"rendering was stopped: it took longer than 2 s"}
-    assert 2 <= refusals[0][1] < 4
+    assert set(await asyncio.gather(*hostile)) == {"rendering was stopped: it took longer than 2 s"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +66,7 @@ async def test_a_template_that_needs_too_much_memory_is_stopped(
     templates: ChatTemplates, source: str
 ) -> None:
     """In one allocation or in growing ones; the next prompt is rendered."""
-    problem, _ = await refusal(templates, source)
+    problem = await refusal(templates, source)
 
     assert problem == "rendering was stopped: it needs too much memory"
     assert (await templates.render(make_template("{{ 1 + 1 }}"), CONVERSATION)).text == "2"
@@ -78,21 +74,18 @@ async def test_a_template_that_needs_too_much_memory_is_stopped(
 
 async def test_endless_recursion_is_refused(templates: ChatTemplates) -> None:
     """The error is that of a template nested too deeply."""
-    problem, _ = await refusal(templates, "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")
+    problem = await refusal(templates, "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}")
 
     assert problem == "it is nested too deeply"
 
 
-async def test_a_warm_child_renders_a_prompt_within_two_milliseconds(
-    templates: ChatTemplates,
-) -> None:
-    """The fastest of 50 renderings, since the machine may be busy."""
-    template = make_template(FALLBACK_TEMPLATE)
-    await templates.render(template, CONVERSATION)
-    fastest_s = 9.0
-    for _ in range(50):
+async def test_a_warm_child_keeps_the_compiled_template(templates: ChatTemplates) -> None:
+    """The fastest of 50 renderings takes less than half as long as the first."""
+    template = make_template(FALLBACK_TEMPLATE + "{# a template that no child has seen #}")
+    times_s = []
+    for _ in range(51):
         started_at = time.perf_counter()
         await templates.render(template, CONVERSATION)
-        fastest_s = min(fastest_s, time.perf_counter() - started_at)
+        times_s.append(time.perf_counter() - started_at)
 
-    assert fastest_s < 0.002
+    assert min(times_s[1:]) < times_s[0] / 2

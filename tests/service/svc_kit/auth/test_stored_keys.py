@@ -18,7 +18,7 @@ from gateway.config import GatewaySettings
 from svc_kit.auth.authenticator import ServiceToken, build_authenticator
 from svc_kit.auth.control_keys import ControlKeys, control_key_lookup
 from svc_kit.auth.keys import create_key
-from svc_kit.auth.scopes import INCLUDED, METHOD_SCOPES, Scope
+from svc_kit.auth.scopes import INCLUDED, Scope
 from svc_kit.errors import (
     DomainError,
     PermissionDenied,
@@ -31,6 +31,7 @@ from svc_kit.rpc.server import RpcServer, Service
 from tests.support.control import RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
 from tests.support.tokens import AUDIENCE, Issuer, run_issuer
+from tools.rpc_methods import METHODS
 
 CHAT = "/corral.inference.v1.InferenceService/Chat"
 NO_MESSAGE = b"\xff\xff"
@@ -166,9 +167,9 @@ def expected_outcomes(
 async def test_every_rpc_of_control_checks_keys(control: RunningControl) -> None:
     """Missing, wrong, expired, revoked, of an archived project, without the scope, and valid."""
     keys = await Keys.make(control)
-    for method, scope in METHOD_SCOPES.items():
+    for method, options in METHODS.items():
         if not method.startswith("/corral.inference."):
-            for key, answer in expected_outcomes(scope, keys, read_token(control)):
+            for key, answer in expected_outcomes(options.scope, keys, read_token(control)):
                 assert await outcome(control.client.channel, method, key) == answer, method
 
 
@@ -176,9 +177,9 @@ async def test_every_rpc_of_inference_checks_keys(control: RunningControl) -> No
     """With verdicts of the control service."""
     keys = await Keys.make(control)
     async with run_inference_server(control) as channel:
-        for method, scope in METHOD_SCOPES.items():
+        for method, options in METHODS.items():
             if not method.startswith("/corral.control."):
-                for key, answer in expected_outcomes(scope, keys, read_token(control)):
+                for key, answer in expected_outcomes(options.scope, keys, read_token(control)):
                     assert await outcome(channel, method, key) == answer, method
 
 

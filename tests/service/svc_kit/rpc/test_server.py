@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit import errors
 from svc_kit.auth.principal import current_principal
-from svc_kit.auth.scopes import METHOD_SCOPES
 from svc_kit.errors import DomainError
 from svc_kit.errors.status import from_rpc_error, request_id_of
 from svc_kit.lifecycle import StartupError
@@ -33,6 +32,7 @@ from tests.support.rpc_servers import (
     Context,
     EndlessStream,
     ScriptedInference,
+    add_service_without_scopes,
     allow_all,
     run_rpc_server,
     stub_on,
@@ -527,15 +527,14 @@ async def test_a_running_call_is_in_flight() -> None:
 # ---- start
 
 
-def make_server(listen: str = "127.0.0.1:0", **options: Any) -> RpcServer:
+def make_server(listen: str = "127.0.0.1:0", *, service: Service | None = None) -> RpcServer:
     """Build a server without starting it."""
-    service = Service(pb_grpc.add_InferenceServiceServicer_to_server, ScriptedInference(), SERVICE)
+    add = pb_grpc.add_InferenceServiceServicer_to_server
     return RpcServer(
-        [service],
+        [service or Service(add, ScriptedInference(), SERVICE)],
         listen=listen,
         authenticator=allow_all(),
         registry=CollectorRegistry(),
-        **options,
     )
 
 
@@ -571,10 +570,11 @@ async def test_an_address_of_another_machine_is_refused() -> None:
 
 async def test_a_server_with_a_method_without_a_scope_does_not_start() -> None:
     """The error names the method."""
-    scopes = {name: scope for name, scope in METHOD_SCOPES.items() if name != f"{METHOD}Chat"}
+    name = add_service_without_scopes()
+    service = Service(lambda servicer, server: None, None, name)
 
-    with pytest.raises(StartupError, match=f"{METHOD}Chat"):
-        await make_server(scopes=scopes).start()
+    with pytest.raises(StartupError, match=f"/{name}/Call has no scope"):
+        await make_server(service=service).start()
 
 
 # ---- drain

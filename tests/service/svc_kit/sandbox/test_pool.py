@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import sys
-import time
 import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -85,13 +84,10 @@ async def test_a_job_can_refuse_its_input(pool: SandboxPool) -> None:
 
 async def test_a_job_over_its_deadline_is_killed(pool: SandboxPool) -> None:
     """One that computes all the time."""
-    begun = time.monotonic()
-
     failed = await failure(pool, "spin")
 
     assert failed.kind is FailureKind.DEADLINE
     assert "longer than 0.3 s" in failed.problem
-    assert time.monotonic() - begun < 5
 
 
 async def test_memory_is_bounded(pool: SandboxPool) -> None:

@@ -143,3 +143,11 @@ async def test_a_job_that_the_server_stops_can_be_retried(cause: Cause, tmp_path
 
     assert raised.value == SANDBOX
     assert again == {"a": 1}
+
+
+async def test_a_job_has_time_to_wait_for_a_processor() -> None:
+    """Its deadline limits what it computes."""
+    async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
+        done = await pool.run(job("doze", deadline_s=0.5), {"seconds": 0.8})
+
+    assert done == "done"

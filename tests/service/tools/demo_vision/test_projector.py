@@ -5,11 +5,12 @@ from contextlib import closing
 
 import pytest
 
+from tools.demo_model.records import score
 from tools.demo_vision.card import PASSED
 from tools.demo_vision.evaluate import Seer
 from tools.demo_vision.examination import items
 from tools.demo_vision.pictures import draw_plain
-from tools.demo_vision.records import PROJECTOR, TEXT_MODEL, marks, score
+from tools.demo_vision.records import PROJECTOR, TEXT_MODEL, marks
 from tools.demo_vision.sample import SCENE
 
 NUM_ITEMS = 8

@@ -1,10 +1,9 @@
 """Objects are written as their types declare them."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
-import orjson
 import pytest
 from corral.control.v1 import adapter_pb2, assistant_pb2, item_pb2, message_pb2
 from pydantic import TypeAdapter
@@ -12,23 +11,18 @@ from typing_extensions import TypedDict
 
 from dialects.openai.assistants import objects
 from dialects.shared.wire import WRITTEN, From, seconds, writer
+from tests.support.written_openai_objects import written
 from tools.response_schemas.checked_client import closed
-from tools.response_schemas.examples import examples
-
-NOT_WRITTEN: Final = (item_pb2.ItemLogprob,)
-"""Messages of which there are many examples, and which no declared object shows."""
 
 
 @pytest.mark.parametrize("shape", list(WRITTEN), ids=lambda shape: shape.__name__)
 def test_what_is_written_has_the_declared_type(shape: type) -> None:
     """All its keys, in every example of the message, and no others."""
     validator = jsonschema.Draft202012Validator(closed(TypeAdapter(shape).json_schema()))
-    message, write = WRITTEN[shape]
 
-    texts = {orjson.dumps(write(example)) for example in examples(message, NOT_WRITTEN)}
-    written = [orjson.loads(text) for text in texts if b'"unspecified"' not in text]
-    assert written
-    for value in written:
+    values = written(shape)
+    assert values
+    for value in values:
         assert validator.is_valid(value), jsonschema.exceptions.best_match(
             validator.iter_errors(value)
         )
@@ -99,6 +93,40 @@ def test_an_enum_is_its_name_without_the_prefix() -> None:
     message = message_pb2.Message(state=message_pb2.Message.STATE_IN_PROGRESS)
 
     assert write(message) == {"status": "in_progress"}
+
+
+class Note(TypedDict):
+    """A citation in an item."""
+
+    file: Annotated[str, From("file_id")]
+    marker: NotRequired[str]
+
+
+class Notes(TypedDict):
+    """A text with its citations."""
+
+    text: str
+    notes: Annotated[list[Note] | None, From("citations")]
+
+
+def test_messages_in_a_message_are_written_as_their_types_declare() -> None:
+    """Without the keys that are not required and whose fields are empty."""
+    write = writer(item_pb2.TextPart, Notes)
+    cited = [item_pb2.FileCitation(file_id="file-1"), item_pb2.FileCitation(marker="[1]")]
+
+    assert write(item_pb2.TextPart(text="tea")) == {"text": "tea", "notes": None}
+    assert write(item_pb2.TextPart(citations=cited)) == {
+        "text": "",
+        "notes": [{"file": "file-1"}, {"file": "", "marker": "[1]"}],
+    }
+
+
+def test_a_message_without_a_type_is_refused() -> None:
+    """When the writer is made."""
+    shape: Any = TypedDict("shape", {"create_time": int})
+
+    with pytest.raises(TypeError, match="create_time is a message"):
+        writer(assistant_pb2.Assistant, shape)
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,32 @@
 """The scope of every RPC."""
 
 import pytest
-from corral.inference.v1 import engine_service_pb2, inference_service_pb2
+from corral.inference.v1 import engine_service_pb2
 
 from svc_kit.auth.principal import Principal
 from svc_kit.auth.scopes import (
     ALL_SCOPES,
     GRANTABLE,
-    METHOD_SCOPES,
     Scope,
-    check_scopes_cover,
+    check_scopes,
 )
 from svc_kit.lifecycle import StartupError
-from tests.support.tenancy import list_services
+from tests.support.rpc_servers import add_service_without_scopes
+from tools.rpc_methods import METHODS
 
-INFERENCE = inference_service_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 ENGINE = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
-
-CONTROL = [service.full_name for service in list_services()]
-
-
-@pytest.mark.parametrize("service", [INFERENCE, ENGINE, *CONTROL])
-def test_every_method_of_our_services_has_a_scope(service: str) -> None:
-    """No RPC is missing in the table."""
-    check_scopes_cover([service])
+SCOPES = {path: options.scope for path, options in METHODS.items()}
 
 
 def test_the_error_for_a_missing_scope_names_the_method() -> None:
-    """It is raised when a server is built."""
-    scopes = {name: scope for name, scope in METHOD_SCOPES.items() if not name.endswith("/Abort")}
-
-    with pytest.raises(StartupError, match="EngineService/Abort"):
-        check_scopes_cover([ENGINE], scopes)
+    """That all RPCs of Corral have one is seen when `tools.rpc_methods` is imported."""
+    with pytest.raises(StartupError, match=r"/tests\.BareService/Call has no scope"):
+        check_scopes([ENGINE, add_service_without_scopes()])
 
 
 def test_the_engine_service_requires_the_scope_admin() -> None:
     """Except methods for a caller's own requests."""
-    rows = {name: scope for name, scope in METHOD_SCOPES.items() if name.startswith(f"/{ENGINE}/")}
+    rows = {name: scope for name, scope in SCOPES.items() if name.startswith(f"/{ENGINE}/")}
     for_operators = (Scope.ADMIN, Scope.ADMIN_READ)
     open_to_callers = {
         name.rpartition("/")[2] for name, s in rows.items() if s not in for_operators
@@ -47,7 +37,7 @@ def test_the_engine_service_requires_the_scope_admin() -> None:
 
 def test_only_health_is_public() -> None:
     """Every other method authenticates the caller."""
-    public = {name for name, scope in METHOD_SCOPES.items() if scope is Scope.PUBLIC}
+    public = {name for name, scope in SCOPES.items() if scope is Scope.PUBLIC}
 
     assert {name.split("/")[1] for name in public} == {"grpc.health.v1.Health"}
 
@@ -61,7 +51,7 @@ def test_keys_cannot_be_granted_pseudo_scopes() -> None:
 
 def test_the_scopes_inference_and_admin_include_all_others() -> None:
     """They are those that keys of earlier releases have."""
-    for scope in {*METHOD_SCOPES.values()} - {Scope.SERVICE}:
+    for scope in {*SCOPES.values()} - {Scope.SERVICE}:
         assert Principal(scopes=ALL_SCOPES, key_id="k").has(scope), scope
 
 
@@ -84,7 +74,7 @@ def test_the_scopes_inference_and_admin_include_all_others() -> None:
 def test_a_narrow_scope_allows_its_methods_and_no_others(granted: str, allowed: str) -> None:
     """Reading does not write, and files do not generate."""
     principal = Principal(scopes=frozenset({granted}), key_id="k")
-    names = {name.partition(".v1.")[2] for name, s in METHOD_SCOPES.items() if principal.has(s)}
+    names = {name.partition(".v1.")[2] for name, s in SCOPES.items() if principal.has(s)}
     writes = ("Create", "Delete", "Update", "Chat", "Generate", "Revoke", "Cancel", "Drain")
 
     assert names >= {*allowed.split()}

@@ -2,10 +2,11 @@
 
 import re
 
+from tools.demo_model.records import sha256
 from tools.demo_vision import card
 from tools.demo_vision.pictures import draw_plain
 from tools.demo_vision.questions import SKILLS
-from tools.demo_vision.records import FOLDER, PROJECTOR, TEXT_MODEL, digests, marks, sha256
+from tools.demo_vision.records import FOLDER, PROJECTOR, TEXT_MODEL, digests, marks
 from tools.demo_vision.sample import SAMPLE, SCENE, png
 
 SIZE_LIMIT = 3_000_000

@@ -13,7 +13,7 @@ from dialects.openai.assistants.requests import (
     create_assistant_request,
     update_assistant_request,
 )
-from dialects.openai.assistants.run_objects import error_frame
+from dialects.openai.assistants.run_events import error_frame
 from dialects.openai.assistants.run_requests import (
     create_thread_and_run_request,
     parse_thread_and_run,

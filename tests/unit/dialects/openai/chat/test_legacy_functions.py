@@ -8,7 +8,7 @@ from corral.inference.v1 import chat_pb2, generation_pb2
 
 from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.chat.chunks import ChatChunks
-from dialects.openai.chat.objects import ChatCompletion, chat_params
+from dialects.openai.chat.objects import CollectedChat, chat_params
 from dialects.openai.errors import error_body, openai_name
 from svc_kit.errors import DomainError
 from tests.support.wire_events import (
@@ -124,7 +124,7 @@ EVENTS = [
 
 def test_an_answer_has_a_function_call() -> None:
     """With its finish reason, and without tool_calls."""
-    completion = ChatCompletion(make_envelope(), parse())
+    completion = CollectedChat(make_envelope(), parse())
     for event in EVENTS:
         completion.add(event)
     written: Any = completion.as_object()

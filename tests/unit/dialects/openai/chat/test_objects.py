@@ -6,11 +6,10 @@ import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from dialects.openai.chat.models import model_list, model_object
 from dialects.openai.chat.objects import (
-    ChatCompletion,
-    TextCompletion,
-    model_list,
-    model_object,
+    CollectedChat,
+    CollectedCompletion,
     usage_and_timings,
 )
 from tests.support.wire_events import (
@@ -31,7 +30,7 @@ from tests.support.wire_events import (
 
 def chat_object(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> Any:
     """The chat.completion of these events."""
-    completion = ChatCompletion(make_envelope(), chat_body(n=num_choices, logprobs=logprobs))
+    completion = CollectedChat(make_envelope(), chat_body(n=num_choices, logprobs=logprobs))
     for event in events:
         completion.add(event, 0)
     return completion.as_object()
@@ -175,7 +174,7 @@ def test_infinite_logprobs_are_clamped() -> None:
 def test_choices_are_in_the_order_of_prompts() -> None:
     """Usage is summed."""
     body = completion_body(prompt=["p", "q"], echo=True)
-    completion = TextCompletion(make_envelope("cmpl-1"), body, ["p", "q"])
+    completion = CollectedCompletion(make_envelope("cmpl-1"), body, ["p", "q"])
     events = [
         (1, text_accepted()),
         (1, text_delta("b")),
@@ -199,7 +198,7 @@ def test_choices_are_in_the_order_of_prompts() -> None:
 
 def test_best_of_returns_the_most_probable_choices() -> None:
     """By mean log probability, best first."""
-    completion = TextCompletion(make_envelope("cmpl-1"), completion_body(best_of=3, n=2))
+    completion = CollectedCompletion(make_envelope("cmpl-1"), completion_body(best_of=3, n=2))
     for index, (text, logprob) in enumerate([("bad", -3.0), ("best", -1.0), ("good", -2.0)]):
         completion.add(text_delta(text, index=index, logprobs=[make_token(b"x", logprob)]))
     answer: Any = completion.as_object()
@@ -212,7 +211,7 @@ def test_best_of_returns_the_most_probable_choices() -> None:
 
 def test_completion_logprobs_are_parallel_lists() -> None:
     """Invalid UTF-8 gets the `bytes:` notation."""
-    completion = TextCompletion(make_envelope("cmpl-1"), completion_body(logprobs=0))
+    completion = CollectedCompletion(make_envelope("cmpl-1"), completion_body(logprobs=0))
     tokens = [
         make_token(b"a", -0.5, [(b"\xe2", -1.0), (b"\xe3", -2.0)]),
         make_token(b"\xe2\x82", -0.25),

@@ -8,7 +8,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 
 from dialects.openai.chat.chunks import ChatChunks, CompletionChunks
-from dialects.openai.chat.objects import ChatCompletion, TextCompletion
+from dialects.openai.chat.objects import CollectedChat, CollectedCompletion
 from dialects.openai.chat.prompt_tokens import MAX_COLLECTED
 from svc_kit.errors import TooLong
 from tests.support.wire_events import (
@@ -74,7 +74,7 @@ CHAT_EVENTS = _events(ChatEvent, {"content": "!"})
 def _text(**fields: Any) -> dict[str, Any]:
     """The only choice of a text_completion."""
     body = completion_body(prompt=PROMPT, **fields)
-    completion = TextCompletion(make_envelope(), body, [PROMPT] if body.echo else [])
+    completion = CollectedCompletion(make_envelope(), body, [PROMPT] if body.echo else [])
     for event in TEXT_EVENTS:
         completion.add(event)
     answer: Any = completion.as_object()
@@ -141,7 +141,7 @@ def test_token_ids_of_a_text_completion_are_in_its_choices() -> None:
 def test_a_chat_has_its_prompt_beside_the_choices() -> None:
     """And the ids of its answer in the choice, as vLLM."""
     body = chat_body(prompt_logprobs=1, return_token_ids=True)
-    completion = ChatCompletion(make_envelope(), body)
+    completion = CollectedChat(make_envelope(), body)
     for event in CHAT_EVENTS:
         completion.add(event)
     answer: Any = completion.as_object()
@@ -187,7 +187,7 @@ def test_offsets_are_those_of_the_returned_text(
 ) -> None:
     """They are never outside it."""
     body = completion_body(prompt=text, echo=True, logprobs=0)
-    completion = TextCompletion(make_envelope(), body, [text])
+    completion = CollectedCompletion(make_envelope(), body, [text])
     sent = [pb.PromptToken(token_id=i, token=token) for i, token in enumerate(tokens)]
     completion.add(TextEvent(prompt_tokens=pb.PromptTokens(tokens=sent)))
     answer: Any = completion.as_object()
@@ -197,7 +197,7 @@ def test_offsets_are_those_of_the_returned_text(
 
 def test_an_object_with_too_many_log_probabilities_is_refused() -> None:
     """The limit is over all prompts of a request."""
-    completion = TextCompletion(make_envelope(), completion_body(prompt=["a", "b"]))
+    completion = CollectedCompletion(make_envelope(), completion_body(prompt=["a", "b"]))
     half = pb.PromptTokens(tokens=[FIRST] * (MAX_COLLECTED // 2 + 1))
     completion.add(TextEvent(prompt_tokens=half), 0)
 

@@ -1,6 +1,6 @@
 """Pictures and documents of items of responses."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from corral.control.v1.item_pb2 import FilePart, ImagePart, ItemPart
@@ -56,7 +56,7 @@ def test_parts_are_kept_in_messages_and_outputs(part: dict[str, Any], expected: 
     output = item_to_proto(output_of(part), "input[0]")
 
     assert [*message.message.parts, *output.function_call_output.output] == [expected, expected]
-    (written,) = item_object(message)["content"]
+    (written,) = cast(Any, item_object(message))["content"]
     assert written.items() >= (part | ({"detail": "high"} if "detail" in part else {})).items()
 
 

@@ -7,10 +7,10 @@ from corral.control.v1 import tool_pb2
 
 from dialects.openai.responses.choices import ChoiceModel, tool_choice_object, tool_choice_to_proto
 from dialects.openai.responses.input_items import item_to_proto, items_to_proto
-from dialects.openai.responses.namespaces import group_tools
 from dialects.openai.responses.output_items import item_object
 from dialects.openai.responses.requests import new_response, parse_response
-from dialects.openai.responses.tools import tool_object, tools_to_proto
+from dialects.openai.responses.tool_objects import tool_objects
+from dialects.openai.responses.tools import tools_to_proto
 from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import InvalidField, UnsupportedField, UnsupportedValue
 
@@ -92,7 +92,7 @@ def test_tools_of_a_namespace_have_its_name() -> None:
 
     names = [tool.function.name or tool.custom.name for tool in tools]
     assert names == ["f", "mcp__shop.f", "mcp__shop.sh", "g"]
-    assert group_tools([tool_object(tool) for tool in tools]) == sent
+    assert tool_objects(tools) == sent
     assert list(choice.allowed_names) == ["mcp__shop.f"]
     assert tool_choice_object(choice, tools) == {
         "type": "function",

@@ -1,13 +1,13 @@
-"""Dependencies from which the slices are built: settings, database, blobs, streams, channels."""
+"""What slices are built from (`Core`), and what each adds to the service (`Slice`)."""
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import grpc.aio
 
@@ -18,17 +18,15 @@ from control_svc.blobs.s3 import Credentials, S3Blobs, open_bucket
 from control_svc.blobs.store import BlobStore
 from control_svc.config import ControlSettings
 from control_svc.db import transaction
+from control_svc.db.cleanup import CleanupStep
 from control_svc.db.engine import Database
 from control_svc.db.notifications import Notifications
 from control_svc.db.transaction import Clock, CrossProjectTransactions, Transactions
 from control_svc.event_log.group_commit import GroupCommitter
 from control_svc.event_log.reader import GroupReader, StreamReader
 from control_svc.event_log.tail_cache import Tails
-from control_svc.files.content import FileContents
-from control_svc.inference.models import Models, RpcModels
-from control_svc.inference.prefix_cleanup import PrefixCleanup
-from control_svc.inference.turn_client import RpcTurnClient, TokenCounter
-from control_svc.inference.turns import TurnClient
+from control_svc.jobs.handler import JobHandler
+from control_svc.jobs.service import Retry
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.errors import DomainError, StorageFailed, UpstreamUnavailable
 from svc_kit.lifecycle import StartupError, StartupOutage
@@ -71,14 +69,12 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class Deps:
+class Core:
     """Settings and shared resources of all slices."""
 
     settings: ControlSettings
     database: Database
     blobs: BlobStore
-    contents: FileContents
-    """The files of prompts."""
     sandbox: JobRunner
     streams: Streams
     inference: grpc.aio.Channel
@@ -95,6 +91,11 @@ class Deps:
         return self.database.transactions
 
     @property
+    def shared(self) -> tuple[Transactions, IdSource, PageTokens, Clock]:
+        """The first arguments of all `Methods`."""
+        return self.transactions, self.ids, self.tokens, self.clock
+
+    @property
     def across_projects(self) -> CrossProjectTransactions:
         """The transactions of the database across projects."""
         return self.database.across_projects
@@ -103,6 +104,19 @@ class Deps:
     def notifications(self) -> Notifications:
         """The notifications of the database."""
         return self.database.notifications
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """What a slice adds to the service. Its tables need only be imported with it."""
+
+    servicers: Sequence[object] = ()
+    """Of generated classes, or `Methods`."""
+    handlers: Sequence[JobHandler] = ()
+    retries: Mapping[str, Retry] = field(default_factory=dict)
+    """Retry hooks of dead jobs, by kind; also of kinds that have no handler in this process."""
+    cleanup: Sequence[CleanupStep] = ()
+    """Steps of the sweeper, in order."""
 
 
 def data_folder(settings: ControlSettings) -> Path:
@@ -172,22 +186,3 @@ async def cancel_and_wait(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait for its end."""
     task.cancel()
     await asyncio.wait([task])
-
-
-def build_prefix_cleanup(deps: Deps) -> PrefixCleanup:
-    """Build the cleanup of cached prefixes, which needs the service token."""
-    return PrefixCleanup(deps.ids, is_used=deps.token is not None)
-
-
-class ModelParts(NamedTuple):
-    """Clients of the inference service: turns, models, and the counter of prompt tokens."""
-
-    turns: TurnClient
-    models: Models
-    counter: TokenCounter
-
-
-def model_parts(deps: Deps, turn_timeout_s: float) -> ModelParts:
-    """Build the clients of the inference service."""
-    client = RpcTurnClient(deps.inference, deps.token, deps.contents, timeout_s=turn_timeout_s)
-    return ModelParts(client, RpcModels(deps.inference, deps.token), client)
