@@ -15,7 +15,6 @@ from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
     check_project_id,
-    check_request_id,
     check_text,
 )
 from control_svc.db.tables import Instant, Key, Table, read_row
@@ -68,7 +67,7 @@ class NewProject:
     request_id: str = ""
 
     def check(self) -> None:
-        """Validate the request. Raises MissingField, TooLong or InvalidField."""
+        """Validate the request. Raises MissingField or InvalidField."""
         if not self.id:
             raise MissingField(field="project_id")
         if not PROJECT_ID_PATTERN.fullmatch(self.id):
@@ -77,9 +76,6 @@ class NewProject:
                 " a letter or digit"
             )
             raise InvalidField(field="project_id", problem=problem)
-        if self.display_name:
-            check_text("display_name", self.display_name)
-        check_request_id(self.request_id)
 
 
 class ProjectRow(Table):
