@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,11 +16,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from control_svc.audit.log import AuditLog
-from control_svc.audit.servicer import AuditServicer
 from control_svc.audit.syslog import send_to_syslog
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
-from control_svc.base.resource import Methods, build_service
+from control_svc.base.resource import build_service
 from control_svc.batches.lines import LineRunner
 from control_svc.blobs.last_backup import follow_backups
 from control_svc.blobs.store import BlobStore
@@ -48,7 +46,6 @@ from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.heartbeat import renew_leases
 from control_svc.jobs.leases import Leases, LeaseTerms
 from control_svc.jobs.service import Jobs
-from control_svc.jobs.servicer import JobServicer
 from control_svc.projects.keys import Keys
 from control_svc.projects.prices import Prices
 from control_svc.slices import BLOB_COLUMNS, build_slices
@@ -130,10 +127,10 @@ async def build(
         audit = AuditLog(core.across_projects, core.tokens)
         servicers = [
             *(servicer for each in slices for servicer in each.servicers),
-            AuditServicer(audit),
-            JobServicer(Jobs(core.across_projects, core.tokens, retries)),
+            audit,
+            Jobs(core.across_projects, core.tokens, retries),
         ]
-        services = [_service(each) for each in servicers]
+        services = [build_service(each) for each in servicers]
         stack.enter_context(send_to_syslog(settings.audit_syslog))
         server = _server(settings, registry, authenticator, services, tracer, audit)
         await server.start()
@@ -237,15 +234,6 @@ def _sweeper(core: Core, slices: Sequence[Slice]) -> Sweeper:
     grace = timedelta(seconds=2 * core.settings.server.max_deadline_s)
     steps = [step for each in slices for step in each.cleanup]
     return Sweeper(core.across_projects, core.blobs, core.clock, grace, steps, BLOB_COLUMNS)
-
-
-def _service(servicer: object) -> Service:
-    """Wrap a servicer; the base class of one that is generated has the name of the service."""
-    if isinstance(servicer, Methods):
-        return build_service(servicer)
-    base = type(servicer).__bases__[0]
-    add = getattr(sys.modules[base.__module__], f"add_{base.__name__}_to_server")
-    return Service(add, servicer, f"corral.control.v1.{base.__name__.removesuffix('Servicer')}")
 
 
 async def upgrade_database(settings: ControlSettings) -> str:

@@ -7,12 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc.aio
 
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
+from control_svc.base.resource import Served
 from control_svc.blobs.local import FolderBlobs
 from control_svc.blobs.s3 import Credentials, S3Blobs, open_bucket
 from control_svc.blobs.store import BlobStore
@@ -110,8 +111,7 @@ class Core:
 class Slice:
     """What a slice adds to the service. Its tables need only be imported with it."""
 
-    servicers: Sequence[object] = ()
-    """Of generated classes, or `Methods`."""
+    servicers: Sequence[Served[Any]] = ()
     handlers: Sequence[JobHandler] = ()
     retries: Mapping[str, Retry] = field(default_factory=dict)
     """Retry hooks of dead jobs, by kind; also of kinds that have no handler in this process."""

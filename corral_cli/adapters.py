@@ -6,7 +6,6 @@ from itertools import chain
 import click
 from corral.inference.v1 import adapter_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
-from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 
 from corral_cli import adapter_registry
 from corral_cli.access import access_options, inference_options
@@ -36,9 +35,7 @@ def list_adapters(connect: Callable[[str], Connection], *, loaded: bool, as_json
         describe_all = adapter_registry.describe
         print_list(registered, as_json, lambda each: chain.from_iterable(map(describe_all, each)))
         return
-    reply = connect("inference").call(
-        lambda channel: EngineServiceStub(channel).ListAdapters, pb.ListAdaptersRequest()
-    )
+    reply = connect("inference").call(pb.ListAdaptersRequest(), pb.ListAdaptersResponse)
     print_list(reply.adapters, as_json, lambda each: map(describe, each))
 
 
@@ -61,9 +58,7 @@ def load(
     request = pb.LoadAdapterRequest(
         name=name, model=model, path=file, digest=digest, default_scale=scale
     )
-    reply = inference.call(
-        lambda channel: EngineServiceStub(channel).LoadAdapter, request, _LOAD_TIMEOUT_S
-    )
+    reply = inference.call(request, pb.LoadAdapterResponse, _LOAD_TIMEOUT_S)
     echo_line(describe(reply.adapter))
 
 
@@ -72,10 +67,7 @@ def load(
 @inference_options
 def unload(name: str, inference: Connection) -> None:
     """Unload NAME. Running requests that use it are completed."""
-    reply = inference.call(
-        lambda channel: EngineServiceStub(channel).UnloadAdapter,
-        pb.UnloadAdapterRequest(name=name),
-    )
+    reply = inference.call(pb.UnloadAdapterRequest(name=name), pb.UnloadAdapterResponse)
     echo_line(describe(reply.adapter))
 
 

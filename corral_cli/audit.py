@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import click
 from corral.control.v1 import audit_service_pb2 as pb
-from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.access import DAYS, control_options
@@ -23,9 +22,7 @@ def audit(control: Connection, actor: str, object_id: str, days: int, listing_fo
     start = Timestamp()
     start.FromDatetime(datetime.now(UTC) - timedelta(days=days))
     request = pb.ListAuditEventsRequest(actor=actor, target=object_id, start_time=start)
-    events = control.list_all(
-        lambda channel: AuditServiceStub(channel).ListAuditEvents, request, "events"
-    )
+    events = control.list_all(request, "events")
     if listing_format == "csv":
         print_csv(events, pb.AuditEvent)
     else:

@@ -128,7 +128,7 @@ def submit(control: Connection, file: Path, endpoint: str | None, watch: bool) -
 def list_batches(control: Connection, limit: int, as_json: bool) -> None:
     """List the latest batches with their states and counts, newest first."""
     request = pb.ListBatchesRequest(page_size=limit)
-    page = control.call(lambda channel: BatchServiceStub(channel).ListBatches, request)
+    page = control.call(request, pb.ListBatchesResponse)
     print_list(page.batches, as_json, lambda batches: map(describe, batches))
 
 
@@ -146,7 +146,7 @@ def watch_batch(control: Connection, batch_id: str) -> None:
 def cancel(control: Connection, batch_id: str) -> None:
     """Cancel BATCH_ID. The results so far are kept."""
     request = pb.CancelBatchRequest(batch_id=batch_id)
-    reply = control.call(lambda channel: BatchServiceStub(channel).CancelBatch, request)
+    reply = control.call(request, pb.CancelBatchResponse)
     echo_line(describe(reply.batch))
 
 

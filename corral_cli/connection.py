@@ -12,9 +12,10 @@ from typing import Any, Final, TypeVar
 
 import click
 import grpc.aio
+from google.protobuf.message import Message
 
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
-from svc_kit.rpc.client import open_channel, translate_errors
+from svc_kit.rpc.client import ReplyT, call_unary, open_channel, open_method, translate_errors
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.terminal import escape
 
@@ -78,10 +79,6 @@ def command_tls() -> UpstreamTlsSettings | None:
     return tls
 
 
-Method = Callable[[grpc.aio.Channel], Callable[..., Awaitable[ResultT]]]
-"""Returns a unary method of a stub: `lambda channel: JobServiceStub(channel).GetJob`."""
-
-
 @dataclass(frozen=True)
 class Connection:
     """The address of a running service, and the API key or service token for it.
@@ -108,22 +105,24 @@ class Connection:
         return asyncio.run(connect_and_call())
 
     def call(
-        self, method: Method[ResultT], request: Any, timeout_s: float | None = CALL_TIMEOUT_S
-    ) -> ResultT:
-        """Call a unary method and return its reply."""
-        return self.run(lambda channel: method(channel)(request, timeout=timeout_s))
+        self, request: Message, reply: type[ReplyT], timeout_s: float | None = CALL_TIMEOUT_S
+    ) -> ReplyT:
+        """Call the unary method that has this type of request, and return its reply."""
+
+        async def call(channel: grpc.aio.Channel) -> ReplyT:
+            method = open_method(channel, type(request))
+            return await call_unary(method, request, reply, timeout=timeout_s)
+
+        return self.run(call)
 
     def list_all(
-        self,
-        method: Method[Any],
-        request: Any,
-        field: str,
-        timeout_s: float | None = CALL_TIMEOUT_S,
+        self, request: Message, field: str, timeout_s: float | None = CALL_TIMEOUT_S
     ) -> list[Any]:
         """Return the objects of all pages of a list; the parameters are as in `list_all`."""
 
         async def collect(channel: grpc.aio.Channel) -> list[Any]:
-            return [item async for item in list_all(method(channel), request, field, timeout_s)]
+            method = open_method(channel, type(request))
+            return [item async for item in list_all(method, request, field, timeout_s)]
 
         return self.run(collect)
 

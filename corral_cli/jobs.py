@@ -2,7 +2,6 @@
 
 import click
 from corral.control.v1 import job_service_pb2 as pb
-from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
 from corral_cli.access import control_options, format_time
 from corral_cli.connection import Connection
@@ -21,7 +20,7 @@ def jobs() -> None:
 def list_dead(control: Connection, project: str, as_json: bool) -> None:
     """List the jobs that are not retried automatically, with their errors, newest first."""
     request = pb.ListJobsRequest(project_id=project, state=pb.Job.STATE_DEAD)
-    listed = control.list_all(lambda channel: JobServiceStub(channel).ListJobs, request, "jobs")
+    listed = control.list_all(request, "jobs")
     print_list(listed, as_json, lambda jobs: map(describe, jobs))
 
 
@@ -31,7 +30,7 @@ def list_dead(control: Connection, project: str, as_json: bool) -> None:
 def retry(control: Connection, job_id: str) -> None:
     """Queue the dead job JOB_ID again, and reopen the object that it belongs to."""
     request = pb.RetryJobRequest(job_id=job_id)
-    reply = control.call(lambda channel: JobServiceStub(channel).RetryJob, request)
+    reply = control.call(request, pb.RetryJobResponse)
     echo_line(describe(reply.job))
 
 

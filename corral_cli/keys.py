@@ -10,7 +10,6 @@ from decimal import Decimal
 
 import click
 from corral.control.v1 import key_service_pb2 as pb
-from corral.control.v1.key_service_pb2_grpc import KeyServiceStub
 from corral.control.v1.limit_service_pb2 import Limit
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -110,7 +109,7 @@ def create(
         allow_unknown=allow_unknown,
         limits=limits,
     )
-    created = connect("control").call(lambda channel: KeyServiceStub(channel).CreateKey, request)
+    created = connect("control").call(request, pb.CreateKeyResponse)
     echo_line(f"key (shown once): {created.secret}")
     echo()
     echo_line(describe(created.key))
@@ -130,7 +129,7 @@ def create(
 def list_keys(control: Connection, project: str, show_revoked: bool, as_json: bool) -> None:
     """List the keys, newest first."""
     request = pb.ListKeysRequest(project_id=project, show_revoked=show_revoked)
-    listed = control.list_all(lambda channel: KeyServiceStub(channel).ListKeys, request, "keys")
+    listed = control.list_all(request, "keys")
     print_list(listed, as_json, lambda keys: map(describe, keys))
 
 
@@ -140,7 +139,7 @@ def list_keys(control: Connection, project: str, show_revoked: bool, as_json: bo
 def revoke(control: Connection, key_id: str) -> None:
     """Revoke KEY_ID permanently. Every service refuses it within 30 seconds."""
     request = pb.RevokeKeyRequest(key_id=key_id)
-    reply = control.call(lambda channel: KeyServiceStub(channel).RevokeKey, request)
+    reply = control.call(request, pb.RevokeKeyResponse)
     echo_line(describe(reply.key))
 
 
@@ -161,7 +160,7 @@ def rotate(control: Connection, key_id: str, overlap_hours: int, days: int | Non
     overlap.FromTimedelta(timedelta(hours=overlap_hours))
     expires_at = None if days is None else _timestamp(datetime.now(UTC) + timedelta(days=days))
     request = pb.RotateKeyRequest(key_id=key_id, overlap=overlap, expire_time=expires_at)
-    rotated = control.call(lambda channel: KeyServiceStub(channel).RotateKey, request)
+    rotated = control.call(request, pb.RotateKeyResponse)
     echo_line(f"key (shown once): {rotated.secret}")
     echo()
     echo_line(describe(rotated.key))

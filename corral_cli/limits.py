@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import click
 from corral.control.v1 import limit_service_pb2 as pb
-from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 
 from corral_cli.access import control_options
 from corral_cli.connection import Connection
@@ -103,8 +102,8 @@ def create(
     )
     limit.amount = encode_amount(amount, is_cost=limit.unit == _COST)
     reply = control.call(
-        lambda channel: LimitServiceStub(channel).CreateLimit,
         pb.CreateLimitRequest(limit=limit, allow_unknown=allow_unknown),
+        pb.CreateLimitResponse,
     )
     echo_line(describe(reply.limit))
 
@@ -127,11 +126,7 @@ def status(control: Connection, limit_id: str | None, as_json: bool) -> None:
     buckets = [
         bucket
         for each in ([limit_id] if limit_id else units)
-        for bucket in control.list_all(
-            lambda channel: LimitServiceStub(channel).ListLimitBuckets,
-            pb.ListLimitBucketsRequest(limit_id=each),
-            "buckets",
-        )
+        for bucket in control.list_all(pb.ListLimitBucketsRequest(limit_id=each), "buckets")
     ]
     print_list(buckets, as_json, lambda listed: _status_table(listed, units))
 
@@ -149,9 +144,7 @@ def update(control: Connection, limit_id: str, amount: Decimal | None, mode: str
     if amount is not None:
         known = {each.id: each.unit for each in _all_limits(control)}
         limit.amount = encode_amount(amount, is_cost=known.get(limit_id) == _COST)
-    reply = control.call(
-        lambda channel: LimitServiceStub(channel).UpdateLimit, pb.UpdateLimitRequest(limit=limit)
-    )
+    reply = control.call(pb.UpdateLimitRequest(limit=limit), pb.UpdateLimitResponse)
     echo_line(describe(reply.limit))
 
 
@@ -160,10 +153,7 @@ def update(control: Connection, limit_id: str, amount: Decimal | None, mode: str
 @control_options
 def delete(control: Connection, limit_id: str) -> None:
     """Delete LIMIT_ID."""
-    control.call(
-        lambda channel: LimitServiceStub(channel).DeleteLimit,
-        pb.DeleteLimitRequest(limit_id=limit_id),
-    )
+    control.call(pb.DeleteLimitRequest(limit_id=limit_id), pb.DeleteLimitResponse)
     echo(f"{limit_id} is deleted")
 
 
@@ -212,7 +202,4 @@ def encode_amount(amount: Decimal, *, is_cost: bool) -> int:
 
 
 def _all_limits(control: Connection) -> list[pb.Limit]:
-    request = pb.ListLimitsRequest()
-    return list(
-        control.list_all(lambda channel: LimitServiceStub(channel).ListLimits, request, "limits")
-    )
+    return control.list_all(pb.ListLimitsRequest(), "limits")

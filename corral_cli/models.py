@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as inference_pb
 from corral.inference.v1 import model_pb2
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
-from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 from google.protobuf import text_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -50,9 +49,7 @@ def models() -> None:
 def list_models(inference: Connection, as_json: bool) -> None:
     """List every model with its state, and why it failed."""
     request = inference_pb.ListModelsRequest(pending=True)
-    listed = inference.list_all(
-        lambda channel: InferenceServiceStub(channel).ListModels, request, "models", timeout_s=None
-    )
+    listed = inference.list_all(request, "models", timeout_s=None)
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
         problems = (f"{each.name}: {each.problem}" for each in models if each.problem)
@@ -68,9 +65,7 @@ def list_models(inference: Connection, as_json: bool) -> None:
 def show(inference: Connection, model: str, as_json: bool) -> None:
     """Print all fields of a model."""
     request = inference_pb.GetModelRequest(model=model)
-    reply = inference.call(
-        lambda channel: InferenceServiceStub(channel).GetModel, request, timeout_s=None
-    )
+    reply = inference.call(request, inference_pb.GetModelResponse, timeout_s=None)
     if as_json:
         echo(json.dumps(as_object(reply.model), indent=2))
         return
@@ -165,17 +160,12 @@ def load(inference: Connection, model: str, slots: int | None, context: int | No
 def unload(inference: Connection, model: str, force: bool) -> None:
     """Unload a model after its requests have finished."""
     request = engine_pb.UnloadModelRequest(model=model, force=force)
-    _change(inference, lambda stub: stub.UnloadModel, request)
+    _change(inference, request, engine_pb.UnloadModelResponse)
 
 
-def _change(
-    inference: Connection, method: Callable[[EngineServiceStub], Any], request: Message
-) -> None:
+def _change(inference: Connection, request: Message, reply: type[Any]) -> None:
     """Change a model and print it."""
-    reply = inference.call(
-        lambda channel: method(EngineServiceStub(channel)), request, timeout_s=None
-    )
-    echo(table([reply.model]))
+    echo(table([inference.call(request, reply, timeout_s=None).model]))
 
 
 ttl_option = click.option(
@@ -263,7 +253,7 @@ def unpin(inference: Connection, model: str) -> None:
 
 def _update(inference: Connection, paths: Sequence[str], **fields: Any) -> None:
     request = engine_pb.UpdateModelRequest(update_mask=FieldMask(paths=paths), **fields)
-    _change(inference, lambda stub: stub.UpdateModel, request)
+    _change(inference, request, engine_pb.UpdateModelResponse)
 
 
 @models.command("alias")
@@ -273,7 +263,7 @@ def _update(inference: Connection, paths: Sequence[str], **fields: Any) -> None:
 def alias(inference: Connection, model: str, alias: str) -> None:
     """Give a model another name."""
     request = engine_pb.AddModelAliasRequest(model=model, alias=alias)
-    _change(inference, lambda stub: stub.AddModelAlias, request)
+    _change(inference, request, engine_pb.AddModelAliasResponse)
 
 
 @models.command("remove")
@@ -283,7 +273,7 @@ def alias(inference: Connection, model: str, alias: str) -> None:
 def remove(inference: Connection, model: str, force: bool) -> None:
     """Remove a model that was added at run time, with its downloaded files, or an alias."""
     request = engine_pb.RemoveModelRequest(model=model, force=force)
-    inference.call(lambda channel: EngineServiceStub(channel).RemoveModel, request, timeout_s=None)
+    inference.call(request, engine_pb.RemoveModelResponse, timeout_s=None)
 
 
 async def _watch(

@@ -2,7 +2,6 @@
 
 import click
 from corral.control.v1 import project_service_pb2 as pb
-from corral.control.v1.project_service_pb2_grpc import ProjectServiceStub
 
 from corral_cli.access import control_options, format_time
 from corral_cli.connection import Connection
@@ -21,7 +20,7 @@ def projects() -> None:
 def create(control: Connection, project_id: str, name: str) -> None:
     """Create the project PROJECT_ID. API keys belong to a project."""
     request = pb.CreateProjectRequest(project_id=project_id, display_name=name)
-    reply = control.call(lambda channel: ProjectServiceStub(channel).CreateProject, request)
+    reply = control.call(request, pb.CreateProjectResponse)
     echo_line(describe(reply.project))
 
 
@@ -32,9 +31,7 @@ def create(control: Connection, project_id: str, name: str) -> None:
 def list_projects(control: Connection, show_archived: bool, as_json: bool) -> None:
     """List the projects."""
     request = pb.ListProjectsRequest(show_archived=show_archived)
-    listed = control.list_all(
-        lambda channel: ProjectServiceStub(channel).ListProjects, request, "projects"
-    )
+    listed = control.list_all(request, "projects")
     print_list(listed, as_json, lambda projects: map(describe, projects))
 
 
@@ -44,7 +41,7 @@ def list_projects(control: Connection, show_archived: bool, as_json: bool) -> No
 def archive(control: Connection, project_id: str) -> None:
     """Archive PROJECT_ID permanently: its keys are refused, its data stays."""
     request = pb.ArchiveProjectRequest(project_id=project_id)
-    reply = control.call(lambda channel: ProjectServiceStub(channel).ArchiveProject, request)
+    reply = control.call(request, pb.ArchiveProjectResponse)
     echo_line(describe(reply.project))
 
 

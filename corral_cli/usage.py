@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import click
 from corral.control.v1 import usage_service_pb2 as pb
-from corral.control.v1.usage_service_pb2_grpc import UsageServiceStub
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from corral_cli.access import DAYS, control_options, format_time
@@ -45,7 +44,7 @@ def usage(
         start_time=start,
         period=f"PERIOD_{period.upper()}",
     )
-    sums = control.list_all(lambda channel: UsageServiceStub(channel).ListUsage, request, "sums")
+    sums = control.list_all(request, "sums")
     if listing_format == "csv":
         print_csv(sums, pb.UsageSum)
     else:

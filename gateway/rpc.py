@@ -7,7 +7,7 @@ type of its reply: `await control.call(GetFileRequest(file_id=...), GetFileRespo
 import copy
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 import grpc.aio
 from corral.inference.v1.inference_service_pb2 import (
@@ -19,32 +19,19 @@ from corral.inference.v1.inference_service_pb2 import (
     ListModelsResponse,
 )
 from corral.inference.v1.model_pb2 import Model
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from dialects.openai.errors import with_prompt_number
 from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
-from svc_kit.auth.scopes import method_path
 from svc_kit.errors import UpstreamUnavailable
-from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.client import ReplyT, call_unary, open_method, translate_errors
 
 PROBE_TIMEOUT_S: Final = 2.0
 UNARY_TIMEOUT_S: Final = 30.0
 SEARCH_TIMEOUT_S: Final = 120.0
 """Deadline of a search, which may have to load a model first."""
-ReplyT = TypeVar("ReplyT", bound=Message)
-
-
-def method_of(request: type[Message]) -> MethodDescriptor:
-    """The gRPC method with this type of request, which belongs to no other."""
-    descriptor: Any = request.DESCRIPTOR
-    services = descriptor.file.services_by_name.values()
-    methods = (method for service in services for method in service.methods)
-    found: MethodDescriptor = next(each for each in methods if each.input_type is descriptor)
-    return found
 
 
 class RpcClient:
@@ -91,10 +78,9 @@ class RpcClient:
         """Call a unary method and return its reply. Raises TypeError if it has another type."""
         method = self._method(type(request))
         with translate_errors(self.service):
-            answer = await method(request, timeout=timeout_s, metadata=self._metadata)
-        if not isinstance(answer, reply):
-            raise TypeError(f"the reply is a {type(answer).__name__}")
-        return answer
+            return await call_unary(
+                method, request, reply, timeout=timeout_s, metadata=self._metadata
+            )
 
     async def pages(self, request: Any, reply: type[ReplyT]) -> AsyncIterator[ReplyT]:
         """Yield all pages of a list. Requests have a `page_token`, replies a `next_page_token`."""
@@ -144,14 +130,7 @@ class RpcClient:
     def _method(self, request: type[Message]) -> Callable[..., Any]:
         """The callable of a method, as generated stubs have it."""
         if request not in self._methods:
-            method = method_of(request)
-            sides = (method.client_streaming, method.server_streaming)
-            kind = "_".join("stream" if is_stream else "unary" for is_stream in sides)
-            self._methods[request] = getattr(self._channel, kind)(
-                method_path(method),
-                request_serializer=request.SerializeToString,
-                response_deserializer=GetMessageClass(method.output_type).FromString,
-            )
+            self._methods[request] = open_method(self._channel, request)
         return self._methods[request]
 
 

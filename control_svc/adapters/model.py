@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from control_svc.base.ids import ADAPTER, is_id
 from control_svc.base.validation import SHA256_DIGITS, check_digest
@@ -211,14 +211,6 @@ class AdapterWithReports:
             if report.sha256 != self.adapter.sha256 or not is_wanted(report.state)
         }
         return len(frontends - others)
-
-
-class DeletedAdapter(NamedTuple):
-    """The id of a deleted adapter, and how many frontends are alive and may still have it."""
-
-    id: str
-    frontend_count: int = 0
-    pending_frontend_count: int = 0
 
 
 ADAPTERS_TOPIC: Final = "adapters"

@@ -1,30 +1,32 @@
 """CRUD of adapters. Every change has a new revision, which `sync.py` streams to frontends."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
 
+from corral.control.v1 import adapter_service_pb2 as pb
+
+from control_svc.adapters import proto as convert
 from control_svc.adapters.ingest import AdapterBytes
 from control_svc.adapters.model import (
     ADAPTERS_TOPIC,
     REPORT_TTL,
     Adapter,
-    AdapterChanges,
     AdapterWithReports,
-    DeletedAdapter,
     NewAdapter,
 )
 from control_svc.adapters.queries import AdapterFrontendQueries, AdapterQueries
+from control_svc.adapters.sync import AdapterSync
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
-from control_svc.base.ids import ADAPTER, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.ids import ADAPTER
+from control_svc.base.pagination import Page
+from control_svc.base.resource import Methods
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.notifications import Notifications, wait_for_notification
 from control_svc.db.transaction import (
-    Clock,
     Transaction,
-    Transactions,
     delete_transaction,
     read_transaction,
     write_transaction,
@@ -34,7 +36,6 @@ from model_files.adapter_facts import AdapterFacts
 from svc_kit.errors import AdapterExists, TooManyAdapters
 
 ResultT = TypeVar("ResultT")
-MAX_PAGE: Final = 1000
 MAX_WAIT_S: Final = 60.0
 CREATE: Final = "CreateAdapter"
 _POLL_S: Final = 2.0
@@ -49,28 +50,32 @@ class _StoredAdapter(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adapters:
-    """Registers, changes and deletes adapters."""
+class Adapters(Methods[Adapter]):
+    """Adapters, and for inference frontends the desired state of all projects."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["AdapterService"]
+    message, noun, plural = convert.ADAPTER, "an adapter", "adapters"
+    default_page = max_page = 1000
+
     blobs: BlobStore
     source: AdapterBytes
-    ids: IdSource
-    tokens: PageTokens
     per_project: int
     """Maximum number of adapters of a project."""
     notifications: Notifications
-    clock: Clock
     check_name: Callable[[str, str], Awaitable[None]]
     """Raises ModelExists if a model has this name; the first argument is the project."""
+    sync: AdapterSync
 
-    async def create(self, project: str, pieces: AsyncIterator[NewAdapter | bytes]) -> Adapter:
-        """Register an adapter. A rejected request stores nothing.
+    async def CreateAdapter(
+        self, project: str, requests: AsyncIterator[pb.CreateAdapterRequest]
+    ) -> Adapter:
+        """Register an adapter from a stream, a file or an operator's folder. A rejected request
+        stores nothing.
 
-        Raises the errors of `AdapterBytes`, AdapterExists, ModelExists, TooManyAdapters or
-        RequestIdReused.
+        Raises ScopeMissing, the errors of `AdapterBytes`, AdapterExists, ModelExists,
+        TooManyAdapters or RequestIdReused.
         """
-        async with self.source.receive(project, pieces) as (new, file):
+        async with self.source.receive(project, convert.read_pieces(requests)) as (new, file):
             await self.check_name(project, new.name)
             facts = await self.source.validate(new.name, file)
             blob = await self.source.store(file)
@@ -80,14 +85,19 @@ class Adapters:
         await self.blobs.delete(stored.unused_blobs)
         return stored.adapter
 
-    async def get(self, project: str, adapter: str, wait_s: float = 0.0) -> AdapterWithReports:
-        """Return an adapter by id or name. Raises AdapterNotFound.
+    async def GetAdapter(
+        self, project: str, request: pb.GetAdapterRequest
+    ) -> pb.GetAdapterResponse:
+        """Return an adapter by id or name, with its state in every engine. Raises AdapterNotFound.
 
-        Waits up to `wait_s` seconds until all frontends have loaded the adapter or failed to.
+        Waits, if asked to, until all frontends have loaded the adapter or failed to.
         """
-        return await self._wait(
-            wait_s, lambda: self._read(project, adapter), lambda current: current.is_settled
+        found = await self._wait(
+            convert.wait_s(request),
+            lambda: self._read(project, request.adapter),
+            lambda current: current.is_settled,
         )
+        return pb.GetAdapterResponse(adapter=convert.adapter_with_reports_to_pb(found))
 
     async def _wait(
         self,
@@ -106,42 +116,70 @@ class Adapters:
                 await wait_for_notification(changed, min(remaining_s, _POLL_S))
 
     @read_transaction
-    async def page(self, tx: Transaction, page_request: PageRequest) -> Page[Adapter]:
+    async def ListAdapters(self, tx: Transaction, request: pb.ListAdaptersRequest) -> Page[Adapter]:
         """List the project's adapters. Raises OutOfRange or InvalidField."""
-        page_request.check_cursors(ADAPTER, "an adapter")
-        window = self.tokens.window(page_request, (tx.project, "adapters"), MAX_PAGE)
+        window = self.window(tx, request, ADAPTER)
         return window.page(await AdapterQueries(tx).page(window))
 
-    async def update(
-        self, project: str, adapter: str, changes: AdapterChanges, etag: str
-    ) -> AdapterWithReports:
+    async def UpdateAdapter(
+        self, project: str, request: pb.UpdateAdapterRequest
+    ) -> pb.UpdateAdapterResponse:
         """Change an adapter.
 
         Raises AdapterNotFound, StaleGeneration, TooLong, InvalidField or OutOfRange.
         """
-        return await self._change(project, adapter, etag, changes.apply)
+        changes = convert.adapter_changes(request)
+        changed = await self._change(project, request.adapter, request.etag, changes.apply)
+        return pb.UpdateAdapterResponse(adapter=convert.adapter_with_reports_to_pb(changed))
 
-    async def retry(self, project: str, adapter: str) -> AdapterWithReports:
+    async def RetryAdapter(
+        self, project: str, request: pb.RetryAdapterRequest
+    ) -> pb.RetryAdapterResponse:
         """Make frontends retry a failed load. Raises AdapterNotFound."""
-        return await self._change(
-            project, adapter, "", lambda current: replace(current, attempt=current.attempt + 1)
+        changed = await self._change(
+            project,
+            request.adapter,
+            "",
+            lambda current: replace(current, attempt=current.attempt + 1),
         )
+        return pb.RetryAdapterResponse(adapter=convert.adapter_with_reports_to_pb(changed))
 
-    async def delete(
-        self, project: str, adapter: str, etag: str, wait_s: float = 0.0
-    ) -> DeletedAdapter:
+    async def DeleteAdapter(
+        self, project: str, request: pb.DeleteAdapterRequest
+    ) -> pb.DeleteAdapterResponse:
         """Delete an adapter and its bytes.
 
-        Waits up to `wait_s` seconds until all frontends have unloaded it. Raises AdapterNotFound or
+        Waits, if asked to, until all frontends have unloaded it. Raises AdapterNotFound or
         StaleGeneration.
         """
-        deleted, revision = await self._delete_row(project, adapter, etag)
+        deleted, revision = await self._delete_row(project, request.adapter, request.etag)
         await self.blobs.delete([deleted.blob_key])
         return await self._wait(
-            wait_s,
+            convert.wait_s(request),
             lambda: self._read_deleted(project, deleted.id, revision),
             lambda current: not current.pending_frontend_count,
         )
+
+    async def WatchDesired(
+        self, _project: str, request: pb.WatchDesiredRequest
+    ) -> AsyncGenerator[pb.WatchDesiredResponse, None]:
+        """Stream the desired state and its changes, until the client cancels."""
+        async with aclosing(self.sync.watch(request.revision)) as events:
+            async for event in events:
+                yield convert.event_to_pb(event)
+
+    async def ReportAdapters(self, _project: str, request: pb.ReportAdaptersRequest) -> None:
+        """Replace the reports of a frontend. Raises InvalidField or TooLong."""
+        now = self.clock()
+        frontend = convert.frontend_of(request, now)
+        await self.sync.report(frontend, convert.adapter_reports(request, now))
+
+    async def DownloadAdapter(
+        self, _project: str, request: pb.DownloadAdapterRequest
+    ) -> AsyncGenerator[pb.DownloadAdapterResponse, None]:
+        """Stream the bytes of a registered adapter. Raises AdapterNotFound or BlobMissing."""
+        async for chunk in self.sync.download(request.sha256):
+            yield pb.DownloadAdapterResponse(chunk=chunk)
 
     @delete_transaction
     async def _delete_row(self, tx: Transaction, adapter: str, etag: str) -> tuple[Adapter, int]:
@@ -155,10 +193,14 @@ class Adapters:
     @read_transaction
     async def _read_deleted(
         self, tx: Transaction, adapter_id: str, revision: int
-    ) -> DeletedAdapter:
+    ) -> pb.DeleteAdapterResponse:
         frontends = await AdapterFrontendQueries(tx).frontends(self.clock() - REPORT_TTL)
         pending = [frontend for frontend in frontends if frontend.revision < revision]
-        return DeletedAdapter(adapter_id, len(frontends), len(pending))
+        return pb.DeleteAdapterResponse(
+            adapter_id=adapter_id,
+            frontend_count=len(frontends),
+            pending_frontend_count=len(pending),
+        )
 
     @write_transaction
     async def _store(self, tx: Transaction, new: NewAdapter, adapter: Adapter) -> _StoredAdapter:

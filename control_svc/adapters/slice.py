@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 
 from control_svc.adapters.ingest import AdapterBytes
 from control_svc.adapters.service import Adapters
-from control_svc.adapters.servicer import AdapterServicer
 from control_svc.adapters.sync import AdapterSync
 from control_svc.core import Core, Slice, data_folder
 from svc_kit.local_files import AllowedFolders
@@ -23,15 +22,12 @@ def build(core: Core, check_name: Callable[[str, str], Awaitable[None]]) -> Slic
         clock=core.clock,
     )
     adapters = Adapters(
-        core.transactions,
+        *core.shared,
         core.blobs,
         source,
-        core.ids,
-        core.tokens,
         settings.adapters.per_project,
         core.notifications,
-        core.clock,
         check_name,
+        AdapterSync(core.across_projects, core.blobs, core.notifications),
     )
-    desired = AdapterSync(core.across_projects, core.blobs, core.notifications)
-    return Slice(servicers=[AdapterServicer(adapters, desired, core.clock)])
+    return Slice(servicers=[adapters])

@@ -6,29 +6,29 @@ the acts that were committed, and the server records what it refuses. Other serv
 (`inference_svc/audit.py`).
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
+from corral.control.v1 import audit_service_pb2 as pb
 from sqlalchemy import Index, Text, insert, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import AUDIT_EVENT, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
+from control_svc.base.pagination import Page, Window, apply_window
+from control_svc.base.resource import OperatorMethods
 from control_svc.db.tables import Instant, Key, Table, read_row
 from control_svc.db.transaction import (
     CrossProjectQueries,
     CrossProjectTransaction,
-    CrossProjectTransactions,
     cross_project_read,
 )
 from svc_kit.auth.principal import current_principal, peer_host
 from svc_kit.logs import current_request_id
 from svc_kit.rpc.admin_call import AdminCall, current_admin_call
+from svc_kit.rpc.message_mapper import MessageMapper
 
-MAX_PAGE: Final = 1000
 UNSENT: Final = "audit_events"
 """The name of a session's new events."""
 
@@ -136,15 +136,28 @@ async def record_act(tx: CrossProjectTransaction, target: str) -> None:
     await AuditQueries(tx).add(event)
 
 
+_EVENT: Final = MessageMapper(AuditEvent, pb.AuditEvent)
+_FILTER: Final = MessageMapper(
+    AuditFilter,
+    pb.ListAuditEventsRequest,
+    renamed={"start": "start_time", "end": "end_time"},
+    only_message=["page_size", "page_token"],
+)
+
+
 @dataclass(frozen=True)
-class AuditLog:
-    """Operations on the audit log."""
+class AuditLog(OperatorMethods[AuditEvent]):
+    """The audit log."""
 
-    transactions: CrossProjectTransactions
-    tokens: PageTokens
+    service = pb.DESCRIPTOR.services_by_name["AuditService"]
+    message, noun, plural = _EVENT, "an event", "events"
 
-    async def add(self, events: Sequence[AuditEvent]) -> None:
+    async def ReportAuditEvents(self, request: pb.ReportAuditEventsRequest) -> None:
         """Append the events that another service reports; those that are there are ignored."""
+        events = [
+            _EVENT.from_message(event, f"events[{number}]")
+            for number, event in enumerate(request.events)
+        ]
         reported = [event.reported() for event in events]
 
         async def store(tx: CrossProjectTransaction) -> None:
@@ -163,10 +176,11 @@ class AuditLog:
             await self.transactions.write(store)
 
     @cross_project_read
-    async def page(
-        self, tx: CrossProjectTransaction, page_request: PageRequest, chosen: AuditFilter
+    async def ListAuditEvents(
+        self, tx: CrossProjectTransaction, request: pb.ListAuditEventsRequest
     ) -> Page[AuditEvent]:
-        """List events, newest first. Raises OutOfRange or InvalidField."""
-        binding = ("audit", *map(str, asdict(chosen).values()))
-        window = self.tokens.window(page_request, binding, MAX_PAGE)
+        """List events, newest first. Raises InvalidField."""
+        chosen = _FILTER.from_message(request)
+        filters = map(str, asdict(chosen).values())
+        window = self.window(request, "audit", *filters, newest_first=True)
         return window.page(await AuditQueries(tx).page(window, chosen))

@@ -19,25 +19,22 @@ from sqlalchemy.sql import ColumnElement
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import IdSource
 from control_svc.base.object_queries import ObjectQueries, ObjectT
-from control_svc.base.pagination import ListWindow, Page, PageTokens
-from control_svc.base.proto import caller_project, page_request
+from control_svc.base.pagination import DEFAULT_PAGE, ListWindow, Page, PageTokens
+from control_svc.base.proto import Context, caller_project, page_request
 from control_svc.db.transaction import (
     Clock,
+    CrossProjectTransactions,
     Transaction,
     Transactions,
     delete_transaction,
     read_transaction,
 )
 from svc_kit.rpc.handlers import add_handlers
+from svc_kit.rpc.interceptors import accept_call
 from svc_kit.rpc.message_mapper import MessageMapper
 from svc_kit.rpc.server import Service
 
 MAX_PAGE: Final = 100
-
-
-class _HasId(Protocol):
-    @property
-    def id(self) -> str: ...
 
 
 class _New(Protocol):
@@ -47,12 +44,17 @@ class _New(Protocol):
     def check(self) -> None: ...
 
 
-ValueT = TypeVar("ValueT", bound=_HasId)
+ValueT = TypeVar("ValueT")
 NewT = TypeVar("NewT", bound=_New)
 
 
-class _Declared(Generic[ValueT]):
-    """What a service says of its objects, in the body of its class."""
+class Served(Generic[ValueT]):
+    """The methods of a service of objects, each named like its RPC.
+
+    They return an object, a `Page` of objects, the response itself, or None if it is empty. Streams
+    yield objects or responses; None before them accepts the call, whose first response may take
+    long. The first attributes are set in the body of a subclass.
+    """
 
     service: Any
     """Its descriptor."""
@@ -62,20 +64,8 @@ class _Declared(Generic[ValueT]):
     requests its id in `vector_store_id`."""
     plural: str
     """The field of a page in the response of List; also a part of page tokens."""
-
-
-@dataclass(frozen=True)
-class Methods(_Declared[ValueT]):
-    """The methods of a service of objects, each named like its RPC.
-
-    They take the project of the caller and the request, and return an object, a `Page` of objects,
-    the response itself, or None if it is empty.
-    """
-
-    transactions: Transactions
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    default_page: int = DEFAULT_PAGE
+    max_page: int = MAX_PAGE
 
     @property
     def field(self) -> str:
@@ -86,16 +76,50 @@ class Methods(_Declared[ValueT]):
         """Convert an object."""
         return self.message.to_message(value)
 
+    def standard(self) -> Mapping[str, Callable[..., Any]]:
+        """The standard methods, by RPC."""
+        return {}
+
+    def caller(self) -> tuple[str, ...]:
+        """The arguments of methods before the request."""
+        return ()
+
+
+@dataclass(frozen=True)
+class OperatorMethods(Served[ValueT]):
+    """Methods for operators and services, across projects. They take the request."""
+
+    default_page = max_page = 1000
+
+    transactions: CrossProjectTransactions
+    tokens: PageTokens
+
+    def window(self, request: Any, *binding: str, newest_first: bool = False) -> ListWindow:
+        """The window of a List request. Its page tokens are bound to the filters `binding`. Raises
+        OutOfRange or InvalidField."""
+        wanted = page_request(request, self.default_page, newest_first=newest_first)
+        return self.tokens.window(wanted, binding, self.max_page)
+
+
+@dataclass(frozen=True)
+class Methods(Served[ValueT]):
+    """Methods for callers. They take the project of the caller and the request."""
+
+    transactions: Transactions
+    ids: IdSource
+    tokens: PageTokens
+    clock: Clock
+
+    def caller(self) -> tuple[str, ...]:
+        """The project."""
+        return (caller_project(),)
+
     def window(self, tx: Transaction, request: Any, prefix: str, *binding: str) -> ListWindow:
         """The window of a List request, whose cursors are ids with this prefix. Its page tokens are
         bound to the filters `binding`. Raises OutOfRange or InvalidField."""
-        wanted = page_request(request)
+        wanted = page_request(request, self.default_page)
         wanted.check_cursors(prefix, self.noun)
-        return self.tokens.window(wanted, (tx.project, self.plural, *binding), MAX_PAGE)
-
-    def standard(self) -> Mapping[str, Callable[[str, Any], Any]]:
-        """The standard methods, by RPC."""
-        return {}
+        return self.tokens.window(wanted, (tx.project, self.plural, *binding), self.max_page)
 
 
 Edit = Callable[[Transaction, ObjectT], Awaitable[ObjectT]]
@@ -185,10 +209,10 @@ class Resource(Methods[ObjectT], _DeclaredObjects[ObjectT, NewT]):
         await self.before_delete(tx, await queries.lock(object_id))
         await queries.delete(object_id)
 
-    def standard(self) -> Mapping[str, Callable[[str, Any], Any]]:
+    def standard(self) -> Mapping[str, Callable[..., Any]]:
         """Get, List and Delete, and with `insert` and `edit` Create and Update."""
         name, names = (each.title().replace("_", "") for each in (self.field, self.plural))
-        methods: dict[str, Callable[[str, Any], Any]] = {
+        methods: dict[str, Callable[..., Any]] = {
             f"Get{name}": self.get,
             f"List{names}": self.page,
             f"Delete{name}": self.delete,
@@ -206,32 +230,35 @@ class Resource(Methods[ObjectT], _DeclaredObjects[ObjectT, NewT]):
         return object_id
 
 
-def build_service(methods: Methods[Any]) -> Service:
+def build_service(methods: Served[Any]) -> Service:
     """Serve the methods of a service. Raises TypeError for an RPC without a method."""
     functions = {each.name: _function(methods, each) for each in methods.service.methods}
     add = partial(add_handlers, methods.service, functions)
     return Service(lambda _, server: add(server), methods, methods.service.full_name)
 
 
-def _function(methods: Methods[Any], rpc: Any) -> Callable[[Any, Any], Any]:
+def _function(methods: Served[Any], rpc: Any) -> Callable[[Any, Any], Any]:
     """The function that serves an RPC."""
     method = getattr(methods, rpc.name, None) or methods.standard().get(rpc.name)
     if method is None:
         raise TypeError(f"{type(methods).__name__} has no method {rpc.name}")
     reply = partial(_reply, methods, GetMessageClass(rpc.output_type))
 
-    async def respond(request: Any, _context: Any) -> Message:
-        return reply(await method(caller_project(), request))
+    async def respond(request: Any, _context: Context) -> Message:
+        return reply(await method(*methods.caller(), request))
 
-    async def stream(request: Any, _context: Any) -> AsyncIterator[Message]:
-        async with aclosing(method(caller_project(), request)) as values:
+    async def stream(request: Any, context: Context) -> AsyncIterator[Message]:
+        async with aclosing(method(*methods.caller(), request)) as values:
             async for value in values:
-                yield reply(value)
+                if value is None:
+                    await accept_call(context)
+                else:
+                    yield reply(value)
 
     return stream if rpc.server_streaming else respond
 
 
-def _reply(methods: Methods[Any], response: type[Message], result: Any) -> Message:
+def _reply(methods: Served[Any], response: type[Message], result: Any) -> Message:
     """Convert what a method returned to its response."""
     match result:
         case None:

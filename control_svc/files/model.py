@@ -298,3 +298,10 @@ def max_part_bytes(upload: Upload, stored: PartTotals, part_bytes: int) -> int:
     if stored.num_parts >= MAX_PARTS:
         raise TooLong(field="upload_id", length=stored.num_parts + 1, limit=MAX_PARTS, unit="parts")
     return min(part_bytes, max(2 * upload.size_bytes - stored.size_bytes, 0))
+
+
+class UploadWithFile(NamedTuple):
+    """An upload, and its file if that exists."""
+
+    upload: Upload
+    file: File | None = None

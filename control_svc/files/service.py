@@ -1,25 +1,26 @@
 """CRUD of files. Bytes are stored as they arrive; the file is visible once it is complete."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from corral.control.v1 import file_service_pb2 as pb
+
 from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import FILE, IdSource
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.ids import FILE
+from control_svc.base.pagination import Page
+from control_svc.base.resource import Methods
 from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.db.transaction import (
-    Clock,
     DeleteHook,
     Transaction,
-    Transactions,
     delete_transaction,
     read_transaction,
 )
+from control_svc.files import proto as convert
 from control_svc.files.model import (
     File,
     FileLimits,
-    FilePurpose,
     NewFile,
     check_file_size,
     check_purpose,
@@ -41,30 +42,36 @@ from svc_kit.errors import (
     UploadNotFound,
     UploadNotPending,
 )
+from svc_kit.fair_semaphore import FairSemaphore
 
-MAX_PAGE = 10_000
 CREATE = "CreateFile"
 
 
 @dataclass(frozen=True)
-class Files:
-    """Creates, reads and deletes files."""
+class Files(Methods[File]):
+    """Files."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["FileService"]
+    message, noun, plural = convert.FILE, "a file", "files"
+    default_page = max_page = 10_000
+
     blobs: BlobStore
-    ids: IdSource
-    tokens: PageTokens
     limits: FileLimits
-    clock: Clock
+    transfers: FairSemaphore
+    """Of the bytes of files, by project."""
     on_delete: Sequence[DeleteHook] = ()
     """Remove references to a deleted file, in its transaction."""
 
-    async def create(self, project: str, pieces: AsyncIterator[NewFile | bytes]) -> File:
+    async def CreateFile(self, project: str, requests: AsyncIterator[pb.CreateFileRequest]) -> File:
         """Store a file from a stream of bytes and at least one header; the last header applies.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge, SizeMismatch,
         ChecksumMismatch, RequestIdReused or StorageFailed. A broken stream stores nothing.
         """
+        async with self.transfers.reserve(1, project):
+            return await self._create(project, convert.read_pieces(requests))
+
+    async def _create(self, project: str, pieces: AsyncIterator[NewFile | bytes]) -> File:
         async with self.blobs.create() as sink:
             header = await self._receive(pieces, sink)
             header.check_bytes(sink.size_bytes, await sink.sha256())
@@ -96,25 +103,25 @@ class Files:
         return stored
 
     @read_transaction
-    async def get(self, tx: Transaction, file_id: str) -> File:
+    async def GetFile(
+        self, tx: Transaction, request: pb.GetFileRequest | pb.DownloadFileRequest
+    ) -> File:
         """Return a file. Raises FileNotFound."""
-        return await FileQueries(tx).get(file_id, self.clock())
+        return await FileQueries(tx).get(request.file_id, self.clock())
 
     @read_transaction
-    async def page(
-        self, tx: Transaction, page_request: PageRequest, purpose: FilePurpose | None
-    ) -> Page[File]:
-        """List the project's files. Raises OutOfRange or InvalidField."""
-        page_request.check_cursors(FILE, "a file")
-        window = self.tokens.window(page_request, (tx.project, "files", purpose or ""), MAX_PAGE)
+    async def ListFiles(self, tx: Transaction, request: pb.ListFilesRequest) -> Page[File]:
+        """List the project's files, or those of a purpose. Raises OutOfRange or InvalidField."""
+        purpose = convert.PURPOSES.decode_optional(request.purpose, "purpose")
+        window = self.window(tx, request, FILE, purpose or "")
         return window.page(await FileQueries(tx).page(window, purpose, self.clock()))
 
-    async def delete(self, project: str, file_id: str) -> None:
+    async def DeleteFile(self, project: str, request: pb.DeleteFileRequest) -> None:
         """Delete a file and its bytes, and remove it from all vector stores.
 
         Downloads in progress may finish. Raises FileNotFound.
         """
-        file = await self._delete_rows(project, file_id)
+        file = await self._delete_rows(project, request.file_id)
         await self.blobs.delete([file.blob_key])
 
     @delete_transaction
@@ -124,30 +131,38 @@ class Files:
             await hook(tx, file_id)
         return file
 
-    async def download(
-        self, project: str, file_id: str, offset: int, length: int | None
-    ) -> tuple[File, AsyncIterator[bytes]]:
-        """Return a file and a stream of the bytes of a range of it.
+    async def DownloadFile(
+        self, project: str, request: pb.DownloadFileRequest
+    ) -> AsyncGenerator[pb.DownloadFileResponse, None]:
+        """Stream a file and the bytes of a range of it.
 
-        Raises FileNotFound, OutOfRange or RangeNotSatisfiable. The stream raises BlobMissing if
-        the bytes are lost.
+        Raises FileNotFound, RangeNotSatisfiable, or BlobMissing if the bytes are lost.
         """
-        file = await self.get(project, file_id)
-        if offset > file.size_bytes:
-            raise RangeNotSatisfiable(field="offset", size=file.size_bytes)
-        remaining = file.size_bytes - offset
-        count = remaining if length is None else min(length, remaining)
-        return file, self._read(project, file, offset, count)
+        length = request.length if request.HasField("length") else None
+        async with self.transfers.reserve(1, project):
+            file = await self.GetFile(project, request)
+            if request.offset > file.size_bytes:
+                raise RangeNotSatisfiable(field="offset", size=file.size_bytes)
+            remaining = file.size_bytes - request.offset
+            count = remaining if length is None else min(length, remaining)
+            chunks = self._read(project, request, file, count)
+            # Read first: lost bytes are an error, not a file that breaks off.
+            first = await anext(chunks, b"")
+            yield pb.DownloadFileResponse(file=self.to_message(file))
+            if first:
+                yield pb.DownloadFileResponse(chunk=first)
+            async for chunk in chunks:
+                yield pb.DownloadFileResponse(chunk=chunk)
 
     async def _read(
-        self, project: str, file: File, offset: int, length: int
+        self, project: str, request: pb.DownloadFileRequest, file: File, length: int
     ) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self.blobs.read(file.blob_key, offset, length):
+            async for chunk in self.blobs.read(file.blob_key, request.offset, length):
                 yield chunk
         except BlobMissing:
             # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
-            await self.get(project, file.id)
+            await self.GetFile(project, request)
             raise
 
     async def _receive(self, pieces: AsyncIterator[NewFile | bytes], sink: BlobSink) -> NewFile:

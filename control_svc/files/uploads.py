@@ -4,29 +4,30 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+from corral.control.v1 import upload_service_pb2 as pb
+
 from control_svc.base.idempotency import IdempotencyRecord, record_request
-from control_svc.base.ids import FILE, PART, UPLOAD, IdSource
+from control_svc.base.ids import FILE, PART, UPLOAD
+from control_svc.base.resource import Methods
 from control_svc.blobs.store import Blob, BlobStore
 from control_svc.db.transaction import (
-    Clock,
     Transaction,
-    Transactions,
     read_transaction,
     write_transaction,
 )
+from control_svc.files import proto as convert
 from control_svc.files.model import (
     UPLOAD_TTL,
     Completion,
-    File,
     FileLimits,
     NewUpload,
     PartTotals,
     Upload,
     UploadPart,
     UploadState,
+    UploadWithFile,
     check_file_size,
     check_purpose,
     max_part_bytes,
@@ -41,62 +42,71 @@ from svc_kit.errors import (
     MissingField,
     UploadNotPending,
 )
+from svc_kit.fair_semaphore import FairSemaphore
 
 CREATE = "CreateUpload"
 
 
-class UploadWithFile(NamedTuple):
-    """An upload, and its file if that exists."""
-
-    upload: Upload
-    file: File | None = None
-
-
 @dataclass(frozen=True)
-class Uploads:
-    """Creates, completes and cancels uploads."""
+class Uploads(Methods[UploadWithFile]):
+    """Uploads."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["UploadService"]
+    message, noun, plural = convert.UPLOAD, "an upload", "uploads"
+
     blobs: BlobStore
-    ids: IdSource
     limits: FileLimits
     """Of uploaded files."""
     part_bytes: int
     """Limit of a part."""
-    clock: Clock
+    transfers: FairSemaphore
+    """Of the bytes of files, by project."""
     _locks: MutableMapping[tuple[str, str], asyncio.Lock] = field(
         default_factory=WeakValueDictionary, init=False
     )
     """Locks of completions, by project and upload id."""
 
     @write_transaction
-    async def create(self, tx: Transaction, new: NewUpload) -> UploadWithFile:
+    async def CreateUpload(
+        self, tx: Transaction, request: pb.CreateUploadRequest
+    ) -> UploadWithFile:
         """Create an upload.
 
         Raises MissingField, TooLong, InvalidField, OutOfRange, RequestTooLarge or RequestIdReused.
         """
+        new = convert.NEW_UPLOAD.from_message(request)
         new.check(self.limits.limit_for(new.purpose))
         upload = self._new_upload(new)
-        request = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
-        upload_id = await record_request(tx, request)
+        record = IdempotencyRecord.of(CREATE, new.request_id, upload.id, upload.created_at, new)
+        upload_id = await record_request(tx, record)
         if upload_id != upload.id:
             return await self._with_file(tx, upload_id)
         await UploadQueries(tx).add(upload)
         return UploadWithFile(upload)
 
     @read_transaction
-    async def get(self, tx: Transaction, upload_id: str) -> UploadWithFile:
+    async def GetUpload(
+        self, tx: Transaction, request: pb.GetUploadRequest | pb.CompleteUploadRequest
+    ) -> UploadWithFile:
         """Return an upload with its file. Raises UploadNotFound."""
-        return await self._with_file(tx, upload_id)
+        return await self._with_file(tx, request.upload_id)
 
-    async def add_part(
-        self, project: str, upload_id: str, chunks: AsyncIterator[bytes]
-    ) -> UploadPart:
+    async def AddUploadPart(
+        self, project: str, requests: AsyncIterator[pb.AddUploadPartRequest]
+    ) -> pb.AddUploadPartResponse:
         """Store the bytes of a stream as a part.
 
         Raises UploadNotFound, UploadNotPending, TooLong, RequestTooLarge, MissingField if the part
         is empty, or StorageFailed.
         """
+        async with self.transfers.reserve(1, project):
+            upload_id = await convert.read_upload_id(requests)
+            part = await self._add_part(project, upload_id, convert.read_chunks(requests))
+        return pb.AddUploadPartResponse(part=convert.PART.to_message(part))
+
+    async def _add_part(
+        self, project: str, upload_id: str, chunks: AsyncIterator[bytes]
+    ) -> UploadPart:
 
         async def read(tx: Transaction) -> tuple[Upload, PartTotals]:
             upload = await UploadQueries(tx).get(upload_id)
@@ -133,31 +143,32 @@ class Uploads:
             await self.transactions.of(project).write(add)
         return part
 
-    async def complete(
-        self, project: str, upload_id: str, completion: Completion
+    async def CompleteUpload(
+        self, project: str, request: pb.CompleteUploadRequest
     ) -> UploadWithFile:
         """Concatenate parts to a file. Can be repeated with the same completion.
 
         Raises UploadNotFound, UploadNotPending, MissingField, TooLong, InvalidField, SizeMismatch,
         ChecksumMismatch or StorageFailed. A failed completion does not change the upload.
         """
+        completion, upload_id = Completion(list(request.part_ids), request.md5), request.upload_id
         completion.check()
         # Serialize concurrent completions, each of which would write a copy of the whole file.
         lock = self._locks.setdefault((project, upload_id), asyncio.Lock())
         try:
-            async with lock:
+            async with self.transfers.reserve(1, project), lock:
                 return await self._complete(project, upload_id, completion)
         except (UploadNotPending, BlobMissing):
             # The same completion may have succeeded before, or in another process meanwhile.
-            current = await self.get(project, upload_id)
+            current = await self.GetUpload(project, request)
             if current.upload.completion == completion.fingerprint():
                 return current
             current.upload.check_pending(self.clock())
             raise
 
-    async def cancel(self, project: str, upload_id: str) -> UploadWithFile:
+    async def CancelUpload(self, project: str, request: pb.CancelUploadRequest) -> UploadWithFile:
         """Cancel an upload and delete its parts. Raises UploadNotFound or UploadNotPending."""
-        now = self.clock()
+        now, upload_id = self.clock(), request.upload_id
 
         async def cancel(tx: Transaction) -> tuple[Upload, list[str]]:
             queries = UploadQueries(tx)

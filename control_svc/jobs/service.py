@@ -4,12 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from corral.control.v1 import job_service_pb2 as pb
+
 from control_svc.audit.log import record_act
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.pagination import Page
+from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import check_project_id
 from control_svc.db.transaction import (
     CrossProjectTransaction,
-    CrossProjectTransactions,
     Transaction,
     cross_project_read,
     cross_project_write,
@@ -17,47 +19,72 @@ from control_svc.db.transaction import (
 from control_svc.jobs.model import Job, JobState
 from control_svc.jobs.queries import JobQueries, JobRecordQueries
 from svc_kit.errors import JobNotRetriable
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
-MAX_PAGE: Final = 1000
 Retry = Callable[[Transaction, Job], Awaitable[str]]
 """Reopens the subject of a dead job, in the transaction that queues the job again, and returns the
 kind of job that the subject needs now. Raises JobNotRetriable if the subject has ended."""
 
 
-@dataclass(frozen=True)
-class Jobs:
-    """Operations on jobs, for operators."""
+_STATES: Final = EnumMapper[JobState](JobState, pb.Job.State)
+_JOB: Final = MessageMapper(
+    Job,
+    pb.Job,
+    renamed={"run_after": "run_time"},
+    uses=[_STATES],
+    only_domain=[
+        "caller_key",
+        "priority",
+        "traceparent",
+        "num_postponed",
+        "num_lost",
+        "fence",
+        "lease_owner",
+        "lease_expires_at",
+        "heartbeat_at",
+        "cancel_requested_at",
+        "error",
+    ],
+    only_message=["error_reason", "error_message"],
+)
 
-    transactions: CrossProjectTransactions
-    tokens: PageTokens
+
+@dataclass(frozen=True)
+class Jobs(OperatorMethods[Job]):
+    """Jobs of all projects."""
+
+    service = pb.DESCRIPTOR.services_by_name["JobService"]
+    message, noun, plural = _JOB, "a job", "jobs"
+
     retries: Mapping[str, Retry]
     """By kind; dead jobs of other kinds cannot be retried."""
 
-    @cross_project_read
-    async def get(self, tx: CrossProjectTransaction, job_id: str) -> Job:
-        """Return a job. Raises JobNotFound."""
-        return await JobRecordQueries(tx).get(job_id)
+    def to_message(self, value: Job) -> pb.Job:
+        """Convert a job."""
+        reason, message = value.error or ("", "")
+        return _JOB.to_message(value, error_reason=reason, error_message=message)
 
     @cross_project_read
-    async def page(
-        self,
-        tx: CrossProjectTransaction,
-        page_request: PageRequest,
-        project: str,
-        state: JobState | None,
-    ) -> Page[Job]:
-        """List jobs, of all projects if `project` is empty, in any state if `state` is None.
+    async def GetJob(self, tx: CrossProjectTransaction, request: pb.GetJobRequest) -> Job:
+        """Return a job. Raises JobNotFound."""
+        return await JobRecordQueries(tx).get(request.job_id)
+
+    @cross_project_read
+    async def ListJobs(self, tx: CrossProjectTransaction, request: pb.ListJobsRequest) -> Page[Job]:
+        """List jobs, of all projects without `project_id`, in any state without `state`.
 
         Raises ProjectNotFound, OutOfRange or InvalidField.
         """
+        project, state = request.project_id, _STATES.decode_optional(request.state, "state")
         if project:
             check_project_id(project)
-        window = self.tokens.window(page_request, ("jobs", project, state or ""), MAX_PAGE)
+        window = self.window(request, "jobs", project, state or "", newest_first=True)
         return window.page(await JobRecordQueries(tx).page(window, project, state))
 
     @cross_project_write
-    async def retry(self, tx: CrossProjectTransaction, job_id: str) -> Job:
+    async def RetryJob(self, tx: CrossProjectTransaction, request: pb.RetryJobRequest) -> Job:
         """Queue a dead job again. Raises JobNotFound or JobNotRetriable."""
+        job_id = request.job_id
         dead = await JobRecordQueries(tx).lock(job_id)
         dead.check_dead()
         reopen_subject = self.retries.get(dead.kind)

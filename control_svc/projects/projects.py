@@ -2,13 +2,16 @@
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from typing import Final
 
+from corral.control.v1 import project_service_pb2 as pb
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.audit.log import record_act
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
-from control_svc.base.pagination import Page, PageRequest, PageTokens, Window, apply_window
+from control_svc.base.pagination import Page, Window, apply_window
+from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
     check_project_id,
@@ -18,7 +21,6 @@ from control_svc.db.transaction import (
     Clock,
     CrossProjectQueries,
     CrossProjectTransaction,
-    CrossProjectTransactions,
     cross_project_read,
     cross_project_write,
 )
@@ -30,6 +32,7 @@ from svc_kit.errors import (
     ProjectExists,
     ProjectNotFound,
 )
+from svc_kit.rpc.message_mapper import MessageMapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,17 +132,25 @@ class ProjectQueries(CrossProjectQueries):
         )
 
 
-MAX_PAGE = 1000
 CREATE = "CreateProject"
+_NEW_PROJECT: Final = MessageMapper(
+    NewProject, pb.CreateProjectRequest, renamed={"id": "project_id"}
+)
+_PROJECT: Final = MessageMapper(Project, pb.Project, only_message=["state"])
 
 
 @dataclass(frozen=True)
-class Projects:
-    """Operations on projects."""
+class Projects(OperatorMethods[Project]):
+    """Projects."""
 
-    transactions: CrossProjectTransactions
-    tokens: PageTokens
+    service = pb.DESCRIPTOR.services_by_name["ProjectService"]
+    message, noun, plural = _PROJECT, "a project", "projects"
+
     clock: Clock
+
+    def to_message(self, value: Project) -> pb.Project:
+        """Convert a project."""
+        return _PROJECT.to_message(value, state=_state(is_archived=value.archived_at is not None))
 
     @cross_project_write
     async def prepare(self, tx: CrossProjectTransaction) -> None:
@@ -147,49 +158,60 @@ class Projects:
         await ProjectQueries(tx).add_if_missing(self._new(NewProject(id=DEFAULT_PROJECT)))
 
     @cross_project_write
-    async def create(self, tx: CrossProjectTransaction, new: NewProject) -> Project:
+    async def CreateProject(
+        self, tx: CrossProjectTransaction, request: pb.CreateProjectRequest
+    ) -> Project:
         """Create a project.
 
         Raises MissingField, TooLong, InvalidField, ProjectExists or RequestIdReused.
         """
+        new = _NEW_PROJECT.from_message(request)
         new.check()
         project = self._new(new)
-        request = IdempotencyRecord.of(CREATE, new.request_id, project.id, project.created_at, new)
+        record = IdempotencyRecord.of(CREATE, new.request_id, project.id, project.created_at, new)
         # Stored under one project, so that a request id is unique over all projects.
-        if await find_or_record(tx.of(DEFAULT_PROJECT), request):
+        if await find_or_record(tx.of(DEFAULT_PROJECT), record):
             return await ProjectQueries(tx).get(project.id)
         await ProjectQueries(tx).add(project)
         await record_act(tx, project.id)
         return project
 
     @cross_project_read
-    async def get(self, tx: CrossProjectTransaction, project_id: str) -> Project:
+    async def GetProject(
+        self, tx: CrossProjectTransaction, request: pb.GetProjectRequest
+    ) -> Project:
         """Return a project. Raises MissingField or ProjectNotFound."""
-        check_project_id(project_id)
-        return await ProjectQueries(tx).get(project_id)
+        check_project_id(request.project_id)
+        return await ProjectQueries(tx).get(request.project_id)
 
     @cross_project_read
-    async def is_archived(self, tx: CrossProjectTransaction, project_id: str) -> bool:
-        """Whether a project is archived; one without a row is not."""
-        project = await ProjectQueries(tx).find(project_id)
-        return project is not None and project.archived_at is not None
+    async def VerifyProject(
+        self, tx: CrossProjectTransaction, request: pb.VerifyProjectRequest
+    ) -> pb.VerifyProjectResponse:
+        """Return whether callers of a project are accepted: not if it is archived."""
+        project = await ProjectQueries(tx).find(request.project_id)
+        is_archived = project is not None and project.archived_at is not None
+        return pb.VerifyProjectResponse(state=_state(is_archived=is_archived))
 
     @cross_project_read
-    async def page(
-        self, tx: CrossProjectTransaction, page_request: PageRequest, *, with_archived: bool
+    async def ListProjects(
+        self, tx: CrossProjectTransaction, request: pb.ListProjectsRequest
     ) -> Page[Project]:
         """List projects by id. Raises OutOfRange or InvalidField."""
-        window = self.tokens.window(page_request, ("projects", str(with_archived)), MAX_PAGE)
+        with_archived = request.show_archived
+        window = self.window(request, "projects", str(with_archived))
         return window.page(await ProjectQueries(tx).page(window, with_archived=with_archived))
 
     @cross_project_write
-    async def archive(self, tx: CrossProjectTransaction, project_id: str) -> Project:
+    async def ArchiveProject(
+        self, tx: CrossProjectTransaction, request: pb.ArchiveProjectRequest
+    ) -> Project:
         """Archive a project. Raises MissingField, InvalidField or ProjectNotFound."""
-        check_project_id(project_id)
-        project = await ProjectQueries(tx).get(project_id, locked=True)
+        check_project_id(request.project_id)
+        project = await ProjectQueries(tx).get(request.project_id, locked=True)
         archived = project.archive(self.clock())
         await ProjectQueries(tx).update(archived)
-        await record_act(tx, project_id)
+        await record_act(tx, project.id)
         return archived
 
     def _new(self, new: NewProject) -> Project:
@@ -198,3 +220,7 @@ class Projects:
             display_name=new.display_name or new.id,
             created_at=self.clock(),
         )
+
+
+def _state(*, is_archived: bool) -> pb.Project.State:
+    return pb.Project.STATE_ARCHIVED if is_archived else pb.Project.STATE_ACTIVE

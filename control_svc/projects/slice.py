@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from corral.control.v1.limit_service_pb2 import Limit
 
 from control_svc.core import Core, Slice, require_for_start
+from control_svc.projects.key_servicer import KeyServicer
 from control_svc.projects.keys import AddLimits, Keys
 from control_svc.projects.prices import Prices
 from control_svc.projects.projects import Projects
-from control_svc.projects.servicers import KeyServicer, ProjectServicer, UsageServicer
 from control_svc.projects.usage import Usage, delete_old_reports
 
 
@@ -26,9 +26,11 @@ async def build(
     await require_for_start(projects.prepare())
     return Slice(
         servicers=[
-            ProjectServicer(projects),
-            KeyServicer(keys, check_model, limits_to_add, serves_keyless=serves_keyless),
-            UsageServicer(Usage(core.across_projects, core.tokens, core.clock, prices)),
+            projects,
+            KeyServicer(
+                core.across_projects, core.tokens, keys, check_model, limits_to_add, serves_keyless
+            ),
+            Usage(core.across_projects, core.tokens, core.clock, prices),
         ],
         cleanup=[delete_old_reports],
     )

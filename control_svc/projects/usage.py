@@ -7,21 +7,23 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, unquote
 
+from corral.control.v1 import usage_service_pb2 as pb
 from sqlalchemy import BigInteger, Index, Select, func, insert, select, text, tuple_, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.base.pagination import Page, PageRequest, PageTokens
+from control_svc.base.pagination import Page
+from control_svc.base.resource import OperatorMethods
 from control_svc.db.cleanup import Deleted, delete_some
 from control_svc.db.tables import Instant, Key, OwnedRow, Project, Table
 from control_svc.db.transaction import (
     Clock,
     CrossProjectQueries,
     CrossProjectTransaction,
-    CrossProjectTransactions,
     cross_project_read,
 )
 from control_svc.projects.prices import Prices
 from svc_kit.errors import InvalidField
+from svc_kit.rpc.message_mapper import MessageMapper
 
 HOUR: Final = timedelta(hours=1)
 MAX_DELTAS: Final = 1000
@@ -237,31 +239,56 @@ def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
     return statement
 
 
-MAX_PAGE = 1000
+_DELTA: Final = MessageMapper(UsageDelta, pb.UsageDelta)
+_SUM: Final = MessageMapper(
+    UsageSum,
+    pb.UsageSum,
+    flat={
+        "key": MessageMapper(UsageKey, pb.UsageSum, renamed={"start": "start_time"}, is_part=True)
+    },
+)
+_QUERY: Final = MessageMapper(
+    UsageQuery,
+    pb.ListUsageRequest,
+    renamed={"start": "start_time", "end": "end_time"},
+    only_message=["page_size", "page_token"],
+)
 
 
 @dataclass(frozen=True)
-class Usage:
+class Usage(OperatorMethods[UsageSum]):
     """Reports and queries of usage."""
 
-    transactions: CrossProjectTransactions
-    tokens: PageTokens
+    service = pb.DESCRIPTOR.services_by_name["UsageService"]
+    message, noun, plural = _SUM, "a sum", "sums"
+
     clock: Clock
     prices: Prices
 
-    async def add(self, report: UsageReport) -> None:
+    async def ReportUsage(self, request: pb.ReportUsageRequest) -> None:
         """Add a report; repetitions change nothing."""
+        deltas = [
+            _DELTA.from_message(delta, f"deltas[{number}]")
+            for number, delta in enumerate(request.deltas)
+        ]
         now = self.clock()
+        report = UsageReport(
+            request.report_id, [replace(each, hour=hour_of(each.hour)) for each in deltas]
+        )
         report = report.until(now)
         await self.transactions.write(lambda tx: UsageQueries(tx).add(report, now, self.prices))
 
     @cross_project_read
-    async def page(
-        self, tx: CrossProjectTransaction, query: UsageQuery, page_request: PageRequest
+    async def ListUsage(
+        self, tx: CrossProjectTransaction, request: pb.ListUsageRequest
     ) -> Page[UsageSum]:
         """List sums, oldest first. Raises InvalidField."""
+        asked = _QUERY.from_message(request)
+        query = replace(
+            asked, start=asked.start and hour_of(asked.start), end=asked.end and hour_of(asked.end)
+        )
         query.check()
-        window = self.tokens.window(page_request, ("usage", str(query)), MAX_PAGE)
+        window = self.window(request, "usage", str(query))
         return window.page(await UsageQueries(tx).page(query, window.after, window.limit))
 
 

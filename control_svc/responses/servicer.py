@@ -1,13 +1,16 @@
-"""The gRPC servicer of responses, and the lines of batches for /v1/responses."""
+"""The RPCs of responses, and the lines of batches for /v1/responses."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as pb
-from corral.control.v1 import response_service_pb2_grpc as rpc
 
-from control_svc.base.proto import Context, caller_project, page_request
+from control_svc.base.pagination import Page
+from control_svc.base.proto import page_request
+from control_svc.base.resource import Methods
 from control_svc.event_log.model import BEFORE_FIRST, Event
 from control_svc.items.input_items import Include
 from control_svc.items.proto import includes_from_pb, items_to_pb
@@ -15,6 +18,7 @@ from control_svc.jobs.model import JobPriority
 from control_svc.limits.buckets import RateLimits
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.events import CREATED, event_to_pb
+from control_svc.responses.model import Response
 from control_svc.responses.proto import USAGE, compact_request, new_response, response_to_pb
 from control_svc.responses.service import Responses
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
@@ -22,132 +26,121 @@ from dialects.openai.responses import requests as response_requests
 from dialects.openai.responses.objects import response_object
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
 from svc_kit.rpc.field_limits import check_limits
-from svc_kit.rpc.interceptors import accept_call
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 
-class ResponseServicer(rpc.ResponseServiceServicer):
-    """Responses over gRPC."""
+@dataclass(frozen=True)
+class ResponseServicer(Methods[Response]):
+    """Responses. Each method raises the errors of the operation that it calls."""
 
-    def __init__(
-        self, responses: Responses, requests: EphemeralResponses, limits: RateLimits
-    ) -> None:
-        self._responses = responses
-        self._requests = requests
-        self._limits = limits
+    service = pb.DESCRIPTOR.services_by_name["ResponseService"]
+    noun, plural = "a response", "responses"
+
+    responses: Responses
+    requests: EphemeralResponses
+    limits: RateLimits
+
+    def to_message(self, value: Response) -> response_pb2.Response:
+        """Convert a response."""
+        return response_to_pb(value)
 
     async def CreateResponse(
-        self, request: pb.CreateResponseRequest, context: Context
+        self, project: str, request: pb.CreateResponseRequest
     ) -> pb.CreateResponseResponse:
         """Create a response and return it when it has ended."""
         new = new_response(request.new_response, request.request_id)
-        response = await self._requests.answer(caller_project(), new)
+        response = await self.requests.answer(project, new)
         return pb.CreateResponseResponse(
             response=response_to_pb(response),
-            rate_limits=await self._limits.of_caller(response.settings.model),
+            rate_limits=await self.limits.of_caller(response.settings.model),
         )
 
     async def StreamResponse(
-        self, request: pb.StreamResponseRequest, context: Context
-    ) -> AsyncIterator[pb.StreamResponseResponse]:
+        self, project: str, request: pb.StreamResponseRequest
+    ) -> AsyncGenerator[pb.StreamResponseResponse, None]:
         """Create a response and stream its events."""
         new = new_response(request.new_response, request.request_id)
-        groups = self._requests.stream(caller_project(), new)
+        groups = self.requests.stream(project, new)
         async with aclosing(_flatten(groups)) as events:
             async for event in events:
                 message = pb.StreamResponseResponse(event=event_to_pb(event))
                 if message.event.HasField(CREATED):
                     model = message.event.created.settings.model
-                    message.rate_limits.extend(await self._limits.of_caller(model))
+                    message.rate_limits.extend(await self.limits.of_caller(model))
                 yield message
 
     async def WatchResponse(
-        self, request: pb.WatchResponseRequest, context: Context
-    ) -> AsyncIterator[pb.WatchResponseResponse]:
+        self, project: str, request: pb.WatchResponseRequest
+    ) -> AsyncGenerator[pb.WatchResponseResponse | None, None]:
         """Stream the events of a response, past and future."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
-        project = caller_project()
-        groups = self._responses.follow(project, request.response_id, after)
+        groups = self.responses.follow(project, request.response_id, after)
         async with aclosing(groups):
             async for group in groups:
                 if not group:
-                    await accept_call(context)
+                    yield None
                 for event in group:
                     yield pb.WatchResponseResponse(event=event_to_pb(event))
 
-    async def GetResponse(
-        self, request: pb.GetResponseRequest, context: Context
-    ) -> pb.GetResponseResponse:
+    async def GetResponse(self, project: str, request: pb.GetResponseRequest) -> Response:
         """Get a response."""
         include = includes_from_pb(request.include)
-        response = await self._responses.get(caller_project(), request.response_id)
-        return pb.GetResponseResponse(response=response_to_pb(response.add_include(include)))
+        response = await self.responses.get(project, request.response_id)
+        return response.add_include(include)
 
-    async def ListResponses(
-        self, request: pb.ListResponsesRequest, context: Context
-    ) -> pb.ListResponsesResponse:
+    async def ListResponses(self, project: str, request: pb.ListResponsesRequest) -> Page[Response]:
         """List the project's responses."""
-        page = await self._responses.page(caller_project(), page_request(request))
-        responses = [response_to_pb(response) for response in page.items]
-        return pb.ListResponsesResponse(responses=responses, next_page_token=page.next_token)
+        return await self.responses.page(project, page_request(request))
 
-    async def DeleteResponse(
-        self, request: pb.DeleteResponseRequest, context: Context
-    ) -> pb.DeleteResponseResponse:
+    async def DeleteResponse(self, project: str, request: pb.DeleteResponseRequest) -> None:
         """Delete a response."""
-        await self._responses.delete(caller_project(), request.response_id)
-        return pb.DeleteResponseResponse()
+        await self.responses.delete(project, request.response_id)
 
-    async def CancelResponse(
-        self, request: pb.CancelResponseRequest, context: Context
-    ) -> pb.CancelResponseResponse:
+    async def CancelResponse(self, project: str, request: pb.CancelResponseRequest) -> Response:
         """Cancel a background response."""
-        response = await self._responses.cancel(caller_project(), request.response_id)
-        return pb.CancelResponseResponse(response=response_to_pb(response))
+        return await self.responses.cancel(project, request.response_id)
 
     async def ListInputItems(
-        self, request: pb.ListInputItemsRequest, context: Context
+        self, project: str, request: pb.ListInputItemsRequest
     ) -> pb.ListInputItemsResponse:
         """List the input items of a response."""
         include = includes_from_pb(request.include)
-        page = await self._responses.input_items(
-            caller_project(), request.response_id, page_request(request)
-        )
+        page = await self.responses.input_items(project, request.response_id, page_request(request))
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
 
     async def CountInputTokens(
-        self, request: pb.CountInputTokensRequest, context: Context
+        self, project: str, request: pb.CountInputTokensRequest
     ) -> pb.CountInputTokensResponse:
         """Count the tokens of a prompt."""
         new = new_response(request.new_response)
-        count = await self._requests.count(caller_project(), new)
+        count = await self.requests.count(project, new)
         return pb.CountInputTokensResponse(input_tokens=count)
 
     async def PrepareResponse(
-        self, request: pb.PrepareResponseRequest, context: Context
+        self, project: str, request: pb.PrepareResponseRequest
     ) -> pb.PrepareResponseResponse:
         """Compute a prompt into the prefix cache."""
         new = new_response(request.new_response)
-        usage = await self._requests.prefill(caller_project(), new)
+        usage = await self.requests.prefill(project, new)
         return pb.PrepareResponseResponse(
             input_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens
         )
 
     async def CompactResponse(
-        self, request: pb.CompactResponseRequest, context: Context
+        self, project: str, request: pb.CompactResponseRequest
     ) -> pb.CompactResponseResponse:
         """Compact items."""
         new = compact_request(request)
-        compacted = await self._requests.compact(caller_project(), new)
+        compacted = await self.requests.compact(project, new)
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=encode_timestamp(compacted.created_at),
             output=items_to_pb(compacted.output, [Include.INPUT_IMAGE_URLS]),
             usage=USAGE.to_message(compacted.usage),
-            rate_limits=await self._limits.of_caller(compacted.model),
+            rate_limits=await self.limits.of_caller(compacted.model),
         )
 
 

@@ -67,7 +67,9 @@ async def build(
     )
     answering = EphemeralResponses(responses, worker, model.turns, compactor, core.ids)
     return ResponseSlice(
-        servicers=[ResponseServicer(responses, answering, RateLimits(core.across_projects))],
+        servicers=[
+            ResponseServicer(*core.shared, responses, answering, RateLimits(core.across_projects))
+        ],
         handlers=[worker],
         retries={KIND: retry_response},
         cleanup=[delete_expired_responses(prefixes)],

@@ -1,81 +1,72 @@
-"""The gRPC servicer of runs."""
+"""The RPCs of runs and their steps."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from corral.control.v1 import run_service_pb2 as pb
-from corral.control.v1 import run_service_pb2_grpc as rpc
 
-from control_svc.base.proto import Context, caller_project, changed_fields, page_request
+from control_svc.base.pagination import Page
+from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.resource import Methods
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.limits.buckets import RateLimits
-from control_svc.runs.model import ToolOutput
+from control_svc.runs.model import Run, ToolOutput
 from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.service import Runs
-from svc_kit.rpc.interceptors import accept_call
 
 
-class RunServicer(rpc.RunServiceServicer):
-    """Runs over gRPC."""
+@dataclass(frozen=True)
+class RunServicer(Methods[Run]):
+    """Runs. Each method raises the errors of the operation that it calls."""
 
-    def __init__(self, runs: Runs, limits: RateLimits) -> None:
-        self._runs = runs
-        self._limits = limits
+    service = pb.DESCRIPTOR.services_by_name["RunService"]
+    message, noun, plural = RUN, "a run", "runs"
 
-    async def CreateRun(
-        self, request: pb.CreateRunRequest, context: Context
-    ) -> pb.CreateRunResponse:
+    runs: Runs
+    limits: RateLimits
+
+    async def CreateRun(self, project: str, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
         """Create a run."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
-        run = await self._runs.create(caller_project(), request.thread_id, new)
-        limits = await self._limits.of_caller(run.settings.model)
+        run = await self.runs.create(project, request.thread_id, new)
+        limits = await self.limits.of_caller(run.settings.model)
         return pb.CreateRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
     async def CreateThreadAndRun(
-        self, request: pb.CreateThreadAndRunRequest, context: Context
+        self, project: str, request: pb.CreateThreadAndRunRequest
     ) -> pb.CreateThreadAndRunResponse:
         """Create a thread and a run on it."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
-        run = await self._runs.create_with_thread(
-            caller_project(), NEW_RUN_THREAD.from_message(request), new
-        )
-        limits = await self._limits.of_caller(run.settings.model)
+        thread = NEW_RUN_THREAD.from_message(request)
+        run = await self.runs.create_with_thread(project, thread, new)
+        limits = await self.limits.of_caller(run.settings.model)
         return pb.CreateThreadAndRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
-    async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
+    async def GetRun(self, project: str, request: pb.GetRunRequest) -> Run:
         """Return a run."""
-        run = await self._runs.get(caller_project(), request.thread_id, request.run_id)
-        return pb.GetRunResponse(run=RUN.to_message(run))
+        return await self.runs.get(project, request.thread_id, request.run_id)
 
-    async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
+    async def ListRuns(self, project: str, request: pb.ListRunsRequest) -> Page[Run]:
         """List the runs of a thread."""
-        page = await self._runs.page(caller_project(), request.thread_id, page_request(request))
-        return pb.ListRunsResponse(
-            runs=map(RUN.to_message, page.items), next_page_token=page.next_token
-        )
+        return await self.runs.page(project, request.thread_id, page_request(request))
 
-    async def UpdateRun(
-        self, request: pb.UpdateRunRequest, context: Context
-    ) -> pb.UpdateRunResponse:
+    async def UpdateRun(self, project: str, request: pb.UpdateRunRequest) -> Run:
         """Change the metadata of a run."""
         changed = changed_fields(request, ("metadata",))
         metadata = dict(request.metadata) if changed else None
-        run = await self._runs.update(caller_project(), request.thread_id, request.run_id, metadata)
-        return pb.UpdateRunResponse(run=RUN.to_message(run))
+        return await self.runs.update(project, request.thread_id, request.run_id, metadata)
 
-    async def CancelRun(
-        self, request: pb.CancelRunRequest, context: Context
-    ) -> pb.CancelRunResponse:
+    async def CancelRun(self, project: str, request: pb.CancelRunRequest) -> Run:
         """Cancel a run."""
-        run = await self._runs.cancel(caller_project(), request.thread_id, request.run_id)
-        return pb.CancelRunResponse(run=RUN.to_message(run))
+        return await self.runs.cancel(project, request.thread_id, request.run_id)
 
     async def SubmitToolOutputs(
-        self, request: pb.SubmitToolOutputsRequest, context: Context
+        self, project: str, request: pb.SubmitToolOutputsRequest
     ) -> pb.SubmitToolOutputsResponse:
         """Submit the outputs of a run's calls."""
-        result = await self._runs.submit(
-            caller_project(),
+        result = await self.runs.submit(
+            project,
             request.thread_id,
             request.run_id,
             [ToolOutput(output.call_id, output.output) for output in request.outputs],
@@ -84,38 +75,35 @@ class RunServicer(rpc.RunServiceServicer):
         return pb.SubmitToolOutputsResponse(
             run=RUN.to_message(result.run),
             last_event=result.last_event,
-            rate_limits=await self._limits.of_caller(result.run.settings.model),
+            rate_limits=await self.limits.of_caller(result.run.settings.model),
         )
 
     async def GetRunStep(
-        self, request: pb.GetRunStepRequest, context: Context
+        self, project: str, request: pb.GetRunStepRequest
     ) -> pb.GetRunStepResponse:
         """Return a step."""
-        step = await self._runs.step(
-            caller_project(), request.thread_id, request.run_id, request.step_id
-        )
+        step = await self.runs.step(project, request.thread_id, request.run_id, request.step_id)
         return pb.GetRunStepResponse(step=STEP.to_message(step))
 
     async def ListRunSteps(
-        self, request: pb.ListRunStepsRequest, context: Context
+        self, project: str, request: pb.ListRunStepsRequest
     ) -> pb.ListRunStepsResponse:
         """List the steps of a run."""
-        page = await self._runs.steps(
-            caller_project(), request.thread_id, request.run_id, page_request(request)
-        )
+        wanted = page_request(request)
+        page = await self.runs.steps(project, request.thread_id, request.run_id, wanted)
         return pb.ListRunStepsResponse(
             steps=map(STEP.to_message, page.items), next_page_token=page.next_token
         )
 
     async def WatchRun(
-        self, request: pb.WatchRunRequest, context: Context
-    ) -> AsyncIterator[pb.WatchRunResponse]:
+        self, project: str, request: pb.WatchRunRequest
+    ) -> AsyncGenerator[pb.WatchRunResponse | None, None]:
         """Stream the events of a run."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
-        watching = self._runs.watch(caller_project(), request.thread_id, request.run_id, after)
+        watching = self.runs.watch(project, request.thread_id, request.run_id, after)
         async with aclosing(watching) as groups:
             async for group in groups:
                 if not group:
-                    await accept_call(context)
+                    yield None
                 for event in group:
                     yield event

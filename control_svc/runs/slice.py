@@ -39,7 +39,7 @@ def build(core: Core, search: Search, model: ModelParts) -> Slice:
         wait,
     )
     return Slice(
-        servicers=[RunServicer(runs, RateLimits(core.across_projects))],
+        servicers=[RunServicer(*core.shared, runs, RateLimits(core.across_projects))],
         handlers=[worker, RunExpiry()],
         retries={KIND: retry_run, EXPIRY_KIND: retry_expiry},
     )

@@ -9,7 +9,6 @@ import click
 import grpc.aio
 from corral.control.v1 import thread_service_pb2
 from corral.inference.v1 import inference_service_pb2
-from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
 from corral_cli.access import access_options, control_options
 from corral_cli.connection import Connection
@@ -17,7 +16,7 @@ from corral_cli.migration.export_file import Export, index_export
 from corral_cli.migration.exporter import Exporter
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.importer import Importer
-from corral_cli.migration.server import CALL_TIMEOUT_S, Server, call_control, list_objects
+from corral_cli.migration.server import Server
 from corral_cli.migration.translator import Translator
 from corral_cli.output import echo, echo_line
 from svc_kit.errors import ModelNotFound
@@ -61,13 +60,15 @@ def export_assistants(file: Path, with_bytes: bool, control: Connection) -> None
     Existing ones are not downloaded again.
     """
 
-    async def work(server: Server) -> Mapping[str, int]:
+    async def work(channel: grpc.aio.Channel) -> Mapping[str, int]:
         with atomic_file(file) as output:
-            exporter = Exporter(server, output, _sibling(file, ".files") if with_bytes else None)
+            exporter = Exporter(
+                Server(channel), output, _sibling(file, ".files") if with_bytes else None
+            )
             await _show_progress(exporter.steps(), None)
         return exporter.counts
 
-    echo(f"{file}    {_format_counts(call_control(control, work))}")
+    echo(f"{file}    {_format_counts(control.run(work))}")
 
 
 @import_group.command("assistants")
@@ -107,16 +108,16 @@ def import_assistants(
     index = index_export(export)
     default, names = _parse_models(models)
 
-    async def work(server: Server) -> tuple[Importer, Translator]:
+    async def work(channel: grpc.aio.Channel) -> tuple[Importer, Translator]:
         map_path = id_map or _sibling(export, ".ids")
         with IdMap(map_path, control.target, is_stored=not dry_run) as ids:
             translator = Translator(names, default, ids.get, with_search=search)
-            importer = Importer(server, index, ids, translator, _sibling(export, ".files"))
+            importer = Importer(Server(channel), index, ids, translator, _sibling(export, ".files"))
             kinds = (index.files, index.stores, index.assistants, index.threads)
             await _show_progress(importer.steps(), sum(map(len, kinds)))
         return importer, translator
 
-    importer, translator = call_control(control, work)
+    importer, translator = control.run(work)
     echo(f"{'would import' if dry_run else 'imported'} {_format_counts(importer.counts)}")
     _report_skipped(translator.skipped, index)
     _report_models(translator.models, connect)
@@ -139,20 +140,19 @@ def migrate(thread_ids: tuple[str, ...], is_all: bool, control: Connection) -> N
     if is_all == bool(thread_ids):
         raise click.UsageError("Give either thread ids or --all.")
 
-    async def work(server: Server) -> None:
-        ids = thread_ids
+    async def work(channel: grpc.aio.Channel) -> None:
+        server, ids = Server(channel), thread_ids
         if is_all:
             request = thread_service_pb2.ListThreadsRequest(page_size=100)
-            listed = list_objects(server.threads.ListThreads, request, "threads")
-            ids = tuple([thread.id async for thread in listed])
+            ids = tuple([each.id async for each in server.list_all(request, "threads")])
         for thread_id in ids:
             migration = thread_service_pb2.MigrateThreadRequest(
                 thread_id=thread_id, request_id=f"migrate {thread_id}"
             )
-            response = await server.threads.MigrateThread(migration, timeout=CALL_TIMEOUT_S)
+            response = await server.call(migration, thread_service_pb2.MigrateThreadResponse)
             echo_line(f"{thread_id} {response.conversation.id}")
 
-    call_control(control, work)
+    control.run(work)
 
 
 async def _show_progress(steps: AsyncIterator[str], total: int | None) -> None:
@@ -207,12 +207,12 @@ def _report_models(
         return
 
     async def find_missing(channel: grpc.aio.Channel) -> list[str]:
-        stub, missing = InferenceServiceStub(channel), []
+        server, missing = Server(channel), []
         for model in models:
             try:
                 with translate_errors():
                     request = inference_service_pb2.GetModelRequest(model=model)
-                    await stub.GetModel(request, timeout=CALL_TIMEOUT_S)
+                    await server.call(request, inference_service_pb2.GetModelResponse)
             except ModelNotFound:
                 missing.append(model)
         return missing

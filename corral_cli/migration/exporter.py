@@ -19,7 +19,7 @@ from corral.control.v1 import (
 
 from corral_cli.migration.export_file import COUNTED_KINDS
 from corral_cli.migration.file_transfer import download
-from corral_cli.migration.server import CALL_TIMEOUT_S, Server, list_objects
+from corral_cli.migration.server import Server
 from dialects.openai.assistants.objects import assistant_object, message_object, thread_object
 from dialects.openai.resources.files import file_object
 from dialects.openai.resources.vector_stores import store_file_object, store_object
@@ -46,19 +46,16 @@ class Exporter:
     async def steps(self) -> AsyncIterator[str]:
         """Write everything. Yields the id of each vector store, assistant and thread."""
         stores = vector_store_service_pb2.ListVectorStoresRequest(page_size=_PAGE, order=OLDEST)
-        async for store in list_objects(
-            self._server.stores.ListVectorStores, stores, "vector_stores"
-        ):
+        async for store in self._server.list_all(stores, "vector_stores"):
             with suppress(VectorStoreNotFound), translate_errors():  # deleted meanwhile
                 await self._write_store(store)
             yield store.id
         request = assistant_service_pb2.ListAssistantsRequest(page_size=_PAGE, order=OLDEST)
-        method = self._server.assistants.ListAssistants
-        async for assistant in list_objects(method, request, "assistants"):
+        async for assistant in self._server.list_all(request, "assistants"):
             self._write("assistants", assistant_object(assistant))
             yield assistant.id
         listing = thread_service_pb2.ListThreadsRequest(page_size=_PAGE, order=OLDEST)
-        async for thread in list_objects(self._server.threads.ListThreads, listing, "threads"):
+        async for thread in self._server.list_all(listing, "threads"):
             with suppress(ThreadNotFound), translate_errors():  # deleted meanwhile
                 await self._write_thread(thread)
             yield thread.id
@@ -68,7 +65,7 @@ class Exporter:
         request = message_service_pb2.ListMessagesRequest(
             thread_id=thread.id, page_size=_PAGE, order=OLDEST
         )
-        async for message in list_objects(self._server.messages.ListMessages, request, "messages"):
+        async for message in self._server.list_all(request, "messages"):
             for file_id in _file_ids(message):
                 await self._write_file(file_id)
             self._write("messages", message_object(message))
@@ -81,8 +78,7 @@ class Exporter:
         listing = vector_store_file_service_pb2.ListVectorStoreFilesRequest(
             vector_store_id=store.id, page_size=_PAGE, order=OLDEST
         )
-        method = self._server.store_files.ListVectorStoreFiles
-        async for file in list_objects(method, listing, "files"):
+        async for file in self._server.list_all(listing, "files"):
             await self._write_file(file.file_id)
             self._write_line(store_file_object(file))
 
@@ -94,12 +90,12 @@ class Exporter:
         request = file_service_pb2.GetFileRequest(file_id=file_id)
         try:
             with translate_errors():
-                file = (await self._server.files.GetFile(request, timeout=CALL_TIMEOUT_S)).file
+                reply = await self._server.call(request, file_service_pb2.GetFileResponse)
                 if self._folder is not None:
-                    await download(self._server.files, file, self._folder)
+                    await download(self._server, reply.file, self._folder)
         except FileNotFound:  # deleted meanwhile
             return
-        self._write("files", file_object(file))
+        self._write("files", file_object(reply.file))
 
     def _write(self, kind: str, obj: Mapping[str, object]) -> None:
         self._write_line(obj)

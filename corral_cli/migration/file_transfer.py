@@ -5,18 +5,15 @@ Ids cannot point outside the folder.
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from corral.control.v1 import file_pb2, file_service_pb2
 
-from corral_cli.migration.server import call_once
+from corral_cli.migration.server import Server, call_once
 from svc_kit.errors import FileNotFound
 from svc_kit.local_files import atomic_file
-
-if TYPE_CHECKING:
-    from corral.control.v1.file_service_pb2_grpc import FileServiceAsyncStub
-
+from svc_kit.rpc.client import open_method
 
 _PURPOSES = {
     "vision": file_pb2.FILE_PURPOSE_VISION,
@@ -36,7 +33,7 @@ def file_path(folder: Path, file_id: str) -> Path | None:
     return folder / file_id
 
 
-async def download(files: "FileServiceAsyncStub", file: file_pb2.File, folder: Path) -> None:
+async def download(server: Server, file: file_pb2.File, folder: Path) -> None:
     """Write a file's bytes to `folder`, unless they exist there: files are immutable.
 
     Raises click.ClickException if the id is not a valid file name.
@@ -48,13 +45,11 @@ async def download(files: "FileServiceAsyncStub", file: file_pb2.File, folder: P
         return
     request = file_service_pb2.DownloadFileRequest(file_id=file.id)
     with atomic_file(target) as output:
-        async for response in files.DownloadFile(request):
+        async for response in open_method(server.channel, type(request))(request):
             output.write(response.chunk)
 
 
-async def upload(
-    files: "FileServiceAsyncStub", exported: dict[str, Any], path: Path
-) -> file_pb2.File:
+async def upload(server: Server, exported: dict[str, Any], path: Path) -> file_pb2.File:
     """Create a file of an export on the server. `path` has its bytes."""
     header = file_pb2.FileHeader(
         filename=exported.get("filename") or exported["id"],
@@ -63,7 +58,9 @@ async def upload(
 
     async def create(request_id: str) -> file_pb2.File:
         header.request_id = request_id
-        return (await files.CreateFile(_requests(header, path))).file
+        method = open_method(server.channel, file_service_pb2.CreateFileRequest)
+        created: file_pb2.File = (await method(_requests(header, path))).file
+        return created
 
     return await call_once(create, exported["id"], header, FileNotFound)
 

@@ -1,6 +1,6 @@
 """Imports an export: files, vector stores, assistants, threads, messages."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from corral.control.v1 import (
     message_pb2,
     message_service_pb2,
     thread_service_pb2,
+    vector_store_file_service_pb2,
     vector_store_service_pb2,
 )
+from google.protobuf.message import Message
 
 from corral_cli.migration.export_file import (
     COUNTED_KINDS,
@@ -26,7 +28,7 @@ from corral_cli.migration.export_file import (
 from corral_cli.migration.exporter import OLDEST
 from corral_cli.migration.file_transfer import file_path, upload
 from corral_cli.migration.id_map import IdMap
-from corral_cli.migration.server import CALL_TIMEOUT_S, Server, create_once, list_objects
+from corral_cli.migration.server import Server
 from corral_cli.migration.translator import Translator
 from svc_kit.errors import (
     AssistantNotFound,
@@ -35,7 +37,6 @@ from svc_kit.errors import (
     ThreadNotFound,
     VectorStoreNotFound,
 )
-from svc_kit.rpc.client import translate_errors
 
 MAX_INITIAL_MESSAGES = 500
 """Maximum number of messages in the request that creates a thread. The others follow singly."""
@@ -111,22 +112,18 @@ class Importer:
 
     async def _exists(self, object_id: str) -> bool:
         """Whether an assistant, a thread or a vector store exists on the server."""
-        server = self._server
+        request: Message = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
         if object_id.startswith(_THREAD):
-            thread = thread_service_pb2.GetThreadRequest(thread_id=object_id)
-            return await _is_found(server.threads.GetThread(thread, timeout=CALL_TIMEOUT_S))
+            request = thread_service_pb2.GetThreadRequest(thread_id=object_id)
         if object_id.startswith(_STORE):
-            store = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=object_id)
-            return await _is_found(server.stores.GetVectorStore(store, timeout=CALL_TIMEOUT_S))
-        assistant = assistant_service_pb2.GetAssistantRequest(assistant_id=object_id)
-        return await _is_found(server.assistants.GetAssistant(assistant, timeout=CALL_TIMEOUT_S))
+            request = vector_store_service_pb2.GetVectorStoreRequest(vector_store_id=object_id)
+        return await self._server.has(request)
 
     async def _import_file(self, exported: Json) -> None:
         old = exported["id"]
         if self._ids.get(old) is not None:
             return
-        request = file_service_pb2.GetFileRequest(file_id=old)
-        if await _is_found(self._server.files.GetFile(request, timeout=CALL_TIMEOUT_S)):
+        if await self._server.has(file_service_pb2.GetFileRequest(file_id=old)):
             self._ids.add({old: old})
             return
         path = file_path(self._folder, old)
@@ -135,7 +132,7 @@ class Importer:
             return
         if path.is_symlink():
             raise click.ClickException(f"{path} is a link: replace it by the file itself.")
-        new = old if self.is_dry_run else (await upload(self._server.files, exported, path)).id
+        new = old if self.is_dry_run else (await upload(self._server, exported, path)).id
         self._record("files", {old: new})
 
     async def _import_store(self, exported: Json) -> None:
@@ -145,8 +142,7 @@ class Importer:
         if request is None:
             return
         if self._ids.get(old) is None:
-            create = self._server.stores.CreateVectorStore
-            created = await self._create(create, request, old, VectorStoreNotFound)
+            created = await self._create(request, old, VectorStoreNotFound)
             self._record("vector stores", {old: created.vector_store.id if created else old})
         for file in self._export.files_of(old):
             await self._import_store_file(str(self._ids.get(old)), f"{old}/{file['id']}", file)
@@ -157,16 +153,15 @@ class Importer:
             return
         request = self._translator.store_file(exported, store_id)
         if request is not None and not self.is_dry_run:
-            method = self._server.store_files.CreateVectorStoreFile
-            response = await method(request, timeout=CALL_TIMEOUT_S)
+            reply = vector_store_file_service_pb2.CreateVectorStoreFileResponse
+            response = await self._server.call(request, reply)
             self._ids.add({old: response.file.file_id})
 
     async def _import_assistant(self, exported: Json) -> None:
         old = exported["id"]
         if self._ids.get(old) is None:
             request = self._translator.assistant(exported, "")
-            create = self._server.assistants.CreateAssistant
-            created = await self._create(create, request, old, AssistantNotFound)
+            created = await self._create(request, old, AssistantNotFound)
             self._record("assistants", {old: created.assistant.id if created else old})
 
     async def _import_thread(self, exported: Json) -> None:
@@ -183,8 +178,7 @@ class Importer:
                 thread=self._translator.thread(exported),
                 messages=[new for _, new in initial],
             )
-            create = self._server.threads.CreateThread
-            created = await self._create(create, request, old, ThreadNotFound)
+            created = await self._create(request, old, ThreadNotFound)
             new = created.thread.id if created else old
             olds = [message_id for message_id, _ in initial]
             news = await self._message_ids(new) if created else olds
@@ -198,26 +192,18 @@ class Importer:
         request = message_service_pb2.ListMessagesRequest(
             thread_id=thread_id, page_size=100, order=OLDEST
         )
-        messages = list_objects(self._server.messages.ListMessages, request, "messages")
-        return [message.id async for message in messages]
+        return [each.id async for each in self._server.list_all(request, "messages")]
 
     async def _import_message(self, thread_id: str, old: str, new: message_pb2.NewMessage) -> None:
         if self._ids.get(old) is not None:
             return
         request = message_service_pb2.CreateMessageRequest(thread_id=thread_id, message=new)
-        create = self._server.messages.CreateMessage
-        created = await self._create(create, request, old, MessageNotFound)
+        created = await self._create(request, old, MessageNotFound)
         self._record("messages", {old: created.message.id if created else old})
 
-    async def _create(
-        self,
-        create: Callable[..., Awaitable[Any]],
-        request: Any,
-        old: str,
-        missing: type[NotFound],
-    ) -> Any:
+    async def _create(self, request: Any, old: str, missing: type[NotFound]) -> Any:
         """Create an object once; None in a dry run."""
-        return None if self.is_dry_run else await create_once(create, request, old, missing)
+        return None if self.is_dry_run else await self._server.create_once(request, old, missing)
 
     def _record(self, kind: str, pair: dict[str, str]) -> None:
         self._ids.add(pair)
@@ -227,13 +213,3 @@ class Importer:
         candidates = messages[: self._max_initial_messages]
         sizes = accumulate(message.ByteSize() for message in candidates)
         return sum(size <= _MAX_INITIAL_BYTES for size in sizes)
-
-
-async def _is_found(call: Awaitable[object]) -> bool:
-    """Whether the object that `call` gets exists."""
-    try:
-        with translate_errors():
-            await call
-    except NotFound:
-        return False
-    return True

@@ -12,31 +12,22 @@ from corral.control.v1 import (
     vector_store_service_pb2,
 )
 
-from dialects.openai.assistants.requests import create_assistant_request
+from dialects.openai.assistants.requests import AssistantBody, create_assistant_request
 from dialects.openai.assistants.thread_requests import (
     MessageBody,
     ThreadBody,
     messages_to_proto,
     thread_to_proto,
 )
-from dialects.openai.resources.vector_stores import create_file_request, create_store_request
-from dialects.shared.fields import validate
+from dialects.openai.resources.vector_stores import (
+    VectorStoreBody,
+    VectorStoreFileBody,
+    create_file_request,
+    create_store_request,
+)
+from dialects.shared.fields import WireModel, validate
 
 Json = dict[str, Any]
-_ASSISTANT_FIELDS = (
-    "model",
-    "name",
-    "description",
-    "instructions",
-    "tools",
-    "metadata",
-    "temperature",
-    "top_p",
-    "reasoning_effort",
-    "response_format",
-)
-_STORE_FIELDS = ("name", "description", "expires_after", "metadata")
-_STORE_FILE_FIELDS = ("attributes", "chunking_strategy")
 _UNSEARCHABLE = ("failed", "cancelled")
 """States of files in vector stores that have no chunks."""
 _EXPIRED = "expired"
@@ -73,13 +64,14 @@ class Translator:
         self, exported: Json, request_id: str
     ) -> assistant_service_pb2.CreateAssistantRequest:
         """Convert an assistant."""
-        fields = {name: exported.get(name) for name in _ASSISTANT_FIELDS}
-        model = str(fields["model"])
+        fields = _fields_of(AssistantBody, exported)
+        model = str(exported.get("model"))
         model = self._models.get(model, self._default_model or model)
         fields["model"] = model
         self.models[model].append(exported["id"])
-        tools = [tool for tool in fields["tools"] or () if tool.get("type") != _CODE]
-        num_skipped = len(fields["tools"] or ()) - len(tools)
+        given = exported.get("tools") or ()
+        tools = [tool for tool in given if tool.get("type") != _CODE]
+        num_skipped = len(given) - len(tools)
         self.skipped[f"tools {_CODE}"] += [exported["id"]] * num_skipped
         fields["tools"] = tools
         fields["tool_resources"] = self._tool_resources(exported)
@@ -101,7 +93,7 @@ class Translator:
         if exported.get("status") == _EXPIRED:
             self.skipped["expired vector stores"].append(exported["id"])
             return None
-        return create_store_request({name: exported.get(name) for name in _STORE_FIELDS}, "")
+        return create_store_request(_fields_of(VectorStoreBody, exported), "")
 
     def store_file(
         self, exported: Json, store_id: str
@@ -113,8 +105,8 @@ class Translator:
         file_id = self._new_file_id(exported["id"])
         if file_id is None:
             return None
-        fields = {name: exported.get(name) for name in _STORE_FILE_FIELDS}
-        if (fields["chunking_strategy"] or {}).get("type") == "other":
+        fields = _fields_of(VectorStoreFileBody, exported)
+        if (fields.get("chunking_strategy") or {}).get("type") == "other":
             del fields["chunking_strategy"]  # OpenAI: the strategy is unknown
         return create_file_request(store_id, {**fields, "file_id": file_id}, "")
 
@@ -169,6 +161,11 @@ class Translator:
         missing = [old for old, new in news.items() if new is None]
         self.skipped["references to vector stores that were not imported"] += missing
         return {_SEARCH: {"vector_store_ids": [new for new in news.values() if new]}}
+
+
+def _fields_of(body: type[WireModel], exported: Json) -> Json:
+    """The fields of an exported object that a new one can have."""
+    return {name: exported[name] for name in body.model_fields.keys() & exported.keys()}
 
 
 def _attachments(exported: Json) -> list[Json]:

@@ -38,11 +38,12 @@ from gateway.http.proto_json import (
     proto_parameters,
     proto_reply,
 )
-from gateway.rpc import RpcClient, method_of
+from gateway.rpc import RpcClient
 from svc_kit.auth.principal import Principal
 from svc_kit.auth.scopes import Scope, method_options, method_path
 from svc_kit.errors import ScopeMissing
 from svc_kit.logs import current_request_id, log_errors
+from svc_kit.rpc.client import method_of
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 _log = logging.getLogger(__name__)

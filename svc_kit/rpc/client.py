@@ -4,10 +4,14 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
+from svc_kit.auth.scopes import method_path
 from svc_kit.errors.status import from_rpc_error
 from svc_kit.settings.groups import UpstreamTlsSettings
 
@@ -35,6 +39,7 @@ _RETRIES: Final = {
     "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.5},
 }
 Option = tuple[str, int | str]
+ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 def window_options(window_bytes: int) -> tuple[tuple[str, int], ...]:
@@ -82,6 +87,38 @@ def open_channel(
             merged["grpc.ssl_target_name_override"] = tls.server_name
         channel = grpc.aio.secure_channel(target, _credentials(tls), options=list(merged.items()))
     return channel if token is None else _TokenChannel(channel, token)
+
+
+def method_of(request: type[Message]) -> MethodDescriptor:
+    """The method with this type of request, which belongs to no other."""
+    descriptor: Any = request.DESCRIPTOR
+    services = descriptor.file.services_by_name.values()
+    methods = (method for service in services for method in service.methods)
+    found: MethodDescriptor = next(each for each in methods if each.input_type is descriptor)
+    return found
+
+
+def open_method(channel: grpc.aio.Channel, request: type[Message]) -> Callable[..., Any]:
+    """The callable of the method with this type of request, as generated stubs have it."""
+    method = method_of(request)
+    sides = (method.client_streaming, method.server_streaming)
+    kind = "_".join("stream" if is_stream else "unary" for is_stream in sides)
+    opened: Callable[..., Any] = getattr(channel, kind)(
+        method_path(method),
+        request_serializer=request.SerializeToString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )
+    return opened
+
+
+async def call_unary(
+    method: Callable[..., Any], request: Message, reply: type[ReplyT], **options: Any
+) -> ReplyT:
+    """Call a unary method. Raises gRPC's errors, and TypeError if the reply has another type."""
+    answer = await method(request, **options)
+    if not isinstance(answer, reply):
+        raise TypeError(f"the reply is a {type(answer).__name__}")
+    return answer
 
 
 @contextmanager

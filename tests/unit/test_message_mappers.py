@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from control_svc.assistants.message_model import NewMessage, ThreadMessage
 from control_svc.assistants.model import Assistant, AssistantSettings, NewThread
-from control_svc.files.uploads import UploadWithFile
+from control_svc.files.model import UploadWithFile
 from control_svc.inference.generation_options import OPTIONS, GenerationOptions
 from control_svc.items.model import Text
 from control_svc.runs.model import NewRun, Run

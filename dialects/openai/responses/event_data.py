@@ -13,12 +13,12 @@ from dialects.openai.responses.output_items import (
     FileAnnotation,
     Item,
     Part,
-    SampledToken,
     SummaryText,
     item_object,
     logprob_objects,
     part_object,
 )
+from dialects.shared.token_logprobs import TokenLogprob
 from dialects.shared.wire import From, nested_writer
 
 
@@ -62,7 +62,7 @@ class TextDelta(ItemPosition):
 
     content_index: Annotated[int, From("part_index")]
     delta: Annotated[str, From("text")]
-    logprobs: Annotated[list[SampledToken], From(write=logprob_objects)]
+    logprobs: Annotated[list[TokenLogprob], From(write=logprob_objects)]
 
 
 class TextData(ItemPosition):
@@ -70,7 +70,7 @@ class TextData(ItemPosition):
 
     content_index: Annotated[int, From("part_index")]
     text: str
-    logprobs: Annotated[list[SampledToken], From(write=logprob_objects)]
+    logprobs: Annotated[list[TokenLogprob], From(write=logprob_objects)]
 
 
 class RefusalDelta(ItemPosition):

@@ -11,6 +11,7 @@ from typing_extensions import TypeAliasType, TypedDict
 from dialects.openai.responses.namespaces import local_name, namespace_of
 from dialects.shared.json_body import answer_value
 from dialects.shared.media import is_address
+from dialects.shared.token_logprobs import CandidateLogprob, TokenLogprob
 from dialects.shared.wire import From, declared, writer, writers
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -32,20 +33,6 @@ class FileAnnotation(TypedDict):
     index: Annotated[int, From("start")]
 
 
-class Token(TypedDict):
-    """A token with its log probability."""
-
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class SampledToken(Token):
-    """A token of the text, with its alternatives."""
-
-    top_logprobs: list[Token]
-
-
 class InputText(TypedDict):
     """Text of the input."""
 
@@ -59,7 +46,7 @@ class OutputText(TypedDict):
     type: Literal["output_text"]
     text: str
     annotations: list[FileAnnotation]
-    logprobs: list[SampledToken]
+    logprobs: list[TokenLogprob]
 
 
 class Refusal(TypedDict):
@@ -114,7 +101,7 @@ def part_object(part: item_pb2.ItemPart) -> Part:
     }
 
 
-def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[SampledToken]:
+def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[TokenLogprob]:
     """Tokens with their log probabilities and alternatives."""
     return [
         {**_token(logprob), "top_logprobs": [_token(each) for each in logprob.top]}
@@ -122,7 +109,7 @@ def logprob_objects(logprobs: Iterable[item_pb2.ItemLogprob]) -> list[SampledTok
     ]
 
 
-def _token(logprob: item_pb2.ItemLogprob) -> Token:
+def _token(logprob: item_pb2.ItemLogprob) -> CandidateLogprob:
     return {"token": logprob.token, "logprob": logprob.logprob, "bytes": list(logprob.raw)}
 
 

@@ -63,11 +63,6 @@ def enum_name(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).lower()
 
 
-def state_name(resource: Any) -> str:
-    """The `status` of a message with a `state`."""
-    return enum_name(type(resource).State.Name(resource.state), "STATE_")
-
-
 def incomplete_details(owner: Any) -> Json | None:
     """The `incomplete_details` of a message with an `incomplete_reason`."""
     if not owner.incomplete_reason:

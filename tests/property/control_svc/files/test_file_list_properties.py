@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from corral.control.v1 import file_service_pb2 as pb
+from corral.control.v1 import listing_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control_svc.base.ids import FILE, IdSource
-from control_svc.base.pagination import PageRequest, PageTokens
+from control_svc.base.pagination import PageTokens
 from control_svc.blobs.local import FolderBlobs
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.files.model import File, FileLimits, FilePurpose
+from control_svc.files.proto import PURPOSES
 from control_svc.files.queries import FileQueries
 from control_svc.files.service import Files
+from svc_kit.fair_semaphore import FairSemaphore
 from tests.support.examples import examples
 from tests.support.jobs import open_test_database
 
@@ -70,7 +75,9 @@ def store() -> Iterator[FileStore]:
         database = runner.run(opening.__aenter__())
         ids, tokens = IdSource(lambda: NOW - timedelta(days=1)), PageTokens(b"key")
         blobs, limits = FolderBlobs(Path(folder)), FileLimits(1, 1)
-        files = Files(database.transactions, blobs, ids, tokens, limits, lambda: NOW)
+        files = Files(
+            database.transactions, ids, tokens, lambda: NOW, blobs, limits, FairSemaphore(1)
+        )
         yield FileStore(runner, database, files, ids)
         runner.run(opening.__aexit__(None, None, None))
 
@@ -100,17 +107,28 @@ def test_pages_contain_each_file_of_a_purpose_once_in_order(
     unexpired = [file for file in files if file.expires_at is None]
     expected = [file.id for file in unexpired if purpose in (None, file.purpose)]
     listed: list[str] = []
-    request = PageRequest(size, newest_first=newest_first)
+    wanted: dict[str, Any] = {
+        "page_size": size,
+        "order": listing_pb2.LIST_ORDER_NEWEST_FIRST
+        if newest_first
+        else listing_pb2.LIST_ORDER_OLDEST_FIRST,
+        "purpose": 0 if purpose is None else PURPOSES.encode(purpose),
+    }
+    request = pb.ListFilesRequest(**wanted)
     while True:
-        page = store.runner.run(store.files.page(project, request, purpose))
+        page = store.runner.run(store.files.ListFiles(project, request))
         listed += [file.id for file in page.items]
         for file in page.items:
             if files.index(file) in deleted:
-                store.runner.run(store.files.delete(project, file.id))
+                store.runner.run(
+                    store.files.DeleteFile(project, pb.DeleteFileRequest(file_id=file.id))
+                )
         if not page.next_token:
             break
         assert len(page.items) == size
-        cursor = {"token": page.next_token} if by_token else {"after": page.items[-1].id}
-        request = PageRequest(size, newest_first=newest_first, **cursor)
+        cursor: dict[str, Any] = (
+            {"page_token": page.next_token} if by_token else {"after": page.items[-1].id}
+        )
+        request = pb.ListFilesRequest(**wanted, **cursor)
 
     assert listed == (expected[::-1] if newest_first else expected)

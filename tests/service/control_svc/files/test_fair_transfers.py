@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from corral.control.v1 import file_pb2
 from corral.control.v1 import file_service_pb2 as file_pb
 
-from control_svc.files.servicers import MAX_PROJECT_TRANSFERS
+from control_svc.files.slice import MAX_PROJECT_TRANSFERS
 from tests.support.control import USER_DATA, RunningControl
 
 NUM_UPLOADS = 300

@@ -273,9 +273,9 @@ async def test_the_expiry_of_a_run_can_be_retried(
         if is_cancelled:
             await process.runs.cancel(PROJECT, thread.id, run.id)
             with pytest.raises(JobNotRetriable, match="no longer waits"):
-                await operators.retry(dead.id)
+                await operators.RetryJob(retry)
         else:
-            await operators.retry(dead.id)
+            await operators.RetryJob(retry)
             async with world.process("b").run_jobs() as another:
                 await another.next_end()
         ended = await get_run(process, run)

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from corral.control.v1.project_service_pb2 import GetProjectRequest
 from sqlalchemy import event
 
 from control_svc.base.pagination import PageTokens
@@ -41,5 +42,5 @@ async def test_two_processes_create_the_default_project(tmp_path: Path, postgres
         event.listen(database.writer.sync_engine, "after_cursor_execute", after_query)
         await make_projects(database).prepare()
 
-        default = await make_projects(database).get("default")
+        default = await make_projects(database).GetProject(GetProjectRequest(project_id="default"))
         assert default.display_name == "default"

@@ -16,6 +16,7 @@ from corral.control.v1 import (
     thread_service_pb2,
     vector_store_service_pb2,
 )
+from google.protobuf.message import Message
 
 from corral_cli.migration.export_file import index_export
 from corral_cli.migration.file_transfer import download
@@ -126,19 +127,16 @@ class Migration:
     async def num_objects(self) -> dict[str, int]:
         """Count the objects on the server by kind."""
         server = self.server
-        stores = await server.stores.ListVectorStores(
-            vector_store_service_pb2.ListVectorStoresRequest()
-        )
-        assistants = await server.assistants.ListAssistants(
-            assistant_service_pb2.ListAssistantsRequest()
-        )
-        threads = await server.threads.ListThreads(thread_service_pb2.ListThreadsRequest())
-        return {
-            "files": len((await self.client.page()).files),
-            "stores": len(stores.vector_stores),
-            "assistants": len(assistants.assistants),
-            "threads": len(threads.threads),
+        requests: dict[str, Message] = {
+            "vector_stores": vector_store_service_pb2.ListVectorStoresRequest(),
+            "assistants": assistant_service_pb2.ListAssistantsRequest(),
+            "threads": thread_service_pb2.ListThreadsRequest(),
         }
+        listed = {
+            field: len([each async for each in server.list_all(request, field)])
+            for field, request in requests.items()
+        }
+        return {"files": len((await self.client.page()).files), **listed}
 
     def map_path(self, id_map: str) -> Path:
         """Return the path of an id map."""
@@ -159,20 +157,20 @@ async def test_deleted_objects_are_imported_again_with_another_map(migration: Mi
     lines = (FILE, STORE, STORE_FILE, THREAD, *messages)
     first = await migration.run(*lines)
     thread_id = migration.new_id("thread_old")
-    await migration.server.threads.DeleteThread(
-        thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
-    )
+    deletion = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
+    await migration.server.call(deletion, Message)
     await migration.vectors.call("DeleteVectorStore", vector_store_id=migration.new_id("vs_old"))
     await migration.client.delete(migration.new_id("file-old"))
     again = await migration.run(*lines, id_map="others")
     store = await migration.vectors.wait_for_files(migration.new_id("vs_old", "others"))
-    there = await migration.server.messages.ListMessages(
-        message_service_pb2.ListMessagesRequest(thread_id=migration.new_id("thread_old", "others"))
+    request = message_service_pb2.ListMessagesRequest(
+        thread_id=migration.new_id("thread_old", "others")
     )
+    there = [each async for each in migration.server.list_all(request, "messages")]
 
     assert first == again == {"files": 1, "vector stores": 1, "threads": 1, "messages": 2}
     assert store.file_counts.completed == 1
-    assert len(there.messages) == 2
+    assert len(there) == 2
 
 
 async def test_a_dry_run_says_what_the_import_does(migration: Migration) -> None:
@@ -188,7 +186,7 @@ async def test_a_dry_run_says_what_the_import_does(migration: Migration) -> None
     done = await migration.run(*lines), migration.skipped
 
     assert planned == done
-    assert before == {"files": 0, "stores": 0, "assistants": 0, "threads": 0}
+    assert before == {"files": 0, "vector_stores": 0, "assistants": 0, "threads": 0}
     assert done == (
         {"files": 1, "vector stores": 1, "assistants": 1, "threads": 1, "messages": 1},
         {
@@ -215,8 +213,13 @@ async def test_an_interrupted_import_creates_everything_once(migration: Migratio
     store = await migration.vectors.get(migration.new_id("vs_old", f"ids{num_kills}"))
 
     assert num_kills == 7
-    assert await migration.num_objects() == {"files": 1, "stores": 1, "assistants": 1, "threads": 1}
-    assert len((await migration.server.messages.ListMessages(messages)).messages) == 3
+    assert await migration.num_objects() == {
+        "files": 1,
+        "vector_stores": 1,
+        "assistants": 1,
+        "threads": 1,
+    }
+    assert len([each async for each in migration.server.list_all(messages, "messages")]) == 3
     assert store.file_counts.total == 1
 
 
@@ -228,7 +231,7 @@ async def test_an_id_cannot_be_a_path(migration: Migration, tmp_path: Path) -> N
     counts = await migration.run(*({**FILE, "id": file_id} for file_id in ids))
     for file_id in ids:
         with pytest.raises(click.ClickException, match="no file name"):
-            await download(migration.client.files, file_pb2.File(id=file_id), migration.files)
+            await download(migration.server, file_pb2.File(id=file_id), migration.files)
 
     assert counts == {}
     assert (tmp_path / "secret").read_text() == "mine"

@@ -12,6 +12,9 @@ from corral_cli.__main__ import cli
 from corral_cli.migration.export_file import MAX_LINE_BYTES, index_export
 from corral_cli.migration.id_map import IdMap
 from corral_cli.migration.translator import Translator
+from dialects.openai.assistants.objects import Assistant, assistant_object
+from dialects.openai.assistants.requests import AssistantBody, create_assistant_request
+from dialects.openai.resources.vector_stores import VectorStoreBody, create_store_request
 
 TARGET = "127.0.0.1:50052"
 
@@ -128,6 +131,44 @@ def test_models_are_renamed() -> None:
 
     assert [convert_model(translator, name) for name in ("gpt-4o", "o1")] == ["demo", "o1"]
     assert [convert_model(other, name) for name in ("gpt-4o", "o1")] == ["demo", "rest"]
+
+
+def test_an_import_keeps_every_field_of_an_assistant() -> None:
+    """That clients set and see; an id of a file or a store would be a new one."""
+    body = {
+        "model": "demo",
+        "name": "Ada",
+        "description": "Counts.",
+        "instructions": "Be brief.",
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+        "metadata": {"a": "b"},
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "reasoning_effort": "low",
+        "response_format": {"type": "json_object"},
+        "tool_resources": {"file_search": {"vector_store_ids": []}},
+    }
+    made = create_assistant_request(body, "")
+    translator = Translator({}, "", lambda old: None, with_search=True)
+    exported = {**assistant_object(made.assistant), "id": "asst"}
+
+    assert body.keys() == AssistantBody.model_fields.keys() & Assistant.__annotations__.keys()
+    assert translator.assistant(exported, "") == made
+
+
+def test_an_import_keeps_every_field_of_a_store() -> None:
+    """But for those of its files, which a store does not show."""
+    body = {
+        "name": "foxes",
+        "description": "About foxes.",
+        "expires_after": {"anchor": "last_active_at", "days": 3},
+        "metadata": {"a": "b"},
+    }
+    made = create_store_request(body, "")
+    translator = Translator({}, "", lambda old: None, with_search=True)
+
+    assert body.keys() == VectorStoreBody.model_fields.keys() - {"file_ids", "chunking_strategy"}
+    assert translator.store({**body, "id": "vs_1", "object": "vector_store"}) == made
 
 
 def test_an_expired_store_is_skipped() -> None:
