@@ -153,10 +153,7 @@ class AuditLog(OperatorMethods[AuditEvent]):
     message, noun, plural = _EVENT, "an event", "events"
 
     async def ReportAuditEvents(self, request: pb.ReportAuditEventsRequest) -> None:
-        """Append the events that another service reports; those that are there are ignored.
-
-        Raises MissingField, TooLong or InvalidField.
-        """
+        """Append the events that another service reports; those that are there are ignored."""
         events = [
             _EVENT.from_message(event, f"events[{number}]")
             for number, event in enumerate(request.events)
@@ -182,7 +179,7 @@ class AuditLog(OperatorMethods[AuditEvent]):
     async def ListAuditEvents(
         self, tx: CrossProjectTransaction, request: pb.ListAuditEventsRequest
     ) -> Page[AuditEvent]:
-        """List events, newest first. Raises OutOfRange or InvalidField."""
+        """List events, newest first. Raises InvalidField."""
         chosen = _FILTER.from_message(request)
         filters = map(str, asdict(chosen).values())
         window = self.window(request, "audit", *filters, newest_first=True)

@@ -136,7 +136,7 @@ class Files(Methods[File]):
     ) -> AsyncGenerator[pb.DownloadFileResponse, None]:
         """Stream a file and the bytes of a range of it.
 
-        Raises FileNotFound, OutOfRange, RangeNotSatisfiable, or BlobMissing if the bytes are lost.
+        Raises FileNotFound, RangeNotSatisfiable, or BlobMissing if the bytes are lost.
         """
         length = request.length if request.HasField("length") else None
         async with self.transfers.reserve(1, project):

@@ -93,7 +93,7 @@ class Limits(OperatorMethods[Limit]):
         self, messages: Sequence[pb.Limit], allow_unknown: bool
     ) -> Callable[[CrossProjectTransaction, str], Awaitable[None]]:
         """Convert the limits of a new key, whose models are checked elsewhere, and return what
-        creates them. Raises MissingField, TooLong or InvalidField; that raises as `CreateLimit`.
+        creates them. Raises InvalidField; that raises as `CreateLimit`.
         """
         limits = [
             _LIMIT.from_message(each, f"limits[{number}]") for number, each in enumerate(messages)
@@ -156,7 +156,7 @@ class Limits(OperatorMethods[Limit]):
     ) -> pb.ListLimitBucketsResponse:
         """List amounts of a limit, and what is left of them.
 
-        Raises LimitNotFound, OutOfRange or InvalidField.
+        Raises LimitNotFound or InvalidField.
         """
         limit = await LimitQueries(tx).get(request.limit_id, lock=False)
         window = self.window(request, "limit buckets", request.limit_id)
@@ -168,10 +168,7 @@ class Limits(OperatorMethods[Limit]):
         )
 
     async def LeaseLimits(self, request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
-        """Return all limits and prices, and grant shares to a service.
-
-        Raises MissingField, TooLong, InvalidField or OutOfRange.
-        """
+        """Return all limits and prices, and grant shares to a service."""
         asked = [
             _REQUEST.from_message(share, f"shares[{number}]")
             for number, share in enumerate(request.shares)

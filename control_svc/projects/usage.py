@@ -266,10 +266,7 @@ class Usage(OperatorMethods[UsageSum]):
     prices: Prices
 
     async def ReportUsage(self, request: pb.ReportUsageRequest) -> None:
-        """Add a report; repetitions change nothing.
-
-        Raises MissingField, TooLong, InvalidField or OutOfRange.
-        """
+        """Add a report; repetitions change nothing."""
         deltas = [
             _DELTA.from_message(delta, f"deltas[{number}]")
             for number, delta in enumerate(request.deltas)
@@ -285,7 +282,7 @@ class Usage(OperatorMethods[UsageSum]):
     async def ListUsage(
         self, tx: CrossProjectTransaction, request: pb.ListUsageRequest
     ) -> Page[UsageSum]:
-        """List sums, oldest first. Raises TooLong, InvalidField or OutOfRange."""
+        """List sums, oldest first. Raises InvalidField."""
         asked = _QUERY.from_message(request)
         query = replace(
             asked, start=asked.start and hour_of(asked.start), end=asked.end and hour_of(asked.end)
