@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tools import configuration_page, errors_page, models_page, parameters_page, prometheus_rule
 from tools.demo_model import card
-from tools.response_schemas import document
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES: dict[str, Callable[[], str]] = {
@@ -15,7 +14,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page.render,
     "docs/reference/models.md": models_page.render,
     "docs/reference/parameters.md": parameters_page.render,
-    document.PATH: document.render,
     prometheus_rule.PATH: prometheus_rule.render,
 }
 

@@ -4,21 +4,31 @@ Called for every token, so the constant parts of a delta are encoded once per bl
 open at a time, and their indexes have no holes: Anthropic's SDKs rely on both.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final, Literal
 
 import orjson
 from corral.inference.v1 import chat_pb2, inference_service_pb2
+from pydantic import Discriminator
+from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.anthropic.errors import error_details
+from dialects.anthropic.errors import AnthropicErrorDetails, error_details
 from dialects.anthropic.message_request import CreateMessageBody
-from dialects.anthropic.objects import MessageState, tool_use_id
+from dialects.anthropic.objects import (
+    AnthropicBlock,
+    AnthropicMessage,
+    AnthropicUsage,
+    BlockKind,
+    MessageState,
+    StopReason,
+    tool_use_id,
+)
 from dialects.anthropic.signatures import write_signature
 from svc_kit.errors import DomainError
 
 PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP: Final = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_STARTS: Final = {
+_STARTS: Final[Mapping[BlockKind, AnthropicBlock]] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
 }
@@ -30,8 +40,115 @@ _DELTAS: Final = {
 """The type of the deltas of a block, and the key of their text."""
 
 
-def _event(kind: str, fields: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
+class AnthropicMessageStartEvent(TypedDict):
+    """The message, without content."""
+
+    type: Literal["message_start"]
+    message: AnthropicMessage
+
+
+class AnthropicPingEvent(TypedDict):
+    """Keeps the connection open."""
+
+    type: Literal["ping"]
+
+
+class AnthropicContentBlockStartEvent(TypedDict):
+    """An empty block."""
+
+    type: Literal["content_block_start"]
+    index: int
+    content_block: AnthropicBlock
+
+
+class AnthropicTextDelta(TypedDict):
+    """More of a text."""
+
+    type: Literal["text_delta"]
+    text: str
+
+
+class AnthropicThinkingDelta(TypedDict):
+    """More of a thought."""
+
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class AnthropicInputDelta(TypedDict):
+    """More of the input of a tool, as JSON."""
+
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+class AnthropicSignatureDelta(TypedDict):
+    """The signature of a thought."""
+
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class AnthropicContentBlockDeltaEvent(TypedDict):
+    """More of the open block."""
+
+    type: Literal["content_block_delta"]
+    index: int
+    delta: (
+        AnthropicTextDelta | AnthropicThinkingDelta | AnthropicInputDelta | AnthropicSignatureDelta
+    )
+
+
+class AnthropicContentBlockStopEvent(TypedDict):
+    """The end of the open block."""
+
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class AnthropicStop(TypedDict):
+    """Why a message ended."""
+
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+
+
+class AnthropicMessageDeltaEvent(TypedDict):
+    """The end of the message, with the final token counts."""
+
+    type: Literal["message_delta"]
+    delta: AnthropicStop
+    usage: AnthropicUsage
+
+
+class AnthropicMessageStopEvent(TypedDict):
+    """The last event."""
+
+    type: Literal["message_stop"]
+
+
+class AnthropicErrorEvent(TypedDict):
+    """The last event of a failed stream."""
+
+    type: Literal["error"]
+    error: AnthropicErrorDetails
+
+
+_Event = (
+    AnthropicMessageStartEvent
+    | AnthropicPingEvent
+    | AnthropicContentBlockStartEvent
+    | AnthropicContentBlockDeltaEvent
+    | AnthropicContentBlockStopEvent
+    | AnthropicMessageDeltaEvent
+    | AnthropicMessageStopEvent
+    | AnthropicErrorEvent
+)
+AnthropicEvent = TypeAliasType("AnthropicEvent", Annotated[_Event, Discriminator("type")])
+
+
+def _frame(event: _Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
 
 
 class MessageEvents:
@@ -47,8 +164,8 @@ class MessageEvents:
         self._hidden: list[str] = []
         """The pieces of a thought that is not shown."""
         self._has_started = False
-        self._kind = ""
-        """The kind of the open block; empty if none is open."""
+        self._kind: BlockKind | None = None
+        """The kind of the open block, if one is open."""
         self._index = -1
         self._head = b""
 
@@ -73,19 +190,24 @@ class MessageEvents:
     def final_frames(self) -> Sequence[bytes]:
         """The events after the last event of the call."""
         state = self._state
-        delta = {"stop_reason": state.stop_reason, "stop_sequence": state.stop_sequence}
-        end = _event("message_delta", {"delta": delta, "usage": state.usage()})
+        end = _frame(
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": state.stop_reason, "stop_sequence": state.stop_sequence},
+                "usage": state.usage(),
+            }
+        )
         return [*self._start(), *self._close(), end, _STOP]
 
     def failure(self, error: DomainError) -> bytes:
         """The last event of a failed stream."""
-        return _event("error", {"error": error_details(error)})
+        return _frame({"type": "error", "error": error_details(error)})
 
     def _start(self) -> Sequence[bytes]:
         if self._has_started:
             return ()
         self._has_started = True
-        return [_event("message_start", {"message": self._state.object([])}), PING]
+        return [_frame({"type": "message_start", "message": self._state.object([])}), PING]
 
     def _delta(self, delta: inference_service_pb2.ChatDelta) -> Iterator[bytes]:
         if delta.reasoning:
@@ -103,23 +225,25 @@ class MessageEvents:
     def _call(self, call: chat_pb2.ToolCallDelta) -> Iterator[bytes]:
         if call.id:
             yield from self._close()
-            block = {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": {}}
-            yield self._open_block("tool_use", block)
+            call_id = tool_use_id(call.id)
+            yield self._open_block(
+                "tool_use", {"type": "tool_use", "id": call_id, "name": call.name, "input": {}}
+            )
         if call.arguments_json:
             yield self._piece(call.arguments_json)
 
-    def _open(self, kind: str) -> Iterator[bytes]:
+    def _open(self, kind: BlockKind) -> Iterator[bytes]:
         if self._kind != kind:
             yield from self._close()
             yield self._open_block(kind, _STARTS[kind])
 
-    def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:
+    def _open_block(self, kind: BlockKind, block: AnthropicBlock) -> bytes:
         self._kind, self._index = kind, self._index + 1
         self._head = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,'
             b'"delta":{"type":%b' % (self._index, _DELTAS[kind])
         )
-        return _event("content_block_start", {"index": self._index, "content_block": block})
+        return _frame({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _piece(self, text: str) -> bytes:
         return b"%b%b}}\n\n" % (self._head, orjson.dumps(text))
@@ -130,7 +254,12 @@ class MessageEvents:
         if self._kind == "thinking":
             signature = write_signature("".join(self._hidden))
             self._hidden.clear()
-            delta = {"type": "signature_delta", "signature": signature}
-            yield _event("content_block_delta", {"index": self._index, "delta": delta})
-        self._kind = ""
-        yield _event("content_block_stop", {"index": self._index})
+            yield _frame(
+                {
+                    "type": "content_block_delta",
+                    "index": self._index,
+                    "delta": {"type": "signature_delta", "signature": signature},
+                }
+            )
+        self._kind = None
+        yield _frame({"type": "content_block_stop", "index": self._index})

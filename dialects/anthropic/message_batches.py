@@ -1,18 +1,20 @@
 """Request bodies and objects of message batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import batch_pb2, batch_service_pb2, file_pb2
 from google.protobuf.duration_pb2 import Duration
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from dialects.anthropic.blocks import Part
-from dialects.anthropic.objects import Json, page_object, parse_page_query, rfc3339
+from dialects.anthropic.objects import PageEnds, page_ends, parse_page_query, rfc3339
 from dialects.shared.fields import WireModel, validate
 from dialects.shared.json_body import json_bytes
 from svc_kit.errors import InvalidField, MissingField
 
+BatchStatus = Literal["in_progress", "canceling", "ended"]
 ENDPOINT: Final = "/v1/messages"
 MAX_REQUESTS: Final = 100_000
 CHUNK_BYTES: Final = 1 << 20
@@ -108,10 +110,48 @@ def has_ended(batch: batch_pb2.Batch) -> bool:
     return batch.state in _ENDED
 
 
-def batch_object(batch: batch_pb2.Batch, num_requests: int = 0) -> Json:
+class MessageBatchCounts(TypedDict):
+    """How many requests are in each state."""
+
+    processing: int
+    succeeded: int
+    errored: int
+    canceled: int
+    expired: int
+
+
+class MessageBatch(TypedDict):
+    """Messages that are created in the background."""
+
+    id: str
+    type: Literal["message_batch"]
+    processing_status: BatchStatus
+    request_counts: MessageBatchCounts
+    created_at: str
+    expires_at: str
+    ended_at: str | None
+    cancel_initiated_at: str | None
+    archived_at: None
+    results_url: str | None
+
+
+class MessageBatchList(PageEnds):
+    """A page of batches."""
+
+    data: list[MessageBatch]
+
+
+class DeletedMessageBatch(TypedDict):
+    """The confirmation that a batch was deleted."""
+
+    id: str
+    type: Literal["message_batch_deleted"]
+
+
+def batch_object(batch: batch_pb2.Batch, num_requests: int = 0) -> MessageBatch:
     """A message_batch. `num_requests` is the size of a new one, which is not checked yet."""
     ended = _ENDED.get(batch.state)
-    status = "in_progress" if ended is None else "ended"
+    status: BatchStatus = "in_progress" if ended is None else "ended"
     if batch.state == batch_pb2.Batch.STATE_CANCELLING:
         status = "canceling"
     return {
@@ -128,13 +168,14 @@ def batch_object(batch: batch_pb2.Batch, num_requests: int = 0) -> Json:
     }
 
 
-def batch_page(page: batch_service_pb2.ListBatchesResponse) -> Json:
+def batch_page(page: batch_service_pb2.ListBatchesResponse) -> MessageBatchList:
     """The response of a list."""
     data = [batch_object(batch) for batch in page.batches]
-    return page_object(data, has_more=bool(page.next_page_token))
+    has_more = bool(page.next_page_token)
+    return {"data": data, **page_ends([each["id"] for each in data], has_more=has_more)}
 
 
-def deleted_batch(batch_id: str) -> Json:
+def deleted_batch(batch_id: str) -> DeletedMessageBatch:
     """The confirmation that a batch was deleted."""
     return {"id": batch_id, "type": "message_batch_deleted"}
 
@@ -148,7 +189,7 @@ def result_files(batch: batch_pb2.Batch) -> Sequence[str]:
     return files
 
 
-def _counts(batch: batch_pb2.Batch, num_requests: int) -> Json:
+def _counts(batch: batch_pb2.Batch, num_requests: int) -> MessageBatchCounts:
     counts, state = batch.request_counts, batch.state
     total = counts.total or num_requests
     was_cancelled = state in (batch_pb2.Batch.STATE_CANCELLING, batch_pb2.Batch.STATE_CANCELLED)

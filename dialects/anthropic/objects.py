@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from corral.inference.v1 import generation_pb2, inference_service_pb2, model_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from dialects.anthropic.conversation import TOOL_USE_PREFIX
 from dialects.anthropic.message_request import CreateMessageBody
@@ -15,15 +16,77 @@ from dialects.anthropic.signatures import write_signature
 from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import tool_input
+from dialects.shared.wire import From, writer
 from svc_kit.errors import InvalidField
 
-Json = dict[str, Any]
 MAX_PAGE: Final = 1000
-_REASONS: Final = {
+StopReason = Literal[
+    "end_turn", "max_tokens", "tool_use", "stop_sequence", "model_context_window_exceeded"
+]
+BlockKind = Literal["text", "thinking", "tool_use"]
+_REASONS: Final[Mapping[int, StopReason]] = {
     generation_pb2.FINISH_REASON_STOP: "end_turn",
     generation_pb2.FINISH_REASON_LENGTH: "max_tokens",
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_use",
 }
+
+
+class AnthropicText(TypedDict):
+    """A text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class AnthropicThinking(TypedDict):
+    """A thought; without its text if the request does not show it."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class AnthropicToolUse(TypedDict):
+    """A call of a tool."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnthropicBlock = AnthropicText | AnthropicThinking | AnthropicToolUse
+
+
+class AnthropicOutputTokens(TypedDict):
+    """Output tokens that are thoughts."""
+
+    thinking_tokens: int
+
+
+class AnthropicUsage(TypedDict):
+    """Token counts. Cached tokens are not among the input tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: AnthropicOutputTokens
+    service_tier: Literal["standard"]
+
+
+class AnthropicMessage(TypedDict):
+    """A message; in the first event of a stream without its content and its end."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: Sequence[AnthropicBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    stop_details: None
+    usage: AnthropicUsage
 
 
 def message_id() -> str:
@@ -42,7 +105,7 @@ class MessageState:
     def __init__(self, body: CreateMessageBody) -> None:
         self.id = message_id()
         self.model = body.model
-        self.stop_reason: str | None = None
+        self.stop_reason: StopReason | None = None
         self.stop_sequence: str | None = None
         self._stops = frozenset(body.stop_sequences or ())
         self._max_tokens = body.max_tokens
@@ -71,8 +134,8 @@ class MessageState:
         """Note the final counts."""
         self._usage = done.usage
 
-    def usage(self) -> Json:
-        """The token counts so far. Cached tokens are not among the input tokens."""
+    def usage(self) -> AnthropicUsage:
+        """The token counts so far."""
         usage = self._usage
         return {
             "input_tokens": usage.prompt_tokens - usage.cached_tokens,
@@ -83,7 +146,7 @@ class MessageState:
             "service_tier": "standard",
         }
 
-    def object(self, content: Sequence[Json]) -> Json:
+    def object(self, content: Sequence[AnthropicBlock]) -> AnthropicMessage:
         """The message with this content."""
         return {
             "id": self.id,
@@ -102,7 +165,7 @@ class MessageState:
 class _Block:
     """A block while its deltas arrive: a text, a thought, or a call if it has an id."""
 
-    kind: str
+    kind: BlockKind
     id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
@@ -128,7 +191,7 @@ class CollectedMessage:
             case "done":
                 self._state.complete(message.done)
 
-    def as_object(self) -> Json:
+    def as_object(self) -> AnthropicMessage:
         """The message."""
         return self._state.object([self._write(block) for block in self._blocks])
 
@@ -142,26 +205,30 @@ class CollectedMessage:
                 self._blocks.append(_Block("tool_use", tool_use_id(call.id), call.name))
             self._blocks[-1].pieces.append(call.arguments_json)
 
-    def _last(self, kind: str) -> _Block:
+    def _last(self, kind: BlockKind) -> _Block:
         if not self._blocks or self._blocks[-1].kind != kind:
             self._blocks.append(_Block(kind))
         return self._blocks[-1]
 
-    def _write(self, block: _Block) -> Json:
+    def _write(self, block: _Block) -> AnthropicBlock:
         text = "".join(block.pieces)
         if block.kind == "text":
             return {"type": "text", "text": text}
         if block.kind == "tool_use":
-            call = {"id": block.id, "name": block.name, "input": tool_input(text)}
-            return {"type": "tool_use", **call}
+            arguments = tool_input(text)
+            return {"type": "tool_use", "id": block.id, "name": block.name, "input": arguments}
         if self._shows_thinking:
             return {"type": "thinking", "thinking": text, "signature": write_signature()}
         return {"type": "thinking", "thinking": "", "signature": write_signature(text)}
 
 
-def token_count(reply: inference_service_pb2.CountTokensResponse) -> Json:
+class AnthropicTokenCount(TypedDict):
     """The response of POST /v1/messages/count_tokens."""
-    return {"input_tokens": reply.prompt_tokens}
+
+    input_tokens: Annotated[int, From("prompt_tokens")]
+
+
+token_count = writer(inference_service_pb2.CountTokensResponse, AnthropicTokenCount)
 
 
 def rfc3339(time: Timestamp) -> str:
@@ -180,7 +247,9 @@ class PageQuery(WireModel):
 
 def parse_page_query(query: Mapping[str, str]) -> PageQuery:
     """Validate a query. Unknown and empty parameters are ignored. Raises DomainErrors."""
-    known: Json = {name: query[name] for name in PageQuery.model_fields if query.get(name)}
+    known: dict[str, Any] = {
+        name: query[name] for name in PageQuery.model_fields if query.get(name)
+    }
     if "limit" in known:
         known["limit"] = parse_integer(known["limit"])
     if "after_id" in known and "before_id" in known:
@@ -188,21 +257,36 @@ def parse_page_query(query: Mapping[str, str]) -> PageQuery:
     return validate(PageQuery, known)
 
 
-def model_object(model: model_pb2.Model) -> Json:
+class AnthropicModel(TypedDict):
     """A model."""
-    context = model.resolved_limits.context_tokens
-    return {
-        "type": "model",
-        "id": model.name,
-        "display_name": model.description or model.name,
-        "created_at": rfc3339(model.load_time),
-        "lifecycle": "active",
-        "max_input_tokens": context or None,
-        "max_tokens": context or None,
-    }
+
+    type: Literal["model"]
+    id: Annotated[str, From("name")]
+    display_name: Annotated[str, From(".", lambda model: model.description or model.name)]
+    created_at: Annotated[str, From("load_time", rfc3339)]
+    lifecycle: Literal["active"]
+    max_input_tokens: Annotated[int | None, From("resolved_limits.context_tokens")]
+    max_tokens: Annotated[int | None, From("resolved_limits.context_tokens")]
 
 
-def model_page(models: Sequence[model_pb2.Model], query: PageQuery) -> Json:
+class PageEnds(TypedDict):
+    """Whether a page is followed by others, and its first and last object."""
+
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class AnthropicModelList(PageEnds):
+    """A page of models."""
+
+    data: list[AnthropicModel]
+
+
+model_object = writer(model_pb2.Model, AnthropicModel)
+
+
+def model_page(models: Sequence[model_pb2.Model], query: PageQuery) -> AnthropicModelList:
     """A page of all models. A cursor that names no model is an error. Raises InvalidField."""
     first, last = 0, len(models)
     names = [model.name for model in models]
@@ -213,16 +297,15 @@ def model_page(models: Sequence[model_pb2.Model], query: PageQuery) -> Json:
         first = max(0, last - query.limit)
     data = [model_object(model) for model in models[first:last][: query.limit]]
     has_more = first > 0 if query.before_id else first + len(data) < last
-    return page_object(data, has_more=has_more)
+    return {"data": data, **page_ends([each["id"] for each in data], has_more=has_more)}
 
 
-def page_object(data: Sequence[Json], *, has_more: bool) -> Json:
-    """A page of a list of objects with an `id`."""
+def page_ends(ids: Sequence[str], *, has_more: bool) -> PageEnds:
+    """What follows the objects of a page with these ids."""
     return {
-        "data": data,
         "has_more": has_more,
-        "first_id": data[0]["id"] if data else None,
-        "last_id": data[-1]["id"] if data else None,
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
     }
 
 

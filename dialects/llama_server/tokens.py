@@ -212,11 +212,6 @@ def counted_tokens(
     }
 
 
-def counted_input(reply: inference_service_pb2.CountTokensResponse) -> Json:
-    """The answer of /v1/chat/completions/input_tokens."""
-    return {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}
-
-
 def _piece(piece: bytes) -> str | list[int]:
     """A token as text, or as a list of bytes if it is no text of its own."""
     try:

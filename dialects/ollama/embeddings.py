@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 from corral.inference.v1 import inference_service_pb2
 from corral.inference.v1.inference_service_pb2 import EmbedRequest
 from pydantic import Field, Tag
+from typing_extensions import TypedDict
 
 from dialects.ollama.model_body import TRUNCATED, ModelBody
 from dialects.shared.body_routes import check_route
@@ -81,6 +82,22 @@ def embed_request(body: EmbedBody | PromptEmbedBody) -> inference_service_pb2.Em
     return request
 
 
+class OllamaEmbeddings(TypedDict):
+    """The vectors of all texts. Durations are in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbedding(TypedDict):
+    """The vector of one text."""
+
+    embedding: list[float]
+
+
 class EmbedAnswer:
     """The answer of /api/embed. The clock of `total_duration` starts when this is made."""
 
@@ -88,7 +105,7 @@ class EmbedAnswer:
         self._model = model
         self._started_ns = time.monotonic_ns()
 
-    def as_object(self, reply: inference_service_pb2.EmbedResponse) -> dict[str, object]:
+    def as_object(self, reply: inference_service_pb2.EmbedResponse) -> OllamaEmbeddings:
         """The vectors with the number of tokens; none for an empty input."""
         return {
             "model": self._model,
@@ -99,6 +116,6 @@ class EmbedAnswer:
         }
 
 
-def prompt_embedding(reply: inference_service_pb2.EmbedResponse) -> dict[str, object]:
+def prompt_embedding(reply: inference_service_pb2.EmbedResponse) -> OllamaEmbedding:
     """The answer of /api/embeddings."""
     return {"embedding": [value for each in reply.embeddings for value in each.values]}

@@ -5,18 +5,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired
 
 import orjson
 from corral.inference.v1 import chat_pb2, generation_pb2, inference_service_pb2
 from google.protobuf.duration_pb2 import Duration
+from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.ollama.errors import error_body
+from dialects.ollama.errors import OllamaError, error_body
 from dialects.shared.json_body import tool_input
 from dialects.shared.token_logprobs import TokenLogprob, chat_logprobs
 from svc_kit.errors import DomainError
 
-Json = dict[str, Any]
 _LENGTH: Final = generation_pb2.FINISH_REASON_LENGTH
 
 
@@ -25,13 +25,137 @@ def timestamp(at: datetime | None = None) -> str:
     return (at or datetime.now(UTC)).isoformat().replace("+00:00", "Z")
 
 
+class OllamaFunction(TypedDict):
+    """A function with its arguments."""
+
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class OllamaToolCall(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    function: OllamaFunction
+
+
+class OllamaMessage(TypedDict):
+    """The answer of a chat, or a piece of it."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: NotRequired[str]
+    tool_calls: NotRequired[list[OllamaToolCall]]
+
+
+class ChatOutput(TypedDict):
+    """What /api/chat answers."""
+
+    message: OllamaMessage
+
+
+class PromptOutput(TypedDict):
+    """What /api/generate answers."""
+
+    response: str
+    thinking: NotRequired[str]
+
+
+class AnswerHead(TypedDict):
+    """The model and the time of a line or an object."""
+
+    model: str
+    created_at: str
+
+
+class AnswerLogprobs(TypedDict, total=False):
+    """Log probabilities, if they were requested."""
+
+    logprobs: list[TokenLogprob]
+
+
+class PieceEnd(TypedDict):
+    """The last field of a line before the last one."""
+
+    done: Literal[False]
+
+
+class AnswerEnd(TypedDict):
+    """The last fields of an answer. Durations are in nanoseconds."""
+
+    done: Literal[True]
+    done_reason: Literal["stop", "length"]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
+
+
+class AnswerContext(TypedDict, total=False):
+    """The tokens of prompt and answer."""
+
+    context: list[int]
+
+
+class PromptAnswerEnd(AnswerEnd, AnswerContext):
+    """The last fields of an answer to a prompt."""
+
+
+class LoadedEnd(TypedDict):
+    """The last fields of the answer to a request without a prompt."""
+
+    done: Literal[True]
+    done_reason: Literal["load", "unload"]
+
+
+class OllamaChatPiece(AnswerHead, ChatOutput, AnswerLogprobs, PieceEnd):
+    """A line of a chat before the last one."""
+
+
+class OllamaChatAnswer(AnswerHead, ChatOutput, AnswerLogprobs, AnswerEnd):
+    """A whole chat, or the last line of it."""
+
+
+class OllamaLoadedChat(AnswerHead, ChatOutput, LoadedEnd):
+    """The answer to a chat without messages."""
+
+
+class OllamaGenerationPiece(AnswerHead, PromptOutput, AnswerLogprobs, PieceEnd):
+    """A line of an answer before the last one."""
+
+
+class OllamaGenerationAnswer(AnswerHead, PromptOutput, AnswerLogprobs, PromptAnswerEnd):
+    """A whole answer, or the last line of it."""
+
+
+class OllamaLoadedGeneration(AnswerHead, PromptOutput, LoadedEnd):
+    """The answer to an empty prompt."""
+
+
+OllamaChat = TypeAliasType("OllamaChat", OllamaChatAnswer | OllamaLoadedChat)
+OllamaChatChunk = TypeAliasType("OllamaChatChunk", OllamaChatPiece | OllamaChatAnswer)
+OllamaChatEvent = TypeAliasType("OllamaChatEvent", OllamaChatChunk | OllamaError)
+OllamaGeneration = TypeAliasType(
+    "OllamaGeneration", OllamaGenerationAnswer | OllamaLoadedGeneration
+)
+OllamaGenerationChunk = TypeAliasType(
+    "OllamaGenerationChunk", OllamaGenerationPiece | OllamaGenerationAnswer
+)
+OllamaGenerationEvent = TypeAliasType("OllamaGenerationEvent", OllamaGenerationChunk | OllamaError)
+NO_MESSAGE: Final[ChatOutput] = {"message": {"role": "assistant", "content": ""}}
+NO_RESPONSE: Final[PromptOutput] = {"response": ""}
+
+
 @dataclass(slots=True)
 class Output:
     """What a line or a whole answer contains. The calls follow the text."""
 
     text: str = ""
     thinking: str = ""
-    calls: list[Json] = field(default_factory=list)
+    calls: list[OllamaToolCall] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def add(self, later: "Output") -> None:
@@ -56,18 +180,19 @@ class Answer(ABC):
         self._started_ns = time.monotonic_ns()
         self._load_ns = 0
         self._open_call: chat_pb2.ToolCallDelta | None = None
-        self._reason = "stop"
+        self._reason: Literal["stop", "length"] = "stop"
         self._done = generation_pb2.Done()
         self._whole = Output()
 
     def frames(self, message: Any, _call: int = 0) -> Sequence[bytes]:
         """The lines of one event: none without output, and usually one."""
         outputs = filter(None, self._read(message))
-        return [_line(self._object(output) | {"done": False}) for output in outputs]
+        end: PieceEnd = {"done": False}
+        return [_line({**self._object(output), **end}) for output in outputs]
 
     def final_frames(self) -> Sequence[bytes]:
         """The last line."""
-        return (_line(self._object(Output()) | self._end()),)
+        return (_line({**self._object(Output()), **self._end()}),)
 
     def failure(self, error: DomainError) -> bytes:
         """The last line of a failed stream."""
@@ -78,16 +203,15 @@ class Answer(ABC):
         for output in self._read(message):
             self._whole.add(output)
 
-    def as_object(self) -> Json:
+    def as_object(self) -> Mapping[str, Any]:
         """The whole answer."""
-        return self._object(self._whole) | self._end()
+        return {**self._object(self._whole), **self._end()}
 
     @abstractmethod
-    def _fields(self, output: Output) -> Json:
+    def _fields(self, output: Output) -> ChatOutput | PromptOutput:
         """The fields that have the text, the thinking and the calls."""
 
-    def _end(self) -> Json:
-        """The fields of the end. Durations are in nanoseconds."""
+    def _end(self) -> AnswerEnd:
         usage, timings = self._done.usage, self._done.timings
         return {
             "done": True,
@@ -100,11 +224,9 @@ class Answer(ABC):
             "eval_duration": _nanoseconds(timings.decode),
         }
 
-    def _object(self, output: Output) -> Json:
-        fields: Json = {"model": self._model, "created_at": timestamp()} | self._fields(output)
-        if output.logprobs:
-            fields["logprobs"] = output.logprobs
-        return fields
+    def _object(self, output: Output) -> Mapping[str, object]:
+        logprobs: AnswerLogprobs = {"logprobs": output.logprobs} if output.logprobs else {}
+        return {**_head(self._model), **self._fields(output), **logprobs}
 
     def _read(self, message: Any) -> Sequence[Output]:
         match message.WhichOneof("event"):
@@ -135,21 +257,25 @@ class Answer(ABC):
                 self._open_call.arguments_json += part.arguments_json
         return (before, output)
 
-    def _close_call(self) -> list[Json]:
+    def _close_call(self) -> list[OllamaToolCall]:
         """The call that has ended, if any."""
         call, self._open_call = self._open_call, None
         if call is None:
             return []
         arguments = tool_input(call.arguments_json)
-        function = {"index": call.index, "name": call.name, "arguments": arguments}
+        function: OllamaFunction = {
+            "index": call.index,
+            "name": call.name,
+            "arguments": arguments,
+        }
         return [{"id": call.id, "function": function}]
 
 
 class ChatAnswer(Answer):
     """The answer of /api/chat."""
 
-    def _fields(self, output: Output) -> Json:
-        message: Json = {"role": "assistant", "content": output.text}
+    def _fields(self, output: Output) -> ChatOutput:
+        message: OllamaMessage = {"role": "assistant", "content": output.text}
         if output.thinking:
             message["thinking"] = output.thinking
         if output.calls:
@@ -173,22 +299,28 @@ class PromptAnswer(Answer):
             return (Output(text=delta.text, logprobs=logprobs),)
         return super()._delta(delta)
 
-    def _fields(self, output: Output) -> Json:
-        fields: Json = {"response": output.text}
-        return fields | {"thinking": output.thinking} if output.thinking else fields
+    def _fields(self, output: Output) -> PromptOutput:
+        fields: PromptOutput = {"response": output.text}
+        if output.thinking:
+            fields["thinking"] = output.thinking
+        return fields
 
-    def _end(self) -> Json:
-        return super()._end() | ({} if self._context is None else {"context": self._context})
+    def _end(self) -> PromptAnswerEnd:
+        context: AnswerContext = {} if self._context is None else {"context": self._context}
+        return {**super()._end(), **context}
 
 
-def loaded(model: str, output: Json, *, unloads: bool) -> Json:
+def loaded(model: str, output: ChatOutput | PromptOutput, *, unloads: bool) -> Mapping[str, object]:
     """The answer to a request without a prompt. `output` has its empty text."""
-    reason = "unload" if unloads else "load"
-    fields = {"model": model, "created_at": timestamp()}
-    return fields | output | {"done": True, "done_reason": reason}
+    end: LoadedEnd = {"done": True, "done_reason": "unload" if unloads else "load"}
+    return {**_head(model), **output, **end}
 
 
-def _line(fields: Mapping[str, Any]) -> bytes:
+def _head(model: str) -> AnswerHead:
+    return {"model": model, "created_at": timestamp()}
+
+
+def _line(fields: Mapping[str, object]) -> bytes:
     return orjson.dumps(fields) + b"\n"
 
 

@@ -3,13 +3,14 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Literal, NotRequired
 
 import orjson
 from corral.inference.v1 import model_pb2
 from corral.inference.v1.engine_service_pb2 import AddModelRequest, WatchModelsResponse
+from typing_extensions import TypeAliasType, TypedDict
 
-from dialects.ollama.errors import error_body
+from dialects.ollama.errors import OllamaError, error_body
 from dialects.ollama.model_body import NamedModelBody
 from svc_kit.errors import DomainError, InvalidField
 from svc_kit.logs import hide_queries
@@ -20,12 +21,30 @@ _HUB: Final = re.compile(
     re.ASCII,
 )
 _SOURCES: Final = ("hf:", "https://", "http://", "/")
-_BEGIN: Final = {"status": "pulling manifest"}
-SUCCESS: Final = {"status": "success"}
 _MAX_NAME_CHARACTERS: Final = 256
 """Of an alias; the query of a URL comes on top."""
 PULL_PARAMS: Final = {"source": "model", "name": "model", "aliases": "model"}
 """The fields of AddModelRequest that the name of a pull becomes."""
+
+
+class OllamaPullChunk(TypedDict):
+    """The state of a download. Sizes are in bytes."""
+
+    status: str
+    digest: NotRequired[str]
+    total: NotRequired[int]
+    completed: NotRequired[int]
+
+
+class OllamaPull(TypedDict):
+    """The answer to a pull without a stream."""
+
+    status: Literal["success"]
+
+
+OllamaPullEvent = TypeAliasType("OllamaPullEvent", OllamaPullChunk | OllamaError)
+_BEGIN: Final[OllamaPullChunk] = {"status": "pulling manifest"}
+SUCCESS: Final[OllamaPull] = {"status": "success"}
 
 
 def add_request(body: NamedModelBody) -> AddModelRequest:
@@ -54,12 +73,12 @@ class PullProgress:
     """The states of a model that is downloaded, as lines (`frames`) or as the last of them."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Any] = {}
+        self._last: OllamaPullChunk | None = None
 
     def frames(self, response: WatchModelsResponse, _call: int = 0) -> Sequence[bytes]:
         """The lines of one state; none if nothing has changed for the client."""
         lines = [_progress(response.model)]
-        if not self._last:
+        if self._last is None:
             lines = [_BEGIN, *lines]
         new = [line for line in lines if line and line != self._last]
         self._last = new[-1] if new else self._last
@@ -76,12 +95,12 @@ class PullProgress:
     def add(self, _response: WatchModelsResponse, _call: int = 0) -> None:
         """Nothing: the object has only the end."""
 
-    def as_object(self) -> dict[str, object]:
+    def as_object(self) -> OllamaPull:
         """The answer without a stream."""
-        return dict(SUCCESS)
+        return SUCCESS
 
 
-def _progress(model: model_pb2.Model) -> dict[str, Any] | None:
+def _progress(model: model_pb2.Model) -> OllamaPullChunk | None:
     """The line of a state. Clients show a bar for each `digest`, of which they cut twelve digits
     out; if that of the file is not known, it is one of its source and name."""
     download = model.download

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, get_args
 
-import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
@@ -17,7 +16,6 @@ from starlette.responses import HTMLResponse, Response
 from dialects.llama_server.errors import LlamaServerError
 from dialects.ollama.errors import OllamaError
 from dialects.openai.errors import Error
-from dialects.shared.wire import WRITTEN
 
 _SCHEMAS = "#/components/schemas/"
 _PUBLIC = ("/health", "/v1/health", "/ready")
@@ -32,7 +30,7 @@ _EVENT_STREAM = "text/event-stream"
 
 Shape = Any
 """What a response is: a TypedDict, a TypeAliasType, or a union of them; a media type; or a tuple of
-both. Texts with "|" join names of schemas in response_schemas.json, of what is not declared yet."""
+both."""
 Query = type[BaseModel] | Mapping[str, Any]
 """Parameters in a query, all optional: a model of them, or their schemas by name."""
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -83,14 +81,14 @@ class ResponseContent(dict[str, Any]):
     """A response in the document; `shapes` are the types that its schemas refer to."""
 
     def __init__(self, description: str, shape: Shape, events: Shape, events_type: str) -> None:
-        parts = [(part, _name(part)) for part in _parts(shape)]
-        content: dict[str, Any] = {name: {} for _, name in parts if "/" in name}
-        if schemas := [part for part, name in parts if "/" not in name]:
+        parts = _parts(shape)
+        content: dict[str, Any] = {part: {} for part in parts if isinstance(part, str)}
+        if schemas := [part for part in parts if not isinstance(part, str)]:
             content["application/json"] = {"schema": _reference(schemas)}
         if events:
-            content[events_type] = {"schema": _reference(_parts(events))}
+            content[events_type] = {"schema": _reference([events])}
         super().__init__(description=description, content=content)
-        self.shapes = [part for part in (*_parts(shape), *_parts(events)) if _is_declared(part)]
+        self.shapes = [*schemas, events] if events else schemas
 
 
 def operation(
@@ -129,17 +127,11 @@ def _query_parameters(query: Query) -> list[dict[str, Any]]:
 
 def _parts(shape: Shape) -> Sequence[Any]:
     """The alternatives of a response."""
-    if isinstance(shape, str):
-        return shape.split("|") if shape else ()
     return shape if isinstance(shape, tuple) else get_args(shape) or (shape,)
 
 
 def _name(part: Any) -> str:
     return part if isinstance(part, str) else str(part.__name__)
-
-
-def _is_declared(part: Any) -> bool:
-    return not isinstance(part, str)
 
 
 def _reference(parts: Iterable[Any]) -> dict[str, Any]:
@@ -164,11 +156,10 @@ def describe_api(app: FastAPI) -> Mapping[str, Any]:
         [(model, "validation") for model in models], ref_template=_SCHEMAS + "{model}"
     )
     components = document.setdefault("components", {})
-    written = resources.files("gateway.http").joinpath("response_schemas.json").read_bytes()
     declared = _declared_schemas(declared_shapes(app))
     if twice := declared.keys() & schemas["$defs"].keys():
         raise ValueError(f"types of bodies and of responses have the same names: {sorted(twice)}")
-    components["schemas"] = schemas["$defs"] | orjson.loads(written) | declared
+    components["schemas"] = schemas["$defs"] | declared
     components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
@@ -187,10 +178,7 @@ def declared_shapes(app: FastAPI) -> list[Any]:
 def _declared_schemas(shapes: Iterable[Any]) -> dict[str, Any]:
     """The schemas of types, and of those in them, by their names. Only bodies have titles."""
     _, schemas = TypeAdapter.json_schemas(
-        [
-            (shape, "serialization", TypeAdapter[Any](shape))
-            for shape in dict.fromkeys([*shapes, *WRITTEN])
-        ],
+        [(shape, "serialization", TypeAdapter[Any](shape)) for shape in shapes],
         ref_template=_SCHEMAS + "{model}",
     )
     for schema in schemas["$defs"].values():

@@ -47,7 +47,7 @@ async def ready(context: Context) -> Response:
     "/v1/models",
     **operation(
         "List the models",
-        (ModelList, "AnthropicModelList"),
+        ModelList | anthropic.AnthropicModelList,
         query=anthropic.PageQuery,
         error=_ERRORS,
     ),
@@ -63,7 +63,7 @@ async def list_models(inference: Models, request: Request) -> Response:
 
 @router.get(
     "/v1/models/{model:path}",
-    **operation("Retrieve a model", (Model, "AnthropicModel"), error=_ERRORS),
+    **operation("Retrieve a model", Model | anthropic.AnthropicModel, error=_ERRORS),
 )
 async def retrieve_model(inference: Models, model: str, request: Request) -> Response:
     """Retrieve a model by name or alias. Names may contain slashes and colons."""

@@ -6,17 +6,27 @@ import wave
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from corral.control.v1 import batch_pb2, batch_service_pb2
 from corral.inference.v1 import inference_service_pb2, load_pb2, model_pb2
+from corral.inference.v1.engine_service_pb2 import WatchModelsResponse
 from google.protobuf.message import Message
 
 from dialects.anthropic import errors as anthropic_errors
+from dialects.anthropic import events as anthropic_events
+from dialects.anthropic import message_batches
+from dialects.anthropic import objects as anthropic
+from dialects.anthropic.message_request import parse_message
 from dialects.llama_server import errors as llama_server_errors
 from dialects.llama_server import events as llama_server_events
 from dialects.llama_server import objects as llama_server
 from dialects.llama_server import scores, tokens
 from dialects.llama_server.completion import parse_continuation
 from dialects.llama_server.events import Continuations
+from dialects.ollama import embeddings as ollama_embeddings
 from dialects.ollama import errors as ollama_errors
+from dialects.ollama import events as ollama_events
+from dialects.ollama import objects as ollama
+from dialects.ollama import pull
 from dialects.openai import errors as openai_errors
 from dialects.openai.chat import embeddings, models, shapes, transcription
 from dialects.openai.chat.chat_request import parse_chat
@@ -27,7 +37,7 @@ from dialects.openai.envelope import Envelope
 from gateway.routes.models import Status
 from tests.support.written_openai_objects import OPENAI_OBJECTS
 from tools.response_schemas.examples import TEXT, examples
-from tools.response_schemas.streams import collected, example_errors, streamed
+from tools.response_schemas.streams import collected, example_errors, read_lines, streamed
 
 _ENVELOPE: Final = Envelope(TEXT, 1, TEXT, TEXT)
 _MESSAGES: Final = [{"role": "user", "content": TEXT}]
@@ -50,6 +60,9 @@ _CHATS: Final = [
         {"functions": [_FUNCTION]},
     )
 ]
+_MESSAGE: Final = {"model": TEXT, "messages": _MESSAGES, "max_tokens": 1}
+_THOUGHTS: Final = {"max_tokens": 2, "stop_sequences": [TEXT], "thinking": {"type": "adaptive"}}
+_ANTHROPIC: Final = [parse_message(_MESSAGE), parse_message(_MESSAGE | _THOUGHTS)]
 _COMPLETIONS: Final = [
     (parse_completion(_COMPLETION | _USAGE), ()),
     (parse_completion({**_COMPLETION, **_EVERYTHING, "logprobs": 1, "echo": True}), (TEXT,)),
@@ -107,6 +120,24 @@ def _token_lists() -> Iterator[Any]:
         yield tokens.counted_tokens(reply.token_ids, pieces, model_pb2.Model())
 
 
+def _pull_events() -> Iterator[Any]:
+    for response in examples(WatchModelsResponse):
+        progress = pull.PullProgress()
+        yield from read_lines(b"".join([*progress.frames(response), *progress.final_frames()]))
+    yield from map(ollama_errors.error_body, example_errors())
+
+
+def _joined(*sources: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
+    return lambda: (value for source in sources for value in source())
+
+
+def _loaded(output: Any) -> Callable[[], list[Any]]:
+    return lambda: [ollama_events.loaded(TEXT, output, unloads=each) for each in (True, False)]
+
+
+_PROMPT_ANSWERS: Final = [
+    functools.partial(ollama_events.PromptAnswer, TEXT, each) for each in (None, [1])
+]
 _CONTINUATIONS: Final = [
     functools.partial(Continuations, parse_continuation({"prompt": TEXT}), prompts)
     for prompts in ([TEXT], [[1]])
@@ -178,6 +209,58 @@ WRITTEN_SHAPES: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
     llama_server_events.ContinuationEvent: streamed(
         inference_service_pb2.GenerateResponse, *_CONTINUATIONS
     ),
+    ollama_events.OllamaChat: _joined(
+        collected(
+            inference_service_pb2.ChatResponse, functools.partial(ollama_events.ChatAnswer, TEXT)
+        ),
+        _loaded(ollama_events.NO_MESSAGE),
+    ),
+    ollama_events.OllamaChatEvent: streamed(
+        inference_service_pb2.ChatResponse,
+        functools.partial(ollama_events.ChatAnswer, TEXT),
+        read=read_lines,
+    ),
+    ollama_events.OllamaGeneration: _joined(
+        collected(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS),
+        collected(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS),
+        _loaded(ollama_events.NO_RESPONSE),
+    ),
+    ollama_events.OllamaGenerationEvent: _joined(
+        streamed(inference_service_pb2.GenerateResponse, *_PROMPT_ANSWERS, read=read_lines),
+        streamed(inference_service_pb2.ChatResponse, *_PROMPT_ANSWERS, read=read_lines),
+    ),
+    pull.OllamaPull: lambda: [pull.PullProgress().as_object()],
+    pull.OllamaPullEvent: _pull_events,
+    ollama.OllamaModelList: _written(
+        lambda model: {"models": [ollama.listed_model(model, TEXT)]}, model_pb2.Model
+    ),
+    ollama.OllamaRunningModels: _written(
+        lambda model: {"models": [ollama.running_model(model)]}, model_pb2.Model
+    ),
+    ollama.OllamaVersion: lambda: [{"version": ollama.API_VERSION}],
+    ollama_embeddings.OllamaEmbeddings: _written(
+        ollama_embeddings.EmbedAnswer(TEXT).as_object, inference_service_pb2.EmbedResponse
+    ),
+    ollama_embeddings.OllamaEmbedding: _written(
+        ollama_embeddings.prompt_embedding, inference_service_pb2.EmbedResponse
+    ),
+    anthropic.AnthropicMessage: collected(
+        inference_service_pb2.ChatResponse,
+        *(functools.partial(anthropic.CollectedMessage, body) for body in _ANTHROPIC),
+    ),
+    anthropic_events.AnthropicEvent: streamed(
+        inference_service_pb2.ChatResponse,
+        *(functools.partial(anthropic_events.MessageEvents, body) for body in _ANTHROPIC),
+    ),
+    anthropic.AnthropicModelList: _written(
+        lambda model: anthropic.model_page([model], anthropic.PageQuery()), model_pb2.Model
+    ),
+    message_batches.MessageBatch: _written(message_batches.batch_object, batch_pb2.Batch),
+    message_batches.MessageBatchList: lambda: [
+        message_batches.batch_page(batch_service_pb2.ListBatchesResponse(batches=batches))
+        for batches in ([], [batch_pb2.Batch(id=TEXT)])
+    ],
+    message_batches.DeletedMessageBatch: lambda: [message_batches.deleted_batch(TEXT)],
     models.ModelList: _written(lambda model: models.model_list([model]), model_pb2.Model),
     **OPENAI_OBJECTS,
 }

@@ -12,7 +12,10 @@ from starlette.types import Receive, Scope, Send
 from dialects.anthropic.errors import AnthropicError, with_anthropic_names
 from dialects.anthropic.message_batches import (
     ENDPOINT,
+    DeletedMessageBatch,
+    MessageBatch,
     MessageBatchBody,
+    MessageBatchList,
     batch_object,
     batch_page,
     create_batch_request,
@@ -39,9 +42,7 @@ router = APIRouter(prefix="/v1/messages/batches")
 documented = functools.partial(operation, error=AnthropicError)
 
 
-@router.post(
-    "", **documented("Create a message batch", "MessageBatch", json_body(MessageBatchBody))
-)
+@router.post("", **documented("Create a message batch", MessageBatch, json_body(MessageBatchBody)))
 async def create_message_batch(
     control: Control, fields: JsonObject, request_id: IdempotencyKey, context: Context
 ) -> Response:
@@ -59,7 +60,7 @@ async def create_message_batch(
     return json_response(batch_object(reply.batch, len(body.requests)))
 
 
-@router.get("", **documented("List the message batches", "MessageBatchList", query=PageQuery))
+@router.get("", **documented("List the message batches", MessageBatchList, query=PageQuery))
 async def list_message_batches(control: Control, request: Request) -> Response:
     """List batches of messages, newest first, paged by `after_id`, `before_id` and `limit`."""
     with renamed(with_anthropic_names):
@@ -68,13 +69,13 @@ async def list_message_batches(control: Control, request: Request) -> Response:
     return json_response(batch_page(page))
 
 
-@router.get("/{batch_id}", **documented("Retrieve a message batch", "MessageBatch"))
+@router.get("/{batch_id}", **documented("Retrieve a message batch", MessageBatch))
 async def retrieve_message_batch(control: Control, batch_id: str) -> Response:
     """Retrieve a batch with its current counts."""
     return json_response(batch_object(await _get(control, batch_id)))
 
 
-@router.post("/{batch_id}/cancel", **documented("Cancel a message batch", "MessageBatch"))
+@router.post("/{batch_id}/cancel", **documented("Cancel a message batch", MessageBatch))
 async def cancel_message_batch(control: Control, batch_id: str) -> Response:
     """Cancel a batch. Results so far are kept."""
     await _get(control, batch_id)
@@ -83,7 +84,7 @@ async def cancel_message_batch(control: Control, batch_id: str) -> Response:
     return json_response(batch_object(reply.batch))
 
 
-@router.delete("/{batch_id}", **documented("Delete a message batch", "DeletedMessageBatch"))
+@router.delete("/{batch_id}", **documented("Delete a message batch", DeletedMessageBatch))
 async def delete_message_batch(control: Control, batch_id: str) -> Response:
     """Delete a batch that has ended, with its requests and results."""
     batch = await _get(control, batch_id)

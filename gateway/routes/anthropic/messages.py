@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.anthropic.errors import AnthropicError, with_anthropic_names
-from dialects.anthropic.events import PING, MessageEvents
+from dialects.anthropic.events import PING, AnthropicEvent, MessageEvents
 from dialects.anthropic.message_request import (
     CreateMessageBody,
     PromptBody,
@@ -16,7 +16,12 @@ from dialects.anthropic.message_request import (
     parse_token_count,
     token_count_request,
 )
-from dialects.anthropic.objects import CollectedMessage, token_count
+from dialects.anthropic.objects import (
+    AnthropicMessage,
+    AnthropicTokenCount,
+    CollectedMessage,
+    token_count,
+)
 from gateway.auth import MAX_LABEL_BYTES
 from gateway.context import Context, Inference, JsonObject
 from gateway.http.docs import json_body, operation
@@ -32,9 +37,9 @@ SESSION_HEADERS = ("x-claude-code-session-id", "x-session-affinity")
     "",
     **operation(
         "Create a message",
-        "AnthropicMessage",
+        AnthropicMessage,
         json_body(CreateMessageBody),
-        events="AnthropicEvent",
+        events=AnthropicEvent,
         error=AnthropicError,
     ),
 )
@@ -58,7 +63,7 @@ async def create_message(
     "/count_tokens",
     **operation(
         "Count the tokens of a message",
-        "AnthropicTokenCount",
+        AnthropicTokenCount,
         json_body(PromptBody),
         error=AnthropicError,
     ),

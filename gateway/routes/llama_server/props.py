@@ -47,7 +47,7 @@ async def list_slots(request: Request, context: Context) -> Response:
 
 @router.post(
     "/props",
-    **llama_server_operation("Change properties (llama-server)", ""),
+    **llama_server_operation("Change properties (llama-server)", ()),
 )
 async def change_properties(_inference: Inference) -> Response:
     """Refused: they are the operator's."""
@@ -56,7 +56,7 @@ async def change_properties(_inference: Inference) -> Response:
 
 @router.post(
     "/slots/{slot}",
-    **llama_server_operation("Change a slot (llama-server)", ""),
+    **llama_server_operation("Change a slot (llama-server)", ()),
 )
 async def change_slot(_inference: Inference, slot: str) -> Response:
     """Refused: they are the scheduler's."""

@@ -22,7 +22,6 @@ from dialects.llama_server.tokens import (
     TokenizeBody,
     TokenList,
     Tokens,
-    counted_input,
     counted_tokens,
     detokenize_request,
     is_prompt_body,
@@ -37,6 +36,7 @@ from dialects.llama_server.tokens import (
 )
 from dialects.openai.chat.chat_request import ChatCompletionBody, chat_request, parse_chat
 from dialects.openai.errors import CHAT_PARAMS, openai_names
+from dialects.openai.responses.objects import InputTokens
 from gateway.context import Context, Inference, JsonObject, Models
 from gateway.http.docs import TEXT, json_body, llama_server_operation, operation
 from gateway.http.errors import json_response
@@ -131,7 +131,7 @@ async def show_tokenizer(inference: Models, request: Request) -> Response:
     "/v1/chat/completions/input_tokens",
     **operation(
         "Count the tokens of a chat completion",
-        "InputTokens",
+        InputTokens,
         json_body(ChatCompletionBody),
     ),
 )
@@ -144,7 +144,7 @@ async def count_input_tokens(
         model=chat.model, conversation=chat.conversation
     )
     start = functools.partial(inference.unary, proto)
-    return context.reply_response(start, counted_input, CHAT_PARAMS)
+    return context.reply_response(start, _counted_input, CHAT_PARAMS)
 
 
 async def _render(
@@ -157,3 +157,7 @@ async def _render(
     )
     with openai_names(CHAT_PARAMS):
         return await inference.call(proto, inference_service_pb2.RenderChatResponse)
+
+
+def _counted_input(reply: inference_service_pb2.CountTokensResponse) -> InputTokens:
+    return {"object": "response.input_tokens", "input_tokens": reply.prompt_tokens}

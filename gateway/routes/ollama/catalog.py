@@ -1,20 +1,27 @@
 """Routes: models (/api/tags, /api/show, /api/ps), their names, versions, and what this server does
 not do."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from corral.inference.v1 import engine_service_pb2, model_pb2
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from dialects.ollama.model_body import CopyModelBody, NamedModelBody, parse_model, untagged
-from dialects.ollama.objects import API_VERSION, described_model, listed_model, running_model
+from dialects.ollama.objects import (
+    API_VERSION,
+    OllamaModel,
+    OllamaModelList,
+    OllamaRunningModels,
+    OllamaVersion,
+    described_model,
+    listed_model,
+    running_model,
+)
 from dialects.shared.fields import validate
 from gateway.context import JsonObject, Models
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
-from gateway.rpc import InferenceClient
 from svc_kit.errors import FeatureUnsupported
 
 router = APIRouter(prefix="/api")
@@ -24,26 +31,34 @@ _MANAGEMENT: Final = (
 )
 
 
-@router.get("/tags", **ollama_operation("List the models (Ollama)", "OllamaModelList"))
+@router.get("/tags", **ollama_operation("List the models (Ollama)", OllamaModelList))
 async def list_tags(inference: Models) -> Response:
     """List the models, their other names and adapters, with a tag where the name has none."""
-    return json_response({"models": await _models(inference, _by_each_name)})
+    models = await inference.list_models()
+    tags: OllamaModelList = {
+        "models": [
+            listed_model(each, name) for each in models for name in (each.name, *each.aliases)
+        ]
+    }
+    return json_response(tags)
 
 
-@router.get("/ps", **ollama_operation("List the loaded models (Ollama)", "OllamaRunningModels"))
+@router.get("/ps", **ollama_operation("List the loaded models (Ollama)", OllamaRunningModels))
 async def list_running(inference: Models) -> Response:
     """List the models that are in memory."""
-
-    def running(model: model_pb2.Model) -> list[dict[str, Any]]:
-        is_loaded = model.state == model_pb2.Model.STATE_READY and not model.parent
-        return [running_model(model)] if is_loaded else []
-
-    return json_response({"models": await _models(inference, running)})
+    models = await inference.list_models()
+    ready = model_pb2.Model.STATE_READY
+    running: OllamaRunningModels = {
+        "models": [
+            running_model(each) for each in models if each.state == ready and not each.parent
+        ]
+    }
+    return json_response(running)
 
 
 @router.post(
     "/show",
-    **ollama_operation("Describe a model (Ollama)", "OllamaModel", json_body(NamedModelBody)),
+    **ollama_operation("Describe a model (Ollama)", OllamaModel, json_body(NamedModelBody)),
 )
 async def show(inference: Models, fields: JsonObject) -> Response:
     """Describe a model: its sizes, its chat template, and what it can do."""
@@ -51,10 +66,11 @@ async def show(inference: Models, fields: JsonObject) -> Response:
     return json_response(described_model(model))
 
 
-@router.get("/version", **ollama_operation("The version of the API (Ollama)", "OllamaVersion"))
+@router.get("/version", **ollama_operation("The version of the API (Ollama)", OllamaVersion))
 async def show_version(_inference: Models) -> Response:
     """The release of Ollama whose API this is."""
-    return json_response({"version": API_VERSION})
+    version: OllamaVersion = {"version": API_VERSION}
+    return json_response(version)
 
 
 @router.post(
@@ -83,20 +99,10 @@ async def delete(inference: Models, fields: JsonObject) -> Response:
     return Response(media_type="text/plain")
 
 
-@router.post("/create", **ollama_operation("Create a model (Ollama)", ""))
-@router.post("/push", **ollama_operation("Push a model (Ollama)", ""))
+@router.post("/create", **ollama_operation("Create a model (Ollama)", ()))
+@router.post("/push", **ollama_operation("Push a model (Ollama)", ()))
 @router.head("/blobs/{digest}", include_in_schema=False)
 @router.post("/blobs/{digest}", include_in_schema=False)
 async def manage(_inference: Models) -> Response:
     """Refused: models are made elsewhere."""
     raise FeatureUnsupported(feature=_MANAGEMENT)
-
-
-async def _models(
-    inference: InferenceClient, write: Callable[[model_pb2.Model], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    return [each for model in await inference.list_models() for each in write(model)]
-
-
-def _by_each_name(model: model_pb2.Model) -> list[dict[str, Any]]:
-    return [listed_model(model, name) for name in (model.name, *model.aliases)]

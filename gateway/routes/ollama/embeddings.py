@@ -11,6 +11,8 @@ from dialects.ollama.embeddings import (
     PROMPT_EMBED_PARAMS,
     EmbedAnswer,
     EmbedBody,
+    OllamaEmbedding,
+    OllamaEmbeddings,
     PromptEmbedBody,
     embed_request,
     parse_embed,
@@ -27,7 +29,7 @@ router = APIRouter(prefix="/api")
 
 @router.post(
     "/embed",
-    **ollama_operation("Create embeddings (Ollama)", "OllamaEmbeddings", json_body(EmbedBody)),
+    **ollama_operation("Create embeddings (Ollama)", OllamaEmbeddings, json_body(EmbedBody)),
 )
 async def embed(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create a vector of length 1 for each text. Texts that are too long are cut."""
@@ -42,9 +44,7 @@ async def embed(inference: Inference, fields: JsonObject, context: Context) -> R
 
 @router.post(
     "/embeddings",
-    **ollama_operation(
-        "Create an embedding (Ollama)", "OllamaEmbedding", json_body(PromptEmbedBody)
-    ),
+    **ollama_operation("Create an embedding (Ollama)", OllamaEmbedding, json_body(PromptEmbedBody)),
 )
 async def embed_prompt(inference: Inference, fields: JsonObject, context: Context) -> Response:
     """Create the vector of one text, which is not normalized."""

@@ -9,7 +9,20 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.ollama.events import Answer, ChatAnswer, PromptAnswer, loaded
+from dialects.ollama.events import (
+    NO_MESSAGE,
+    NO_RESPONSE,
+    Answer,
+    ChatAnswer,
+    ChatOutput,
+    OllamaChat,
+    OllamaChatEvent,
+    OllamaGeneration,
+    OllamaGenerationEvent,
+    PromptAnswer,
+    PromptOutput,
+    loaded,
+)
 from dialects.ollama.requests import (
     ChatBody,
     GenerateBody,
@@ -39,9 +52,7 @@ router = APIRouter(prefix="/api")
 
 @router.post(
     "/chat",
-    **ollama_operation(
-        "Chat (Ollama)", "OllamaChat", json_body(ChatBody), events="OllamaChatEvent"
-    ),
+    **ollama_operation("Chat (Ollama)", OllamaChat, json_body(ChatBody), events=OllamaChatEvent),
 )
 async def chat(
     inference: Inference, fields: JsonObject, request: Request, context: Context
@@ -50,8 +61,7 @@ async def chat(
     body = await convert(parse_chat, fields)
     answer = ChatAnswer(body.written_name)
     if not body.messages:
-        empty = {"message": {"role": "assistant", "content": ""}}
-        return await _load(inference, body, empty, request)
+        return await _load(inference, body, NO_MESSAGE, request)
     proto = await convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
@@ -63,9 +73,9 @@ async def chat(
     "/generate",
     **ollama_operation(
         "Generate (Ollama)",
-        "OllamaGeneration",
+        OllamaGeneration,
         json_body(GenerateBody),
-        events="OllamaGenerationEvent",
+        events=OllamaGenerationEvent,
     ),
 )
 async def generate(
@@ -74,7 +84,7 @@ async def generate(
     """Answer a prompt through the chat template, or continue it as it is with `raw`."""
     body = await convert(parse_generate, fields)
     if not body.prompt:
-        return await _load(inference, body, {"response": ""}, request)
+        return await _load(inference, body, NO_RESPONSE, request)
     if body.is_completion:
         start = functools.partial(inference.generate, [completion_request(body)])
         answer = PromptAnswer(body.written_name)
@@ -109,7 +119,10 @@ def _respond(
 
 
 async def _load(
-    inference: InferenceClient, body: GenerationBody, empty: dict[str, Any], request: Request
+    inference: InferenceClient,
+    body: GenerationBody,
+    empty: ChatOutput | PromptOutput,
+    request: Request,
 ) -> Response:
     """Load a model, or unload it with `keep_alive` 0, which only operators may."""
     model = await inference.get_model(body.model_name)

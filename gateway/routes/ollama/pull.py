@@ -11,7 +11,14 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from dialects.ollama.model_body import NamedModelBody, parse_model
-from dialects.ollama.pull import PULL_PARAMS, SUCCESS, PullProgress, add_request
+from dialects.ollama.pull import (
+    PULL_PARAMS,
+    SUCCESS,
+    OllamaPull,
+    OllamaPullEvent,
+    PullProgress,
+    add_request,
+)
 from gateway.context import Context, JsonObject, Models
 from gateway.http.docs import json_body, ollama_operation
 from gateway.http.errors import json_response
@@ -70,7 +77,7 @@ class PullCalls:
 @router.post(
     "/pull",
     **ollama_operation(
-        "Pull a model (Ollama)", "Status", json_body(NamedModelBody), events="OllamaPullEvent"
+        "Pull a model (Ollama)", OllamaPull, json_body(NamedModelBody), events=OllamaPullEvent
     ),
 )
 async def pull(inference: Models, fields: JsonObject, context: Context) -> Response:
