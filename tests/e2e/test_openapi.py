@@ -8,11 +8,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from tests.support.checked_client import CheckedClient, send_line
 from tests.support.media_models import write_pair
 from tests.support.minilm import minilm_path
 from tests.support.services import MODEL, corral_up
 from tests.support.sounds import encode, sine
-from tools.response_schemas.checked_client import CheckedClient, send_line
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

@@ -31,8 +31,8 @@ from dialects.openai.responses.output_items import Item
 from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import Deleted, deleted_object, list_object
 from dialects.shared.wire import WRITTEN
-from tools.response_schemas.examples import TEXT, examples
-from tools.response_schemas.streams import example_errors, read_frames
+from tests.support.call_frames import example_errors, read_frames
+from tests.support.message_examples import TEXT, examples
 
 MANY: Final = (item_pb2.ItemLogprob,)
 """Messages in others of which there are too many examples; they are empty."""

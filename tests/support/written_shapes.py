@@ -35,9 +35,9 @@ from dialects.openai.chat.completion_request import parse_completion
 from dialects.openai.chat.objects import CollectedChat, CollectedCompletion
 from dialects.openai.envelope import Envelope
 from gateway.routes.models import Status
+from tests.support.call_frames import collected, example_errors, read_lines, streamed
+from tests.support.message_examples import TEXT, examples
 from tests.support.written_openai_objects import OPENAI_OBJECTS
-from tools.response_schemas.examples import TEXT, examples
-from tools.response_schemas.streams import collected, example_errors, read_lines, streamed
 
 _ENVELOPE: Final = Envelope(TEXT, 1, TEXT, TEXT)
 _MESSAGES: Final = [{"role": "user", "content": TEXT}]

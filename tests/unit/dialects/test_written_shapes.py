@@ -11,8 +11,8 @@ from dialects.shared.wire import WRITTEN
 from gateway.app import build
 from gateway.config import GatewaySettings
 from gateway.http.docs import declared_shapes
+from tests.support.checked_client import closed
 from tests.support.written_shapes import WRITTEN_SHAPES
-from tools.response_schemas.checked_client import closed
 
 
 @pytest.mark.parametrize("shape", list(WRITTEN_SHAPES), ids=lambda shape: shape.__name__)

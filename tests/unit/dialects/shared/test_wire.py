@@ -11,8 +11,8 @@ from typing_extensions import TypedDict
 
 from dialects.openai.assistants import objects
 from dialects.shared.wire import WRITTEN, From, seconds, writer
+from tests.support.checked_client import closed
 from tests.support.written_openai_objects import written
-from tools.response_schemas.checked_client import closed
 
 
 @pytest.mark.parametrize("shape", list(WRITTEN), ids=lambda shape: shape.__name__)

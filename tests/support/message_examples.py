@@ -1,4 +1,4 @@
-"""Examples of protobuf messages, from which the schemas of what is written of them are inferred.
+"""Examples of protobuf messages, from which writers are tried.
 
 Each field has every alternative: a message each value of its enums and each field of its oneofs,
 once with all optional fields and once without.
@@ -72,7 +72,7 @@ class _Examples:
         columns = sorted(filter(None, columns), key=len, reverse=True)
         if len(columns) < 2 or prod(map(len, columns)) <= _MAX_ROWS:
             return [dict(ChainMap(*row)) for row in product(*columns)]
-        return _sampled(columns, Random(descriptor.full_name))  # noqa: S311 - for examples
+        return _sampled(columns, Random(descriptor.full_name))
 
     def _values(self, field: Any, depth: int) -> list[Any]:
         is_optional = field.containing_oneof is not None and len(field.containing_oneof.fields) == 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 import jsonschema  # type: ignore[import-untyped]  # it has no types
 
-from tools.response_schemas.streams import read_frames, read_lines
+from tests.support.call_frames import read_frames, read_lines
 
 READERS: Final = {"text/event-stream": read_frames, "application/x-ndjson": read_lines}
 LINE: Final = re.compile(

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from svc_kit.errors import ERROR_CLASSES, DomainError
 from svc_kit.errors.status import OPENAI_CODES
-from tools.response_schemas.examples import TEXT, examples
+from tests.support.message_examples import TEXT, examples
 from tools.surface_api import CODE_CASES
 
 _ORDER: Final = ("accepted", "started", "prompt_tokens", "delta", "finished", "done")

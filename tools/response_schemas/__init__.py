@@ -1,1 +1,0 @@
-"""Schemas of responses and of streamed events, inferred from the code that writes them."""
