@@ -54,12 +54,8 @@ def add(name: str, file: Path, control: Connection, **fields: Any) -> None:
 def remove(name: str, control: Connection) -> None:
     """Delete NAME on all servers. Running requests that use it are completed."""
     request = pb.DeleteAdapterRequest(adapter=name, wait=Duration(seconds=_ENGINES_TIMEOUT_S))
-
-    async def call(channel: grpc.aio.Channel) -> pb.DeleteAdapterResponse:
-        timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
-        return await AdapterServiceStub(channel).DeleteAdapter(request, timeout=timeout_s)
-
-    reply = control.run(call)
+    timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
+    reply = control.call(request, pb.DeleteAdapterResponse, timeout_s)
     echo_line(f"{name} ({reply.adapter_id}) is deleted")
     if reply.pending_frontend_count:
         pending = f"{reply.pending_frontend_count} of {reply.frontend_count}"

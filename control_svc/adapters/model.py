@@ -7,15 +7,13 @@ from enum import StrEnum
 from typing import Final
 
 from control_svc.base.ids import ADAPTER, is_id
-from control_svc.base.validation import SHA256_DIGITS, check_digest, check_request_id, check_text
+from control_svc.base.validation import SHA256_DIGITS, check_digest
 from control_svc.base.versioning import check_etag, etag_of
 from model_files.adapter_facts import AdapterFacts
-from svc_kit.adapter_rules import check_adapter_name, check_scale
+from svc_kit.adapter_rules import check_adapter_name
 from svc_kit.errors import InvalidField
 
 DEFAULT_SCALE: Final = 1.0
-MAX_DESCRIPTION_CHARACTERS: Final = 512
-MAX_MODEL_CHARACTERS: Final = 255
 REPORT_TTL: Final = timedelta(minutes=2)
 """Older reports of a frontend are ignored."""
 
@@ -76,11 +74,7 @@ class NewAdapter:
         check_adapter_name(self.name)
         if is_id(self.name, ADAPTER):
             raise InvalidField(field="name", problem="must not have the form of an adapter id")
-        _check_optional("model", self.model, MAX_MODEL_CHARACTERS)
-        _check_optional("description", self.description, MAX_DESCRIPTION_CHARACTERS)
-        check_scale("default_scale", self.default_scale)
         check_digest("sha256", self.sha256, SHA256_DIGITS)
-        check_request_id(self.request_id)
         if self.file_id and self.path:
             raise InvalidField(field="path", problem="cannot be combined with 'file_id'")
 
@@ -93,23 +87,10 @@ class AdapterChanges:
     standing_scale: float | None = None
     description: str | None = None
 
-    def check(self) -> None:
-        """Validate the fields that are set. Raises TooLong, InvalidField or OutOfRange."""
-        for field in ("default_scale", "standing_scale"):
-            scale = getattr(self, field)
-            if scale is not None:
-                check_scale(field, scale)
-        _check_optional("description", self.description or "", MAX_DESCRIPTION_CHARACTERS)
-
     def apply(self, adapter: Adapter) -> Adapter:
         """Return the changed adapter."""
         changed = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(adapter, **changed)
-
-
-def _check_optional(field: str, text: str, limit: int) -> None:
-    if text:
-        check_text(field, text, limit)
 
 
 # ---- desired state

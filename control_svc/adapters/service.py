@@ -129,7 +129,6 @@ class Adapters(Methods[Adapter]):
         Raises AdapterNotFound, StaleGeneration, TooLong, InvalidField or OutOfRange.
         """
         changes = convert.adapter_changes(request)
-        changes.check()
         changed = await self._change(project, request.adapter, request.etag, changes.apply)
         return pb.UpdateAdapterResponse(adapter=convert.adapter_with_reports_to_pb(changed))
 

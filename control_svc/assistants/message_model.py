@@ -7,10 +7,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from control_svc.base.validation import (
-    check_length,
-    check_metadata,
     check_num_bytes,
-    check_request_id,
 )
 from control_svc.items.input_items import check_image
 from control_svc.items.model import (
@@ -25,8 +22,6 @@ from control_svc.items.model import (
 )
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
-MAX_PARTS: Final = 100
-MAX_ATTACHMENTS: Final = 100
 MAX_URL_BYTES: Final = 8 * 1_048_576
 """Limit of the image URLs of a message, data URLs included; larger images are sent as files."""
 
@@ -78,8 +73,6 @@ class NewMessage:
         if self.role not in (Role.USER, Role.ASSISTANT):
             raise UnsupportedValue(field=f"{path}role", value=self.role.value)
         _check_content(f"{path}content", self.content)
-        check_length(f"{path}attachments", self.attachments, MAX_ATTACHMENTS)
-        check_metadata(self.metadata, f"{path}metadata")
 
     def files(self, path: str = "") -> Iterator[FileUse]:
         """Yield the files that the message refers to; `path` is a prefix for field names."""
@@ -111,7 +104,6 @@ class AddedMessage:
     def check(self) -> None:
         """Raises MissingField, TooLong, InvalidField or UnsupportedValue."""
         self.message.check()
-        check_request_id(self.request_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +164,6 @@ def start_message(
 
 
 def _check_content(path: str, content: tuple[Part, ...]) -> None:
-    if not content:
-        raise MissingField(field=path)
-    check_length(path, content, MAX_PARTS)
     for index, part in enumerate(content):
         _check_part(f"{path}[{index}]", part)
     texts = sum(len(part.text.encode()) for part in content if isinstance(part, Text))

@@ -17,7 +17,6 @@ from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page
 from control_svc.base.resource import Methods
-from control_svc.base.validation import check_metadata
 from control_svc.db.transaction import Clock, Transaction, delete_transaction, read_transaction
 from control_svc.files.queries import FileQueries
 from control_svc.items.model import ITEM_PREFIXES, Message
@@ -83,12 +82,10 @@ class Messages(Methods[ThreadMessage]):
     async def UpdateMessage(self, project: str, request: pb.UpdateMessageRequest) -> ThreadMessage:
         """Replace a message's metadata, unless the mask is empty.
 
-        Raises InvalidField, ThreadNotFound, MessageNotFound, ThreadBusy, and the errors of
-        `check_metadata`.
+        Raises InvalidField, ThreadNotFound, MessageNotFound or ThreadBusy.
         """
         changes = request.message
         metadata = message_metadata(changes, request.update_mask)
-        check_metadata(metadata or {})
 
         async def change(tx: Transaction) -> ThreadMessage:
             thread = await ThreadQueries(tx).lock(changes.thread_id)

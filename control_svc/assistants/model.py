@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from control_svc.assistants.message_model import NewMessage
-from control_svc.base.validation import check_length, check_metadata, check_request_id, check_text
 from control_svc.base.versioning import Versioned
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.tools.model import (
@@ -17,7 +15,6 @@ from control_svc.tools.model import (
     ToolResources,
 )
 from control_svc.tools.tool_validation import (
-    MAX_TOOLS,
     check_effort,
     check_format,
     check_new_stores,
@@ -25,11 +22,7 @@ from control_svc.tools.tool_validation import (
     check_tools,
 )
 from control_svc.vector_stores.model import NewVectorStore
-from svc_kit.errors import ThreadBusy, UnsupportedValue
-
-MAX_NAME_CHARACTERS: Final = 256
-MAX_DESCRIPTION_CHARACTERS: Final = 512
-MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
+from svc_kit.errors import MissingField, ThreadBusy, UnsupportedValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +44,10 @@ class AssistantSettings:
     def check(self) -> None:
         """Raises MissingField, TooLong, InvalidField, InvalidJson, OutOfRange or
         UnsupportedValue."""
-        check_text("model", self.model)
-        if self.name:
-            check_text("name", self.name, MAX_NAME_CHARACTERS)
-        check_length("description", self.description, MAX_DESCRIPTION_CHARACTERS)
-        check_length("instructions", self.instructions, MAX_INSTRUCTIONS_CHARACTERS)
+        if not self.model:
+            raise MissingField(field="model")
         check_assistant_tools(self.tools)
         check_resources(self.resources)
-        check_metadata(self.metadata)
         check_format(self.format)
         check_effort(self.reasoning_effort)
 
@@ -76,14 +65,13 @@ class NewAssistant:
         """Raises the errors of `AssistantSettings.check` and `check_new_stores`."""
         self.settings.check()
         check_new_stores(self.new_stores, self.settings.resources)
-        check_request_id(self.request_id)
 
 
 class Assistant(Versioned[AssistantSettings]):
     """An assistant."""
 
 
-def check_assistant_tools(tools: tuple[Tool, ...], limit: int = MAX_TOOLS) -> None:
+def check_assistant_tools(tools: tuple[Tool, ...]) -> None:
     """Validate the tools of an assistant or a run: functions and file_search.
 
     Raises UnsupportedValue, and the errors of `check_tools`.
@@ -91,10 +79,7 @@ def check_assistant_tools(tools: tuple[Tool, ...], limit: int = MAX_TOOLS) -> No
     for index, tool in enumerate(tools):
         if not isinstance(tool, FunctionTool | FileSearchTool):
             raise UnsupportedValue(field=f"tools[{index}].type", value=tool.kind)
-    check_tools(tools, limit)
-
-
-MAX_FIRST_MESSAGES: Final = 1000
+    check_tools(tools)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +95,6 @@ class ThreadSettings:
         Raises MissingField, TooLong or InvalidField.
         """
         check_resources(self.resources, f"{path}tool_resources")
-        check_metadata(self.metadata, f"{path}metadata")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,10 +114,8 @@ class NewThread:
         """
         self.settings.check(path)
         check_new_stores(self.new_stores, self.settings.resources, f"{path}tool_resources")
-        check_length(f"{path}messages", self.messages, MAX_FIRST_MESSAGES)
         for index, message in enumerate(self.messages):
             message.check(f"{path}messages[{index}].")
-        check_request_id(self.request_id)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from control_svc.assistants.queries import ThreadQueries
 from control_svc.base import ids
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.resource import Edit, Resource
-from control_svc.base.validation import check_request_id
 from control_svc.conversations.model import Conversation
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.conversations.service import CONVERSATION
@@ -67,9 +66,7 @@ class Threads(Resource[Thread, NewThread]):
         Raises ThreadNotFound, ThreadBusy, RequestIdReused, TooLong or InvalidField.
         """
         new_id, now = self.ids.new(ids.CONVERSATION), self.clock()
-        record = IdempotencyRecord.of(
-            MIGRATE, check_request_id(request.request_id), new_id, now, request.thread_id
-        )
+        record = IdempotencyRecord.of(MIGRATE, request.request_id, new_id, now, request.thread_id)
         thread = await ThreadQueries(tx).lock(request.thread_id)
         if (created_id := await record_request(tx, record)) == new_id:
             thread.check_idle("migrate")

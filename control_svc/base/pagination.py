@@ -9,7 +9,6 @@ from sqlalchemy import Select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.base.ids import is_id
-from control_svc.base.validation import check_range
 from svc_kit.errors import InvalidField
 from svc_kit.rpc.page_tokens import PageTokens as SignedTokens
 
@@ -96,10 +95,9 @@ class PageTokens(SignedTokens):
     ) -> ListWindow:
         """The window to read.
 
-        `binding` identifies the list: project, name, filters. Raises OutOfRange for a negative
-        size, and InvalidField for the token of another list or for conflicting cursors.
+        `binding` identifies the list: project, name, filters. Raises InvalidField
+        for the token of another list or for conflicting cursors.
         """
-        check_range("page_size", page_request.size, 0)
         if page_request.token and page_request.after:
             raise InvalidField(field="after", problem="it cannot be combined with page_token")
         ordered = (*binding, "newest first" if page_request.newest_first else "oldest first")

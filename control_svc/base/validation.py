@@ -2,19 +2,15 @@
 
 import math
 import re
-from collections.abc import Mapping, Sized
-from datetime import timedelta
+from collections.abc import Sized
 from typing import Final
 
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, ProjectNotFound, TooLong
 
 MAX_NAME_CHARACTERS: Final = 255
-MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_METADATA_PAIRS: Final = 16
 MAX_METADATA_KEY_CHARACTERS: Final = 64
 MAX_METADATA_VALUE_CHARACTERS: Final = 512
-MIN_TTL: Final = timedelta(hours=1)
-MAX_TTL: Final = timedelta(days=30)
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -52,34 +48,6 @@ def check_range(
     limit = math.inf if maximum is None else maximum
     if value is not None and not minimum <= value <= limit:
         raise OutOfRange(field=field, value=value, minimum=minimum, maximum=maximum)
-
-
-def check_duration(
-    field: str, duration: timedelta | None, minimum: timedelta, maximum: timedelta
-) -> None:
-    """Raise OutOfRange, in seconds, unless a duration, which may be None, is within both limits."""
-    if duration is not None and not minimum <= duration <= maximum:
-        seconds = [int(each.total_seconds()) for each in (duration, minimum, maximum)]
-        raise OutOfRange(field=field, value=seconds[0], minimum=seconds[1], maximum=seconds[2])
-
-
-def check_request_id(request_id: str) -> str:
-    """Check and return a request id, which may be empty. Raises TooLong or InvalidField."""
-    return request_id and check_text("request_id", request_id, MAX_REQUEST_ID_CHARACTERS)
-
-
-def check_metadata(metadata: Mapping[str, str], field: str = "metadata") -> None:
-    """Check the metadata of an object. Raises MissingField, TooLong or InvalidField."""
-    check_length(field, metadata, MAX_METADATA_PAIRS)
-    for key, value in metadata.items():
-        check_text(field, key, MAX_METADATA_KEY_CHARACTERS)
-        if value:
-            check_text(f"{field}.{key}", value, MAX_METADATA_VALUE_CHARACTERS)
-
-
-def check_ttl(ttl: timedelta | None, field: str = "ttl") -> None:
-    """Check a time to live. Raises OutOfRange."""
-    check_duration(field, ttl, MIN_TTL, MAX_TTL)
 
 
 def check_digest(field: str, digest: str, digits: int) -> str:

@@ -16,13 +16,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from control_svc.base.validation import check_duration, check_metadata, check_request_id, check_ttl
 from control_svc.files.model import File, FilePurpose
 from svc_kit.errors import BatchNotCancellable, BatchNotEnded, InvalidField, MissingField
 
 DEFAULT_WINDOW: Final = timedelta(hours=24)
-MIN_WINDOW: Final = timedelta(hours=1)
-MAX_WINDOW: Final = timedelta(days=7)
 MAX_PROBLEMS: Final = 100
 """Maximum number of problems that are reported for a file."""
 
@@ -292,17 +289,13 @@ class NewBatch:
     request_id: str = ""
 
     def check(self) -> None:
-        """Validate the parameters. Raises MissingField, InvalidField, OutOfRange or TooLong."""
+        """Validate the parameters. Raises MissingField or InvalidField."""
         for name in ("input_file_id", "endpoint"):
             if not getattr(self, name):
                 raise MissingField(field=name)
         if self.endpoint not in tuple(BatchEndpoint):
             supported = ", ".join(BatchEndpoint)
             raise InvalidField(field="endpoint", problem=f"supported values are {supported}")
-        check_duration("completion_window", self.window, MIN_WINDOW, MAX_WINDOW)
-        check_metadata(self.metadata)
-        check_ttl(self.output_ttl, "output_ttl")
-        check_request_id(self.request_id)
 
     def make(self, batch_id: str, now: datetime) -> Batch:
         """Create the batch in its initial state."""

@@ -7,13 +7,10 @@ contains its id and the items cannot be changed by others.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
 
-from control_svc.base.validation import check_length, check_metadata, check_request_id
 from control_svc.items.input_items import InputItem
-from svc_kit.errors import ConversationLocked, MissingField
+from svc_kit.errors import ConversationLocked
 
-MAX_NEW_ITEMS: Final = 20
 """Limit of the items that one request adds, as in OpenAI's API."""
 
 
@@ -54,8 +51,6 @@ class NewConversation:
     def check(self) -> None:
         """Raises MissingField, InvalidField or TooLong."""
         check_new_items(self.items)
-        check_metadata(self.metadata)
-        check_request_id(self.request_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +63,10 @@ class NewItems:
 
     def check(self) -> None:
         """Raises MissingField, InvalidField or TooLong."""
-        if not self.items:
-            raise MissingField(field="items")
         check_new_items(self.items)
-        check_request_id(self.request_id)
 
 
 def check_new_items(items: tuple[InputItem, ...]) -> None:
     """Raises MissingField, InvalidField or TooLong."""
-    check_length("items", items, MAX_NEW_ITEMS)
     for index, item in enumerate(items):
         item.check(f"items[{index}]")

@@ -13,7 +13,6 @@ from control_svc.base.ids import creation_key
 from control_svc.base.pagination import PAGE_BYTES
 from control_svc.base.proto import changed_fields, page_request
 from control_svc.base.resource import MAX_PAGE, Edit, Resource
-from control_svc.base.validation import check_metadata
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction, delete_transaction, read_transaction
@@ -61,9 +60,8 @@ class Conversations(Resource[Conversation, NewConversation]):
         return created
 
     def edit(self, request: pb.UpdateConversationRequest) -> Edit[Conversation]:
-        """Raises InvalidField, and the errors of `check_metadata`."""
+        """Raises InvalidField."""
         metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
-        check_metadata(metadata or {})
 
         async def change(_tx: Transaction, current: Conversation) -> Conversation:
             return current if metadata is None else replace(current, metadata=metadata)

@@ -10,11 +10,7 @@ from typing import Final, NamedTuple
 from control_svc.base.validation import (
     SHA256_DIGITS,
     check_digest,
-    check_length,
     check_range,
-    check_request_id,
-    check_text,
-    check_ttl,
 )
 from control_svc.blobs.store import Blob
 from svc_kit.errors import (
@@ -111,13 +107,9 @@ class NewFile:
 
         Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge.
         """
-        check_text("filename", self.filename)
         purpose = check_purpose(self.purpose)
-        check_ttl(self.ttl)
         check_digest("sha256", self.sha256, SHA256_DIGITS)
-        check_request_id(self.request_id)
         if self.size_bytes is not None:
-            check_range("size_bytes", self.size_bytes, 0)
             check_file_size(self.size_bytes, limits.limit_for(purpose))
 
     def check_bytes(self, size_bytes: int, sha256: str) -> None:
@@ -252,13 +244,9 @@ class NewUpload:
 
         Raises MissingField, TooLong, InvalidField, OutOfRange or RequestTooLarge.
         """
-        check_text("filename", self.filename)
         check_purpose(self.purpose)
         check_range("size_bytes", self.size_bytes, 1)
         check_file_size(self.size_bytes, limit)
-        check_text("mime_type", self.mime_type)
-        check_ttl(self.ttl)
-        check_request_id(self.request_id)
 
 
 @dataclass(frozen=True)
@@ -269,10 +257,7 @@ class Completion:
     md5: str
 
     def check(self) -> None:
-        """Validate the part ids and the checksum. Raises MissingField, TooLong or InvalidField."""
-        if not self.part_ids:
-            raise MissingField(field="part_ids")
-        check_length("part_ids", self.part_ids, MAX_PARTS)
+        """Validate the part ids and the checksum. Raises InvalidField."""
         check_digest("md5", self.md5, MD5_DIGITS)
         seen: set[str] = set()
         for number, part_id in enumerate(self.part_ids):

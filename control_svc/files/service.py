@@ -10,7 +10,6 @@ from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE
 from control_svc.base.pagination import Page
 from control_svc.base.resource import Methods
-from control_svc.base.validation import check_range
 from control_svc.blobs.store import Blob, BlobSink, BlobStore
 from control_svc.db.transaction import (
     DeleteHook,
@@ -137,11 +136,9 @@ class Files(Methods[File]):
     ) -> AsyncGenerator[pb.DownloadFileResponse, None]:
         """Stream a file and the bytes of a range of it.
 
-        Raises FileNotFound, OutOfRange, RangeNotSatisfiable, or BlobMissing if the bytes are lost.
+        Raises FileNotFound, RangeNotSatisfiable, or BlobMissing if the bytes are lost.
         """
-        check_range("offset", request.offset, 0)
         length = request.length if request.HasField("length") else None
-        check_range("length", length, 0)
         async with self.transfers.reserve(1, project):
             file = await self.GetFile(project, request)
             if request.offset > file.size_bytes:

@@ -13,22 +13,17 @@ from urllib.parse import quote, unquote
 
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
-    check_length,
     check_range,
-    check_text,
 )
 from control_svc.projects.usage import UsageTotal
 from svc_kit.errors import InvalidField, MissingField
 
 MAX_AMOUNT: Final = 10**15
 MAX_LIMITS: Final = 1000
-MAX_SHARES: Final = 1000
 LEASE: Final = timedelta(seconds=15)
 """How long a share stays reserved for a holder that does not call again."""
 _MOST_SKEW: Final = timedelta(minutes=1)
 """Between clocks of control services; one that goes back further was set."""
-_MAX_COUNT: Final = 2 * MAX_AMOUNT
-_MAX_HOLDER_CHARACTERS: Final = 64
 
 
 class Unit(StrEnum):
@@ -107,8 +102,6 @@ class Limit:
             )
             raise InvalidField(field="limit.id", problem=problem)
         for subject in Subject:
-            if value := getattr(self, subject):
-                check_text(f"limit.{subject}", value)
             if self.per.count(subject) > 1:
                 raise InvalidField(field="limit.per", problem=f"{subject} is named twice")
         self.check_amount()
@@ -166,16 +159,6 @@ class ShareRequest:
     desired: int = 0
     used: int | None = None
 
-    def check(self, path: str) -> None:
-        """Validate the request. Raises MissingField, TooLong, InvalidField or OutOfRange."""
-        check_text(f"{path}.limit_id", self.limit_id)
-        for subject in Subject:
-            if value := getattr(self, subject):
-                check_text(f"{path}.{subject}", value)
-        for name in ("held", "required", "desired"):
-            check_range(f"{path}.{name}", getattr(self, name), 0, _MAX_COUNT)
-        check_range(f"{path}.returned", self.returned, -_MAX_COUNT, _MAX_COUNT)
-
     @property
     def bucket(self) -> BucketKey:
         """The amount that is asked for."""
@@ -223,11 +206,6 @@ class Share(NamedTuple):
     remaining: int = 0
     num_holders: int = 1
     reset_at: datetime | None = None
-
-
-def check_holder(holder: str) -> None:
-    """Check the id of a holder. Raises MissingField, TooLong or InvalidField."""
-    check_length("holder", check_text("holder", holder), _MAX_HOLDER_CHARACTERS)
 
 
 @dataclass(frozen=True)

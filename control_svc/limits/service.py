@@ -11,7 +11,6 @@ from control_svc.base.ids import KEY, is_id
 from control_svc.base.pagination import Page
 from control_svc.base.proto import check_mask
 from control_svc.base.resource import OperatorMethods
-from control_svc.base.validation import check_length
 from control_svc.db.transaction import (
     Clock,
     CrossProjectTransaction,
@@ -22,14 +21,12 @@ from control_svc.limits.buckets import read_state, read_used
 from control_svc.limits.model import (
     LEASE,
     MAX_LIMITS,
-    MAX_SHARES,
     BucketKey,
     Caller,
     Limit,
     Mode,
     Share,
     ShareRequest,
-    check_holder,
     grant,
 )
 from control_svc.limits.queries import LimitQueries, ShareQueries
@@ -40,7 +37,6 @@ from svc_kit.auth.principal import DEFAULT_PROJECT
 from svc_kit.errors import ProjectNotFound, TooManyLimits
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_duration
 
-MAX_KEY_LIMITS: Final = 10
 CheckModel = Callable[[str, str], Awaitable[object]]
 """Raises ModelNotFound unless a project may use a model, or UpstreamUnavailable."""
 
@@ -97,9 +93,8 @@ class Limits(OperatorMethods[Limit]):
         self, messages: Sequence[pb.Limit], allow_unknown: bool
     ) -> Callable[[CrossProjectTransaction, str], Awaitable[None]]:
         """Convert the limits of a new key, whose models are checked elsewhere, and return what
-        creates them. Raises MissingField, TooLong or InvalidField; that raises as `CreateLimit`.
+        creates them. Raises InvalidField; that raises as `CreateLimit`.
         """
-        check_length("limits", messages, MAX_KEY_LIMITS)
         limits = [
             _LIMIT.from_message(each, f"limits[{number}]") for number, each in enumerate(messages)
         ]
@@ -161,7 +156,7 @@ class Limits(OperatorMethods[Limit]):
     ) -> pb.ListLimitBucketsResponse:
         """List amounts of a limit, and what is left of them.
 
-        Raises LimitNotFound, OutOfRange or InvalidField.
+        Raises LimitNotFound or InvalidField.
         """
         limit = await LimitQueries(tx).get(request.limit_id, lock=False)
         window = self.window(request, "limit buckets", request.limit_id)
@@ -173,10 +168,7 @@ class Limits(OperatorMethods[Limit]):
         )
 
     async def LeaseLimits(self, request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
-        """Return all limits and prices, and grant shares to a service.
-
-        Raises MissingField, TooLong, InvalidField or OutOfRange.
-        """
+        """Return all limits and prices, and grant shares to a service."""
         asked = [
             _REQUEST.from_message(share, f"shares[{number}]")
             for number, share in enumerate(request.shares)
@@ -190,10 +182,6 @@ class Limits(OperatorMethods[Limit]):
         )
 
     async def _lease(self, caller: Caller, requests: Sequence[ShareRequest]) -> Leased:
-        check_holder(caller.holder)
-        check_length("shares", requests, MAX_SHARES)
-        for number, request in enumerate(requests):
-            request.check(f"shares[{number}]")
         if not requests:
             return Leased(await self.transactions.read(lambda tx: LimitQueries(tx).all()), ())
         return await self.transactions.write(lambda tx: _lease(tx, caller, requests))

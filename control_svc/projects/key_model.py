@@ -4,12 +4,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from control_svc.base.validation import (
-    check_duration,
-    check_length,
-    check_request_id,
-    check_text,
-)
 from svc_kit.auth.keys import hash_key
 from svc_kit.auth.principal import Principal, Priority, Restrictions, parse_network
 from svc_kit.auth.scopes import Scope
@@ -23,9 +17,7 @@ from svc_kit.errors import (
 
 PREFIX_CHARACTERS: Final = 14
 """Length of the stored part of a key: the common prefix and four more characters."""
-MAX_RESTRICTIONS: Final = 100
 DEFAULT_OVERLAP: Final = timedelta(hours=24)
-MAX_OVERLAP: Final = timedelta(days=90)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +116,8 @@ class NewKey:
     """Its limits, serialized: a repetition must have the same."""
 
     def check(self, now: datetime) -> None:
-        """Validate the request. Raises MissingField, TooLong or InvalidField."""
-        check_text("name", self.name)
+        """Validate the request. Raises InvalidField."""
         _check_expiry(self.expires_at, now)
-        check_request_id(self.request_id)
-        for name, values in (("models", self.models), ("networks", self.networks)):
-            check_length(name, values, MAX_RESTRICTIONS)
-            for number, value in enumerate(values):
-                check_text(f"{name}[{number}]", value)
         for number, network in enumerate(self.networks):
             try:
                 parse_network(network)
@@ -152,9 +138,7 @@ class Rotation:
     request_id: str = ""
 
     def check(self, now: datetime) -> None:
-        """Validate the request. Raises TooLong, OutOfRange or InvalidField."""
-        check_request_id(self.request_id)
-        check_duration("overlap", self.overlap, timedelta(0), MAX_OVERLAP)
+        """Validate the request. Raises InvalidField."""
         _check_expiry(self.expires_at, now)
 
 

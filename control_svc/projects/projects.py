@@ -15,8 +15,6 @@ from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import (
     PROJECT_ID_PATTERN,
     check_project_id,
-    check_request_id,
-    check_text,
 )
 from control_svc.db.tables import Instant, Key, Table, read_row
 from control_svc.db.transaction import (
@@ -68,7 +66,7 @@ class NewProject:
     request_id: str = ""
 
     def check(self) -> None:
-        """Validate the request. Raises MissingField, TooLong or InvalidField."""
+        """Validate the request. Raises MissingField or InvalidField."""
         if not self.id:
             raise MissingField(field="project_id")
         if not PROJECT_ID_PATTERN.fullmatch(self.id):
@@ -77,9 +75,6 @@ class NewProject:
                 " a letter or digit"
             )
             raise InvalidField(field="project_id", problem=problem)
-        if self.display_name:
-            check_text("display_name", self.display_name)
-        check_request_id(self.request_id)
 
 
 class ProjectRow(Table):
@@ -193,11 +188,8 @@ class Projects(OperatorMethods[Project]):
     async def VerifyProject(
         self, tx: CrossProjectTransaction, request: pb.VerifyProjectRequest
     ) -> pb.VerifyProjectResponse:
-        """Return whether callers of a project are accepted: not if it is archived.
-
-        Raises MissingField, TooLong or InvalidField.
-        """
-        project = await ProjectQueries(tx).find(check_text("project_id", request.project_id))
+        """Return whether callers of a project are accepted: not if it is archived."""
+        project = await ProjectQueries(tx).find(request.project_id)
         is_archived = project is not None and project.archived_at is not None
         return pb.VerifyProjectResponse(state=_state(is_archived=is_archived))
 

@@ -14,14 +14,6 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from control_svc.agent.model import NO_USAGE, add_usage
-from control_svc.base.validation import (
-    check_length,
-    check_metadata,
-    check_num_bytes,
-    check_range,
-    check_request_id,
-    check_text,
-)
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.input_items import Include, InputItem
@@ -60,12 +52,6 @@ class Summary:
         return [item.with_content(message), *self.kept]
 
 
-MAX_INPUT_ITEMS: Final = 4096
-MAX_INSTRUCTIONS_CHARACTERS: Final = 1_048_576
-MIN_COMPACT_THRESHOLD: Final = 1000
-_MAX_LABEL_CHARACTERS: Final = 512
-_MAX_TIER_CHARACTERS: Final = 64
-_MAX_CACHE_KEY_BYTES: Final = 256
 SUMMARIES: Final = ("auto", "concise", "detailed")
 VERBOSITIES: Final = ("low", "medium", "high")
 
@@ -180,12 +166,7 @@ class ResponseSettings:
 
         Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong or UnsupportedValue.
         """
-        self._check_texts()
         self._check_choices()
-        check_metadata(self.metadata)
-        check_range("max_output_tokens", self.max_output_tokens, 1)
-        check_range("max_tool_calls", self.max_tool_calls, 1)
-        check_range("compact_threshold", self.compact_threshold, MIN_COMPACT_THRESHOLD)
         check_tools(self.tools)
         check_format(self.format, "text.format")
         if self.choice is not None:
@@ -194,19 +175,6 @@ class ResponseSettings:
         check_effort(self.effort, "reasoning.effort")
         if self.background and not self.store:
             raise InvalidField(field="background", problem="requires 'store': true")
-
-    def _check_texts(self) -> None:
-        check_length("instructions", self.instructions or "", MAX_INSTRUCTIONS_CHARACTERS)
-        for name, limit in (
-            ("model", _MAX_LABEL_CHARACTERS),
-            ("safety_identifier", _MAX_LABEL_CHARACTERS),
-            ("user", _MAX_LABEL_CHARACTERS),
-            ("service_tier", _MAX_TIER_CHARACTERS),
-        ):
-            if text := getattr(self, name):
-                check_text(name, text, limit)
-        size = len(self.prompt_cache_key.encode())
-        check_num_bytes("prompt_cache_key", size, _MAX_CACHE_KEY_BYTES)
 
     def _check_choices(self) -> None:
         for name, value, choices in (
@@ -233,13 +201,11 @@ class NewResponse:
         Raises MissingField, InvalidField, InvalidJson, OutOfRange, TooLong or UnsupportedValue.
         """
         self.settings.check()
-        check_request_id(self.request_id)
         if self.previous_id and self.conversation_id:
             problem = "cannot be combined with a conversation"
             raise InvalidField(field="previous_response_id", problem=problem)
         if not (self.input or self.previous_id or self.conversation_id):
             raise MissingField(field="input")
-        check_length("input", self.input, MAX_INPUT_ITEMS)
         for index, item in enumerate(self.input):
             item.check(f"input[{index}]")
         if self.conversation_id and not self.settings.store:

@@ -25,6 +25,7 @@ from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses import requests as response_requests
 from dialects.openai.responses.objects import response_object
 from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
+from svc_kit.rpc.field_limits import check_limits
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 
@@ -174,6 +175,7 @@ class ResponseLines:
                 if tool.HasField("mcp"):
                     raise UnsupportedValue(field=f"tools[{index}].type", value="mcp")
             request.settings.store = False
+            check_limits(request)
             response = await self._requests.answer(
                 project, new_response(request), JobPriority.BATCH
             )

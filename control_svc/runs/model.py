@@ -18,13 +18,6 @@ from typing import Final, NamedTuple
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import AssistantSettings, check_assistant_tools
-from control_svc.base.validation import (
-    check_length,
-    check_metadata,
-    check_range,
-    check_request_id,
-    check_text,
-)
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
@@ -39,12 +32,6 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
-
-MAX_INSTRUCTIONS_CHARACTERS: Final = 256_000
-MAX_ADDITIONAL_MESSAGES: Final = 1000
-MAX_TOOLS: Final = 20
-MIN_TOKEN_LIMIT: Final = 256
-MAX_OUTPUT_CHARACTERS: Final = 512_000
 
 
 class RunState(StrEnum):
@@ -178,25 +165,12 @@ class NewRun:
 
     def check(self) -> None:
         """Raises MissingField, TooLong, InvalidField, InvalidJson, OutOfRange or
-        UnsupportedValue."""
-        check_text("assistant_id", self.assistant_id)
-        if self.model:
-            check_text("model", self.model)
-        check_length("instructions", self.instructions or "", MAX_INSTRUCTIONS_CHARACTERS)
-        check_length(
-            "additional_instructions", self.additional_instructions, MAX_INSTRUCTIONS_CHARACTERS
-        )
-        check_assistant_tools(self.tools or (), MAX_TOOLS)
-        check_metadata(self.metadata)
+        UnsupportedValue for what the limits of the proto do not say."""
+        check_assistant_tools(self.tools or ())
         check_format(self.format)
         check_effort(self.reasoning_effort)
-        check_range("truncation_strategy.last_messages", self.truncation.last_messages, 1)
-        check_range("max_prompt_tokens", self.max_prompt_tokens, MIN_TOKEN_LIMIT)
-        check_range("max_completion_tokens", self.max_completion_tokens, MIN_TOKEN_LIMIT)
-        check_length("additional_messages", self.additional_messages, MAX_ADDITIONAL_MESSAGES)
         for index, message in enumerate(self.additional_messages):
             message.check(f"additional_messages[{index}].")
-        check_request_id(self.request_id)
 
     def settings(
         self, assistant: AssistantSettings, thread: ToolResources, seed: int
@@ -233,12 +207,6 @@ class ToolOutput(NamedTuple):
 
     call_id: str
     output: str
-
-
-def check_outputs(outputs: Sequence[ToolOutput]) -> None:
-    """Raises TooLong."""
-    for index, output in enumerate(outputs):
-        check_length(f"tool_outputs[{index}].output", output.output, MAX_OUTPUT_CHARACTERS)
 
 
 @dataclass(frozen=True, kw_only=True)

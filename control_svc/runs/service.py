@@ -16,7 +16,6 @@ from control_svc.assistants.queries import AssistantQueries, ThreadQueries
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
 from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.base.validation import check_metadata, check_request_id
 from control_svc.db.transaction import (
     Clock,
     Transaction,
@@ -38,7 +37,7 @@ from control_svc.runs.events import (
     step_changed,
     thread_created,
 )
-from control_svc.runs.model import CANCELLED, NewRun, Run, RunState, ToolOutput, check_outputs
+from control_svc.runs.model import CANCELLED, NewRun, Run, RunState, ToolOutput
 from control_svc.runs.queries import RunQueries, RunStepQueries
 from control_svc.runs.steps import RunStep, StepState, ToolCalls
 from control_svc.runs.transitions import end_run
@@ -222,9 +221,8 @@ class Runs:
     ) -> Run:
         """Replace a run's metadata, unless None.
 
-        Raises RunNotFound, and the errors of `check_metadata`.
+        Raises RunNotFound.
         """
-        check_metadata(metadata or {})
         await RunQueries(tx).get_in_thread(thread_id, run_id)
         run = await RunQueries(tx).lock(run_id)
         if metadata is None:
@@ -272,11 +270,8 @@ class Runs:
     ) -> SubmitResult:
         """Submit the outputs of calls and resume the run.
 
-        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete, TooLong or
-        RequestIdReused.
+        Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete or RequestIdReused.
         """
-        check_request_id(request_id)
-        check_outputs(outputs)
 
         async def submit(tx: Transaction) -> SubmitResult:
             await RunQueries(tx).get_in_thread(thread_id, run_id)

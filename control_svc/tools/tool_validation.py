@@ -30,7 +30,6 @@ from svc_kit.errors import (
     UnsupportedValue,
 )
 
-MAX_TOOLS: Final = 128
 MAX_SCHEMA_BYTES: Final = 131_072
 MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 65_536
 MAX_RESULTS: Final = 50
@@ -46,12 +45,11 @@ REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh",
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-def check_tools(tools: Sequence[Tool], limit: int = MAX_TOOLS, field: str = "tools") -> None:
+def check_tools(tools: Sequence[Tool], field: str = "tools") -> None:
     """Validate each tool, and that names are unique.
 
     Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong.
     """
-    check_length(field, tools, limit)
     names: set[str] = set()
     for index, tool in enumerate(tools):
         path = f"{field}[{index}]"

@@ -12,7 +12,6 @@ from control_svc.base.ids import FILE, VECTOR_STORE_BATCH
 from control_svc.base.pagination import Page
 from control_svc.base.proto import changed_fields, page_request
 from control_svc.base.resource import MAX_PAGE, Methods
-from control_svc.base.validation import check_request_id
 from control_svc.db.transaction import (
     Transaction,
     delete_transaction,
@@ -22,7 +21,6 @@ from control_svc.db.transaction import (
 from control_svc.vector_stores import proto as convert
 from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
 from control_svc.vector_stores.model import (
-    MAX_FILES_OF_BATCH,
     FileBatch,
     FileState,
     StoreFile,
@@ -73,7 +71,6 @@ class VectorFiles(Methods[StoreFile]):
         store_id, new = request.vector_store_id, convert.NEW_SINGLE_FILE.from_message(request)
         new.check()
         self.adder.check_model()
-        check_request_id(request.request_id)
         record = IdempotencyRecord.of(
             CREATE, request.request_id, new.file_id, self.clock(), store_id, new
         )
@@ -189,11 +186,10 @@ class VectorFiles(Methods[StoreFile]):
         ]
         if not files:
             raise MissingField(field="files")
-        check_files(files, "files", MAX_FILES_OF_BATCH)
+        check_files(files, "files")
         self.adder.check_model()
         now, store_id = self.clock(), request.vector_store_id
         batch = FileBatch(id=self.ids.new(VECTOR_STORE_BATCH), store_id=store_id, created_at=now)
-        check_request_id(request.request_id)
         record = IdempotencyRecord.of(
             CREATE_BATCH, request.request_id, batch.id, now, store_id, *files
         )

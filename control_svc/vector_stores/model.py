@@ -12,9 +12,7 @@ from control_svc.base.validation import (
     MAX_METADATA_PAIRS,
     MAX_METADATA_VALUE_CHARACTERS,
     check_length,
-    check_metadata,
     check_range,
-    check_request_id,
     check_text,
 )
 from svc_kit.errors import (
@@ -47,10 +45,6 @@ def check_value(field: str, value: AttributeValue) -> None:
         raise OutOfRange(field=field, value=value)
 
 
-MAX_DESCRIPTION_CHARACTERS: Final = 512
-MAX_FILES_OF_NEW_STORE: Final = 500
-MAX_FILES_OF_BATCH: Final = 2000
-MAX_LIFE_DAYS: Final = 365
 ACTIVITY_RESOLUTION: Final = timedelta(minutes=1)
 """How often the last use is stored. A write for each search would cost more than the search."""
 
@@ -318,10 +312,7 @@ class NewVectorStore:
 
         Raises MissingField, InvalidField, OutOfRange or TooLong.
         """
-        _check_fields(self.name, self.description, self.life_days, path)
-        check_metadata(self.metadata, f"{path}metadata")
-        check_files(self.files, f"{path}file_ids", MAX_FILES_OF_NEW_STORE)
-        check_request_id(self.request_id)
+        check_files(self.files, f"{path}file_ids")
 
     def make(self, store_id: str, now: datetime) -> VectorStore:
         """Create the store in its initial state."""
@@ -345,11 +336,6 @@ class StoreChanges:
     """0 removes the expiry."""
     metadata: Mapping[str, str] | None = None
 
-    def check(self) -> None:
-        """Validate the update. Raises MissingField, InvalidField, OutOfRange or TooLong."""
-        _check_fields(self.name or "", "", self.life_days or None)
-        check_metadata(self.metadata or {})
-
     def apply_to(self, store: VectorStore) -> VectorStore:
         """Return the updated store."""
         if self.name is not None:
@@ -361,18 +347,9 @@ class StoreChanges:
         return store
 
 
-def check_files(files: Sequence[NewStoreFile], field: str, limit: int) -> None:
+def check_files(files: Sequence[NewStoreFile], field: str) -> None:
     """Validate files of a request. Raises MissingField, InvalidField, OutOfRange or TooLong."""
-    check_length(field, files, limit)
     for file in files:
         file.check()
     if len({file.file_id for file in files}) < len(files):
         raise InvalidField(field=field, problem="it contains a file twice")
-
-
-def _check_fields(name: str, description: str, life_days: int | None, path: str = "") -> None:
-    if name:
-        check_text(f"{path}name", name)
-    if description:
-        check_text(f"{path}description", description, MAX_DESCRIPTION_CHARACTERS)
-    check_range(f"{path}expire_after_days", life_days, 1, MAX_LIFE_DAYS)

@@ -82,9 +82,8 @@ class VectorStores(Resource[VectorStore, NewVectorStore]):
         )
 
     def edit(self, request: pb.UpdateVectorStoreRequest) -> Edit[VectorStore]:
-        """Raises InvalidField, MissingField, OutOfRange, TooLong or VectorStoreExpired."""
+        """Raises InvalidField or VectorStoreExpired."""
         changes = convert.store_changes(request)
-        changes.check()
 
         async def change(_tx: Transaction, current: VectorStore) -> VectorStore:
             current.check_not_expired(self.clock())

@@ -135,11 +135,6 @@ class ToolCallSpec:
         """Whether the output may be other text too."""
         return bool(self.triggers or self.begin)
 
-    @property
-    def has_own_arguments(self) -> bool:
-        """Whether arguments are no JSON object in one of the syntaxes."""
-        return any(way.arguments is not None for way in self.ways)
-
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:

@@ -143,7 +143,7 @@ def _has_limits(field: FieldDescriptor, seen: set[Descriptor]) -> bool:
 def _check_field(field: FieldDescriptor, found: _Limit) -> _Check | None:
     inner = field.message_type
     if inner is not None and inner.GetOptions().map_entry:
-        return _check_map(found)
+        return _check_map(inner, found)
     if not field.is_repeated:
         return _check_value(field, found)
     most, check_item = found.max_items, _check_value(field, found.items)
@@ -157,15 +157,20 @@ def _check_field(field: FieldDescriptor, found: _Limit) -> _Check | None:
     return check if most or check_item is not None else None
 
 
-def _check_map(found: _Limit) -> _Check:
-    """The check of a map of texts, whose keys are the names of its values."""
-    check_key, check_item = _check_text(found.keys), _check_text(found.items)
+def _check_map(entry: Descriptor, found: _Limit) -> _Check | None:
+    """The check of a map, whose keys are the names of its values."""
+    check_key = _check_value(entry.fields_by_name["key"], found.keys)
+    check_item = _check_value(entry.fields_by_name["value"], found.items)
+    if check_key is None and check_item is None and not found.max_items:
+        return None
 
     def check(values: Any, path: str, name: str) -> None:
         _check_count(values, found.max_items, path, name)
         for key, value in values.items():
-            check_key(key, path, name)
-            check_item(value, path, f"{name}.{key}")
+            if check_key is not None:
+                check_key(key, path, name)
+            if check_item is not None:
+                check_item(value, path, f"{name}.{key}" if name else key)
 
     return check
 
@@ -194,7 +199,9 @@ def _check_number(field: FieldDescriptor, found: _Limit) -> _Check:
     is_duration = field.message_type is not None
 
     def check(value: Any, path: str, name: str) -> None:
-        number = value.seconds + value.nanos / 1e9 if is_duration else value
+        number = value
+        if is_duration:
+            number = value.seconds + (value.nanos / 1e9 if value.nanos else 0)
         if not low <= number <= high or (above is not None and number <= above):
             raise OutOfRange(field=_join(path, name), value=number, **shown)
 

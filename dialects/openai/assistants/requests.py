@@ -4,6 +4,7 @@ An update changes the fields that its body contains; null resets a field to its 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
 from corral.control.v1 import assistant_pb2
@@ -13,7 +14,6 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from pydantic import Field
 
 from dialects.openai.assistants.tools import (
-    MAX_TOOLS,
     AssistantFormat,
     AssistantTool,
     ToolResourcesBody,
@@ -27,7 +27,9 @@ from dialects.openai.chat.output_format import GuidedFields
 from dialects.shared.efforts import Effort
 from dialects.shared.fields import validate
 from dialects.shared.parameters import Policy, Refused
+from svc_kit.rpc.field_limits import limit
 
+_limit = partial(limit, assistant_pb2.Assistant)
 _LIMITED_BY_RUN: Final = "a run has 'max_completion_tokens'"
 
 
@@ -41,7 +43,7 @@ class AssistantFields(GenerationBody):
         "stream_options": Refused("streams of runs always have token counts"),
     }
 
-    tools: Annotated[list[AssistantTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[AssistantTool], _limit("tools")] | None = None
     response_format: AssistantFormat | None = Field(  # type: ignore[assignment]  # "auto", too
         None, description="The output format of answers. Default: auto."
     )
@@ -55,9 +57,9 @@ class AssistantBody(AssistantFields):
     policy: ClassVar[Policy] = {"stream": Refused("runs are streamed, not assistants", (False,))}
 
     model: str = Field(min_length=1, description="The model that answers.")
-    name: Annotated[str, Field(max_length=256)] | None = None
-    description: Annotated[str, Field(max_length=512)] | None = None
-    instructions: Annotated[str, Field(max_length=256_000)] | None = Field(
+    name: Annotated[str, _limit("name")] | None = None
+    description: Annotated[str, _limit("description")] | None = None
+    instructions: Annotated[str, _limit("instructions")] | None = Field(
         None, description="The system prompt."
     )
     tool_resources: ToolResourcesBody | None = None

@@ -1,6 +1,7 @@
 """Request bodies of runs, converted to protos."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from corral.control.v1 import run_pb2, tool_pb2
@@ -20,6 +21,7 @@ from dialects.openai.assistants.thread_requests import (
     thread_to_proto,
 )
 from dialects.openai.assistants.tools import (
+    AssistantTool,
     ToolResourcesBody,
     format_to_proto,
     new_stores_to_proto,
@@ -29,14 +31,15 @@ from dialects.openai.assistants.tools import (
 from dialects.openai.chat.tools import NamedFunction
 from dialects.shared.fields import (
     BY_KIND,
-    INT32_MAX,
     WireModel,
     parse_event_number,
     update_mask,
     validate,
 )
 from svc_kit.errors import MissingField, UnsupportedValue
+from svc_kit.rpc.field_limits import limit
 
+_limit = partial(limit, pb.RunOptions)
 _DEFAULTS: Final = frozenset(("temperature", "top_p", "top_k", "min_p"))
 """Sampling fields for which OpenAI's default differs from the model's."""
 _INCLUDE_RESULTS: Final = "step_details.tool_calls[*].file_search.results[*].content"
@@ -46,7 +49,7 @@ class TruncationBody(WireModel):
     """Which messages of the thread the model sees."""
 
     type: Literal["auto", "last_messages"]
-    last_messages: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    last_messages: Annotated[int, _limit("truncation.last_messages")] | None = None
 
 
 class ToolChoiceBody(WireModel):
@@ -68,12 +71,13 @@ class RunFields(AssistantFields):
 
     assistant_id: str = Field(min_length=1, description="The id of the assistant.")
     model: str = Field("", description="Default: the assistant's.")
-    instructions: Annotated[str, Field(max_length=256_000)] | None = Field(
+    tools: Annotated[list[AssistantTool], _limit("tools.tools")] | None = None
+    instructions: Annotated[str, _limit("instructions")] | None = Field(
         None, description="Default: the assistant's."
     )
     truncation_strategy: TruncationBody | None = None
-    max_prompt_tokens: Annotated[int, Field(ge=256, le=INT32_MAX)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=256, le=INT32_MAX)] | None = None
+    max_prompt_tokens: Annotated[int, _limit("max_prompt_tokens")] | None = None
+    max_completion_tokens: Annotated[int, _limit("max_completion_tokens")] | None = None
     tool_choice: RunToolChoice | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = Field(None, description="Stream the events of the run.")
@@ -82,8 +86,8 @@ class RunFields(AssistantFields):
 class RunBody(RunFields):
     """A new run."""
 
-    additional_instructions: Annotated[str, Field(max_length=256_000)] | None = None
-    additional_messages: list[MessageBody] | None = Field(None, description="At most 1000.")
+    additional_instructions: Annotated[str, _limit("additional_instructions")] | None = None
+    additional_messages: Annotated[list[MessageBody], _limit("additional_messages")] | None = None
 
 
 class ThreadAndRunBody(RunFields):

@@ -17,6 +17,7 @@ from dialects.openai.shared.pagination import PageQuery
 from dialects.shared.fields import BY_KIND, WireModel, update_mask, validate
 from dialects.shared.media import scheme_of
 from svc_kit.errors import MissingField, UnsupportedValue
+from svc_kit.rpc.field_limits import limit
 
 Detail = Literal["auto", "low", "high"]
 
@@ -84,7 +85,9 @@ class ThreadUpdateBody(MetadataBody):
 class ThreadBody(MetadataBody):
     """A new thread."""
 
-    messages: list[MessageBody] | None = Field(None, description="At most 1000.")
+    messages: (
+        Annotated[list[MessageBody], limit(thread_service.CreateThreadRequest, "messages")] | None
+    ) = None
     tool_resources: ToolResourcesBody | None = None
 
 

@@ -1,7 +1,7 @@
 """Tools, tool resources and output formats of assistants and runs: JSON to protos and back."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import orjson
 from corral.control.v1 import assistant_pb2, run_pb2, tool_pb2, vector_store_service_pb2
@@ -20,8 +20,6 @@ from dialects.openai.shared.tools import (
 from dialects.shared.fields import BY_KIND, WireModel
 from dialects.shared.json_body import answer_value
 from svc_kit.errors import MissingField, UnsupportedField, UnsupportedValue
-
-MAX_TOOLS: Final = 128
 
 
 class AssistantTool(WireModel):

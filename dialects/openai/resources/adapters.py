@@ -13,8 +13,9 @@ from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.parameters import Ignored, Policy
 from dialects.shared.wire import From, round_float32, seconds, writer
 from svc_kit.errors import InvalidField
+from svc_kit.rpc.field_limits import limit
 
-Scale = Annotated[float, Field(ge=-10, le=10)]
+Scale = Annotated[float, limit(adapter_pb2.AdapterHeader, "default_scale")]
 _BOOLEANS = {"true": True, "false": False}
 _MAX_WAIT_S = 60
 

@@ -12,6 +12,7 @@ from dialects.openai.shared.objects import enum_name
 from dialects.openai.shared.pagination import ListQuery, page_fields, parse_page_query
 from dialects.shared.fields import WireModel, parse_integer, validate
 from dialects.shared.wire import From, seconds, writer
+from svc_kit.rpc.field_limits import limit
 
 INT64_MAX = 2**63 - 1
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals"]
@@ -22,7 +23,9 @@ class ExpiresAfter(WireModel):
     """When a file expires."""
 
     anchor: Literal["created_at"] = Field(description="The start of the time to live.")
-    seconds: Annotated[int, Field(ge=3600, le=2_592_000)] = Field(description="1 hour to 30 days.")
+    seconds: Annotated[int, limit(file_pb2.FileHeader, "ttl")] = Field(
+        description="1 hour to 30 days."
+    )
 
 
 class FileFields(WireModel):

@@ -1,6 +1,7 @@
 """Request bodies and objects of vector stores, their files and file batches."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from corral.control.v1 import (
@@ -16,6 +17,7 @@ from dialects.openai.shared.pagination import PageQuery, page_fields, parse_page
 from dialects.shared.fields import Count, WireModel, update_mask, validate
 from dialects.shared.wire import From, seconds, writer
 from svc_kit.errors import InvalidField, InvalidType
+from svc_kit.rpc.field_limits import limit
 
 Attributes = dict[str, Any]
 StoreFileStatus = Literal["in_progress", "completed", "failed", "cancelled"]
@@ -35,19 +37,24 @@ class ChunkingStrategy(WireModel):
     static: StaticChunking | None = Field(None, description="Required if the type is static.")
 
 
+_limit = partial(limit, vector_store_service_pb2.CreateVectorStoreRequest)
+
+
 class ExpiresAfterUse(WireModel):
     """When a store expires."""
 
     anchor: Literal["last_active_at"] = Field(description="The start of the time to live.")
-    days: Annotated[int, Field(ge=1, le=365)] = Field(description="1 to 365.")
+    days: Annotated[int, _limit("expire_after_days")] = Field(description="1 to 365.")
 
 
 class VectorStoreBody(WireModel):
     """A new vector store."""
 
-    name: str | None = Field(None, description="At most 255 characters.")
-    description: str | None = Field(None, description="At most 512 characters.")
-    file_ids: list[str] | None = Field(None, description="Files to add, at most 500.")
+    name: Annotated[str, _limit("name")] | None = None
+    description: Annotated[str, _limit("description")] | None = None
+    file_ids: Annotated[list[str], _limit("file_ids")] | None = Field(
+        None, description="Files to add."
+    )
     chunking_strategy: ChunkingStrategy | None = Field(
         None, description="How the files are split. Default: auto, chunks of 800 tokens."
     )
@@ -58,7 +65,7 @@ class VectorStoreBody(WireModel):
 class VectorStoreUpdateBody(WireModel):
     """Changes of a vector store."""
 
-    name: str | None = Field(None, description="At most 255 characters.")
+    name: Annotated[str, _limit("name")] | None = None
     expires_after: ExpiresAfterUse | None = Field(None, description="null means never.")
     metadata: dict[str, str] | None = Field(
         None, description="At most 16 pairs of strings; null removes all."

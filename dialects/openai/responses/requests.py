@@ -1,6 +1,7 @@
 """Request bodies of responses, converted to protos."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from corral.control.v1 import response_pb2
@@ -30,10 +31,12 @@ from dialects.openai.responses.choices import (
 from dialects.openai.responses.input_items import items_to_proto
 from dialects.openai.responses.tools import tools_to_proto
 from dialects.shared.fields import BY_KIND, WireModel, validate
+from dialects.shared.generation_fields import TopLogprobs
 from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField
+from svc_kit.rpc.field_limits import limit
 
-MAX_TOOLS: Final = 128
+_limit = partial(limit, response_pb2.ResponseSettings)
 _NO_HOSTED_TOOLS: Final = Ignored("it configures tools that are not supported")
 _INCLUDES: Final[dict[str, response_pb2.ResponseInclude | None]] = {
     "message.output_text.logprobs": response_pb2.RESPONSE_INCLUDE_LOGPROBS,
@@ -61,7 +64,7 @@ class ContextManagement(WireModel):
     """Automatic compaction of long contexts."""
 
     type: Literal["compaction"]
-    compact_threshold: Annotated[int, Field(ge=1000, le=2**31 - 1)] | None = Field(
+    compact_threshold: Annotated[int, _limit("compact_threshold")] | None = Field(
         None, description="Earlier items are summarized if the prompt has more tokens than this."
     )
 
@@ -84,7 +87,7 @@ class ResponseBody(GenerationBody, ReasoningFields):
 
     model: str = Field("", description="The model's name. Default: the server's first model.")
     input: Input | None = Field(None, description="A text, or a list of items.")
-    instructions: str | None = Field(
+    instructions: Annotated[str, _limit("instructions")] | None = Field(
         None, description="A system message; not inherited from the previous response."
     )
     previous_response_id: str | None = Field(None, description="The response to continue.")
@@ -98,18 +101,18 @@ class ResponseBody(GenerationBody, ReasoningFields):
         None, description="Return at once and generate in the background."
     )
     store: bool | None = Field(None, description="False stores nothing. Default: true.")
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[dict[str, Any]], _limit("tools")] | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     text: TextSettings | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: Annotated[list[ContextManagement], Field(max_length=1)] | None = None
     include: list[str] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+    max_output_tokens: Annotated[int, _limit("max_output_tokens")] | None = Field(
         None, description="The maximum number of tokens of all turns, including reasoning."
     )
-    max_tool_calls: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    max_tool_calls: Annotated[int, _limit("max_tool_calls")] | None = None
+    top_logprobs: TopLogprobs | None = None
 
     metadata: dict[str, Any] | None = Field(None, description="At most 16 pairs of strings.")
     safety_identifier: str | None = Field(None, description="Stored with the response.")

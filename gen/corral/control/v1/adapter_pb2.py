@@ -22,24 +22,33 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/control/v1/adapter.proto\x12\x11\x63orral.control.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x03\n\x07\x41\x64\x61pter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x15\n\rdefault_scale\x18\x05 \x01(\x02\x12\x16\n\x0estanding_scale\x18\x06 \x01(\x02\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x12\n\nfile_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x61rchitecture\x18\t \x01(\t\x12\x12\n\nbase_model\x18\n \x01(\t\x12\r\n\x05title\x18\x0b \x01(\t\x12\x0c\n\x04rank\x18\x0c \x01(\x05\x12\x12\n\nsize_bytes\x18\r \x01(\x03\x12/\n\x0b\x63reate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x10 \x01(\t\x12\x31\n\x07\x65ngines\x18\x11 \x03(\x0b\x32 .corral.control.v1.AdapterReport\x12\x16\n\x0e\x66rontend_count\x18\x12 \x01(\x05\x12\x1c\n\x14ready_frontend_count\x18\x13 \x01(\x05\"\xc3\x01\n\rAdapterHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x1a\n\rdefault_scale\x18\x04 \x01(\x02H\x00\x88\x01\x01\x12\x0f\n\x07\x66ile_id\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x0f\n\x07replace\x18\x08 \x01(\x08\x12\x12\n\nrequest_id\x18\t \x01(\tB\x10\n\x0e_default_scale\"\xe9\x02\n\rAdapterReport\x12\x12\n\nadapter_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x10\n\x08\x66rontend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x35\n\x05state\x18\x06 \x01(\x0e\x32&.corral.control.v1.AdapterReport.State\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06sha256\x18\t \x01(\t\x12/\n\x0breport_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_FETCHING\x10\x01\x12\x11\n\rSTATE_LOADING\x10\x02\x12\x0f\n\x0bSTATE_READY\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\"\xae\x01\n\x0e\x44\x65siredAdapter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x12\n\nfile_bytes\x18\x06 \x01(\x03\x12\x15\n\rdefault_scale\x18\x07 \x01(\x02\x12\x16\n\x0estanding_scale\x18\x08 \x01(\x02\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/control/v1/adapter.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xce\x03\n\x07\x41\x64\x61pter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x15\n\rdefault_scale\x18\x05 \x01(\x02\x12\x16\n\x0estanding_scale\x18\x06 \x01(\x02\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x12\n\nfile_bytes\x18\x08 \x01(\x03\x12\x14\n\x0c\x61rchitecture\x18\t \x01(\t\x12\x12\n\nbase_model\x18\n \x01(\t\x12\r\n\x05title\x18\x0b \x01(\t\x12\x0c\n\x04rank\x18\x0c \x01(\x05\x12\x12\n\nsize_bytes\x18\r \x01(\x03\x12/\n\x0b\x63reate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0f \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x10 \x01(\t\x12\x31\n\x07\x65ngines\x18\x11 \x03(\x0b\x32 .corral.control.v1.AdapterReport\x12\x16\n\x0e\x66rontend_count\x18\x12 \x01(\x05\x12\x1c\n\x14ready_frontend_count\x18\x13 \x01(\x05\"\xfc\x01\n\rAdapterHeader\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x18\n\x05model\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1e\n\x0b\x64\x65scription\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12\x32\n\rdefault_scale\x18\x04 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00$\xc0\x19\x00\x00\x00\x00\x00\x00$@H\x00\x88\x01\x01\x12\x0f\n\x07\x66ile_id\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x0f\n\x07replace\x18\x08 \x01(\x08\x12\x1d\n\nrequest_id\x18\t \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x42\x10\n\x0e_default_scale\"\xe9\x02\n\rAdapterReport\x12\x12\n\nadapter_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x10\n\x08\x66rontend\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x35\n\x05state\x18\x06 \x01(\x0e\x32&.corral.control.v1.AdapterReport.State\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x0f\n\x07problem\x18\x08 \x01(\t\x12\x0e\n\x06sha256\x18\t \x01(\t\x12/\n\x0breport_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"h\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATE_FETCHING\x10\x01\x12\x11\n\rSTATE_LOADING\x10\x02\x12\x0f\n\x0bSTATE_READY\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\"\xae\x01\n\x0e\x44\x65siredAdapter\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x12\n\nfile_bytes\x18\x06 \x01(\x03\x12\x15\n\rdefault_scale\x18\x07 \x01(\x02\x12\x16\n\x0estanding_scale\x18\x08 \x01(\x02\x12\x0f\n\x07\x61ttempt\x18\t \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.adapter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ADAPTER']._serialized_start=88
-  _globals['_ADAPTER']._serialized_end=550
-  _globals['_ADAPTERHEADER']._serialized_start=553
-  _globals['_ADAPTERHEADER']._serialized_end=748
-  _globals['_ADAPTERREPORT']._serialized_start=751
-  _globals['_ADAPTERREPORT']._serialized_end=1112
-  _globals['_ADAPTERREPORT_STATE']._serialized_start=1008
-  _globals['_ADAPTERREPORT_STATE']._serialized_end=1112
-  _globals['_DESIREDADAPTER']._serialized_start=1115
-  _globals['_DESIREDADAPTER']._serialized_end=1289
+  _globals['_ADAPTERHEADER'].fields_by_name['model']._loaded_options = None
+  _globals['_ADAPTERHEADER'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_ADAPTERHEADER'].fields_by_name['description']._loaded_options = None
+  _globals['_ADAPTERHEADER'].fields_by_name['description']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_ADAPTERHEADER'].fields_by_name['default_scale']._loaded_options = None
+  _globals['_ADAPTERHEADER'].fields_by_name['default_scale']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000$\300\031\000\000\000\000\000\000$@'
+  _globals['_ADAPTERHEADER'].fields_by_name['request_id']._loaded_options = None
+  _globals['_ADAPTERHEADER'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_ADAPTER']._serialized_start=119
+  _globals['_ADAPTER']._serialized_end=581
+  _globals['_ADAPTERHEADER']._serialized_start=584
+  _globals['_ADAPTERHEADER']._serialized_end=836
+  _globals['_ADAPTERREPORT']._serialized_start=839
+  _globals['_ADAPTERREPORT']._serialized_end=1200
+  _globals['_ADAPTERREPORT_STATE']._serialized_start=1096
+  _globals['_ADAPTERREPORT_STATE']._serialized_end=1200
+  _globals['_DESIREDADAPTER']._serialized_start=1203
+  _globals['_DESIREDADAPTER']._serialized_end=1377
 # @@protoc_insertion_point(module_scope)

@@ -25,17 +25,28 @@ _sym_db = _symbol_database.Default()
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import adapter_pb2 as corral_dot_control_dot_v1_dot_adapter__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/adapter_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/adapter.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"f\n\x14\x43reateAdapterRequest\x12\x32\n\x06header\x18\x01 \x01(\x0b\x32 .corral.control.v1.AdapterHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\"D\n\x15\x43reateAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"M\n\x11GetAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"A\n\x12GetAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"x\n\x13ListAdaptersRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12+\n\x05order\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"]\n\x14ListAdaptersResponse\x12,\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Adapter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xee\x01\n\x14UpdateAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x1a\n\rdefault_scale\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12\x1b\n\x0estanding_scale\x18\x03 \x01(\x02H\x01\x88\x01\x01\x12\x18\n\x0b\x64\x65scription\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12/\n\x0bupdate_mask\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x10\n\x0e_default_scaleB\x11\n\x0f_standing_scaleB\x0e\n\x0c_description\"D\n\x15UpdateAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"^\n\x14\x44\x65leteAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x15\x44\x65leteAdapterResponse\x12\x12\n\nadapter_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66rontend_count\x18\x02 \x01(\x05\x12\x1e\n\x16pending_frontend_count\x18\x03 \x01(\x05\"&\n\x13RetryAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\"C\n\x14RetryAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"\'\n\x13WatchDesiredRequest\x12\x10\n\x08revision\x18\x01 \x01(\t\"\x97\x01\n\x14WatchDesiredResponse\x12\x30\n\x05state\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.DesiredStateH\x00\x12\x32\n\x06\x63hange\x18\x02 \x01(\x0b\x32 .corral.control.v1.DesiredChangeH\x00\x12\x10\n\x08revision\x18\x03 \x01(\tB\x07\n\x05\x65vent\"C\n\x0c\x44\x65siredState\x12\x33\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32!.corral.control.v1.DesiredAdapter\"Y\n\rDesiredChange\x12\x33\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32!.corral.control.v1.DesiredAdapter\x12\x13\n\x0bremoved_ids\x18\x02 \x03(\t\"\x7f\n\x15ReportAdaptersRequest\x12\x10\n\x08\x66rontend\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x31\n\x07reports\x18\x03 \x03(\x0b\x32 .corral.control.v1.AdapterReport\x12\x10\n\x08revision\x18\x04 \x01(\t\"\x18\n\x16ReportAdaptersResponse\"(\n\x16\x44ownloadAdapterRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"(\n\x17\x44ownloadAdapterResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x32\xcb\x07\n\x0e\x41\x64\x61pterService\x12j\n\rCreateAdapter\x12\'.corral.control.v1.CreateAdapterRequest\x1a(.corral.control.v1.CreateAdapterResponse\"\x04\xa8\xbb\x18\x07(\x01\x12_\n\nGetAdapter\x12$.corral.control.v1.GetAdapterRequest\x1a%.corral.control.v1.GetAdapterResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListAdapters\x12&.corral.control.v1.ListAdaptersRequest\x1a\'.corral.control.v1.ListAdaptersResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rUpdateAdapter\x12\'.corral.control.v1.UpdateAdapterRequest\x1a(.corral.control.v1.UpdateAdapterResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rDeleteAdapter\x12\'.corral.control.v1.DeleteAdapterRequest\x1a(.corral.control.v1.DeleteAdapterResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0cRetryAdapter\x12&.corral.control.v1.RetryAdapterRequest\x1a\'.corral.control.v1.RetryAdapterResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0cWatchDesired\x12&.corral.control.v1.WatchDesiredRequest\x1a\'.corral.control.v1.WatchDesiredResponse\"\x08\xa8\xbb\x18\r\xb0\xbb\x18\x01\x30\x01\x12k\n\x0eReportAdapters\x12(.corral.control.v1.ReportAdaptersRequest\x1a).corral.control.v1.ReportAdaptersResponse\"\x04\xa8\xbb\x18\r\x12p\n\x0f\x44ownloadAdapter\x12).corral.control.v1.DownloadAdapterRequest\x1a*.corral.control.v1.DownloadAdapterResponse\"\x04\xa8\xbb\x18\r0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/adapter_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/adapter.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\"n\n\x14\x43reateAdapterRequest\x12:\n\x06header\x18\x01 \x01(\x0b\x32 .corral.control.v1.AdapterHeaderB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\"D\n\x15\x43reateAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"M\n\x11GetAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\'\n\x04wait\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"A\n\x12GetAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"\x87\x01\n\x13ListAdaptersRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12+\n\x05order\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"]\n\x14ListAdaptersResponse\x12,\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Adapter\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa9\x02\n\x14UpdateAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x32\n\rdefault_scale\x18\x02 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00$\xc0\x19\x00\x00\x00\x00\x00\x00$@H\x00\x88\x01\x01\x12\x33\n\x0estanding_scale\x18\x03 \x01(\x02\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00$\xc0\x19\x00\x00\x00\x00\x00\x00$@H\x01\x88\x01\x01\x12#\n\x0b\x64\x65scription\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01H\x02\x88\x01\x01\x12\x0c\n\x04\x65tag\x18\x05 \x01(\t\x12/\n\x0bupdate_mask\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x10\n\x0e_default_scaleB\x11\n\x0f_standing_scaleB\x0e\n\x0c_description\"D\n\x15UpdateAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"^\n\x14\x44\x65leteAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\'\n\x04wait\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"c\n\x15\x44\x65leteAdapterResponse\x12\x12\n\nadapter_id\x18\x01 \x01(\t\x12\x16\n\x0e\x66rontend_count\x18\x02 \x01(\x05\x12\x1e\n\x16pending_frontend_count\x18\x03 \x01(\x05\"&\n\x13RetryAdapterRequest\x12\x0f\n\x07\x61\x64\x61pter\x18\x01 \x01(\t\"C\n\x14RetryAdapterResponse\x12+\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Adapter\"\'\n\x13WatchDesiredRequest\x12\x10\n\x08revision\x18\x01 \x01(\t\"\x97\x01\n\x14WatchDesiredResponse\x12\x30\n\x05state\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.DesiredStateH\x00\x12\x32\n\x06\x63hange\x18\x02 \x01(\x0b\x32 .corral.control.v1.DesiredChangeH\x00\x12\x10\n\x08revision\x18\x03 \x01(\tB\x07\n\x05\x65vent\"C\n\x0c\x44\x65siredState\x12\x33\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32!.corral.control.v1.DesiredAdapter\"Y\n\rDesiredChange\x12\x33\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32!.corral.control.v1.DesiredAdapter\x12\x13\n\x0bremoved_ids\x18\x02 \x03(\t\"\x7f\n\x15ReportAdaptersRequest\x12\x10\n\x08\x66rontend\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x31\n\x07reports\x18\x03 \x03(\x0b\x32 .corral.control.v1.AdapterReport\x12\x10\n\x08revision\x18\x04 \x01(\t\"\x18\n\x16ReportAdaptersResponse\"(\n\x16\x44ownloadAdapterRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"(\n\x17\x44ownloadAdapterResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x32\xcb\x07\n\x0e\x41\x64\x61pterService\x12j\n\rCreateAdapter\x12\'.corral.control.v1.CreateAdapterRequest\x1a(.corral.control.v1.CreateAdapterResponse\"\x04\xa8\xbb\x18\x07(\x01\x12_\n\nGetAdapter\x12$.corral.control.v1.GetAdapterRequest\x1a%.corral.control.v1.GetAdapterResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListAdapters\x12&.corral.control.v1.ListAdaptersRequest\x1a\'.corral.control.v1.ListAdaptersResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rUpdateAdapter\x12\'.corral.control.v1.UpdateAdapterRequest\x1a(.corral.control.v1.UpdateAdapterResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rDeleteAdapter\x12\'.corral.control.v1.DeleteAdapterRequest\x1a(.corral.control.v1.DeleteAdapterResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0cRetryAdapter\x12&.corral.control.v1.RetryAdapterRequest\x1a\'.corral.control.v1.RetryAdapterResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0cWatchDesired\x12&.corral.control.v1.WatchDesiredRequest\x1a\'.corral.control.v1.WatchDesiredResponse\"\x08\xa8\xbb\x18\r\xb0\xbb\x18\x01\x30\x01\x12k\n\x0eReportAdapters\x12(.corral.control.v1.ReportAdaptersRequest\x1a).corral.control.v1.ReportAdaptersResponse\"\x04\xa8\xbb\x18\r\x12p\n\x0f\x44ownloadAdapter\x12).corral.control.v1.DownloadAdapterRequest\x1a*.corral.control.v1.DownloadAdapterResponse\"\x04\xa8\xbb\x18\r0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.adapter_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEADAPTERREQUEST'].fields_by_name['header']._loaded_options = None
+  _globals['_CREATEADAPTERREQUEST'].fields_by_name['header']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_LISTADAPTERSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTADAPTERSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['default_scale']._loaded_options = None
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['default_scale']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000$\300\031\000\000\000\000\000\000$@'
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['standing_scale']._loaded_options = None
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['standing_scale']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000$\300\031\000\000\000\000\000\000$@'
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['description']._loaded_options = None
+  _globals['_UPDATEADAPTERREQUEST'].fields_by_name['description']._serialized_options = b'\312\267\030\005 \200\004@\001'
   _globals['_ADAPTERSERVICE'].methods_by_name['CreateAdapter']._loaded_options = None
   _globals['_ADAPTERSERVICE'].methods_by_name['CreateAdapter']._serialized_options = b'\250\273\030\007'
   _globals['_ADAPTERSERVICE'].methods_by_name['GetAdapter']._loaded_options = None
@@ -54,46 +65,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADAPTERSERVICE'].methods_by_name['ReportAdapters']._serialized_options = b'\250\273\030\r'
   _globals['_ADAPTERSERVICE'].methods_by_name['DownloadAdapter']._loaded_options = None
   _globals['_ADAPTERSERVICE'].methods_by_name['DownloadAdapter']._serialized_options = b'\250\273\030\r'
-  _globals['_CREATEADAPTERREQUEST']._serialized_start=231
-  _globals['_CREATEADAPTERREQUEST']._serialized_end=333
-  _globals['_CREATEADAPTERRESPONSE']._serialized_start=335
-  _globals['_CREATEADAPTERRESPONSE']._serialized_end=403
-  _globals['_GETADAPTERREQUEST']._serialized_start=405
-  _globals['_GETADAPTERREQUEST']._serialized_end=482
-  _globals['_GETADAPTERRESPONSE']._serialized_start=484
-  _globals['_GETADAPTERRESPONSE']._serialized_end=549
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=551
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=671
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=673
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=766
-  _globals['_UPDATEADAPTERREQUEST']._serialized_start=769
-  _globals['_UPDATEADAPTERREQUEST']._serialized_end=1007
-  _globals['_UPDATEADAPTERRESPONSE']._serialized_start=1009
-  _globals['_UPDATEADAPTERRESPONSE']._serialized_end=1077
-  _globals['_DELETEADAPTERREQUEST']._serialized_start=1079
-  _globals['_DELETEADAPTERREQUEST']._serialized_end=1173
-  _globals['_DELETEADAPTERRESPONSE']._serialized_start=1175
-  _globals['_DELETEADAPTERRESPONSE']._serialized_end=1274
-  _globals['_RETRYADAPTERREQUEST']._serialized_start=1276
-  _globals['_RETRYADAPTERREQUEST']._serialized_end=1314
-  _globals['_RETRYADAPTERRESPONSE']._serialized_start=1316
-  _globals['_RETRYADAPTERRESPONSE']._serialized_end=1383
-  _globals['_WATCHDESIREDREQUEST']._serialized_start=1385
-  _globals['_WATCHDESIREDREQUEST']._serialized_end=1424
-  _globals['_WATCHDESIREDRESPONSE']._serialized_start=1427
-  _globals['_WATCHDESIREDRESPONSE']._serialized_end=1578
-  _globals['_DESIREDSTATE']._serialized_start=1580
-  _globals['_DESIREDSTATE']._serialized_end=1647
-  _globals['_DESIREDCHANGE']._serialized_start=1649
-  _globals['_DESIREDCHANGE']._serialized_end=1738
-  _globals['_REPORTADAPTERSREQUEST']._serialized_start=1740
-  _globals['_REPORTADAPTERSREQUEST']._serialized_end=1867
-  _globals['_REPORTADAPTERSRESPONSE']._serialized_start=1869
-  _globals['_REPORTADAPTERSRESPONSE']._serialized_end=1893
-  _globals['_DOWNLOADADAPTERREQUEST']._serialized_start=1895
-  _globals['_DOWNLOADADAPTERREQUEST']._serialized_end=1935
-  _globals['_DOWNLOADADAPTERRESPONSE']._serialized_start=1937
-  _globals['_DOWNLOADADAPTERRESPONSE']._serialized_end=1977
-  _globals['_ADAPTERSERVICE']._serialized_start=1980
-  _globals['_ADAPTERSERVICE']._serialized_end=2951
+  _globals['_CREATEADAPTERREQUEST']._serialized_start=262
+  _globals['_CREATEADAPTERREQUEST']._serialized_end=372
+  _globals['_CREATEADAPTERRESPONSE']._serialized_start=374
+  _globals['_CREATEADAPTERRESPONSE']._serialized_end=442
+  _globals['_GETADAPTERREQUEST']._serialized_start=444
+  _globals['_GETADAPTERREQUEST']._serialized_end=521
+  _globals['_GETADAPTERRESPONSE']._serialized_start=523
+  _globals['_GETADAPTERRESPONSE']._serialized_end=588
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=591
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=726
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=728
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=821
+  _globals['_UPDATEADAPTERREQUEST']._serialized_start=824
+  _globals['_UPDATEADAPTERREQUEST']._serialized_end=1121
+  _globals['_UPDATEADAPTERRESPONSE']._serialized_start=1123
+  _globals['_UPDATEADAPTERRESPONSE']._serialized_end=1191
+  _globals['_DELETEADAPTERREQUEST']._serialized_start=1193
+  _globals['_DELETEADAPTERREQUEST']._serialized_end=1287
+  _globals['_DELETEADAPTERRESPONSE']._serialized_start=1289
+  _globals['_DELETEADAPTERRESPONSE']._serialized_end=1388
+  _globals['_RETRYADAPTERREQUEST']._serialized_start=1390
+  _globals['_RETRYADAPTERREQUEST']._serialized_end=1428
+  _globals['_RETRYADAPTERRESPONSE']._serialized_start=1430
+  _globals['_RETRYADAPTERRESPONSE']._serialized_end=1497
+  _globals['_WATCHDESIREDREQUEST']._serialized_start=1499
+  _globals['_WATCHDESIREDREQUEST']._serialized_end=1538
+  _globals['_WATCHDESIREDRESPONSE']._serialized_start=1541
+  _globals['_WATCHDESIREDRESPONSE']._serialized_end=1692
+  _globals['_DESIREDSTATE']._serialized_start=1694
+  _globals['_DESIREDSTATE']._serialized_end=1761
+  _globals['_DESIREDCHANGE']._serialized_start=1763
+  _globals['_DESIREDCHANGE']._serialized_end=1852
+  _globals['_REPORTADAPTERSREQUEST']._serialized_start=1854
+  _globals['_REPORTADAPTERSREQUEST']._serialized_end=1981
+  _globals['_REPORTADAPTERSRESPONSE']._serialized_start=1983
+  _globals['_REPORTADAPTERSRESPONSE']._serialized_end=2007
+  _globals['_DOWNLOADADAPTERREQUEST']._serialized_start=2009
+  _globals['_DOWNLOADADAPTERREQUEST']._serialized_end=2049
+  _globals['_DOWNLOADADAPTERRESPONSE']._serialized_start=2051
+  _globals['_DOWNLOADADAPTERRESPONSE']._serialized_end=2091
+  _globals['_ADAPTERSERVICE']._serialized_start=2094
+  _globals['_ADAPTERSERVICE']._serialized_end=3065
 # @@protoc_insertion_point(module_scope)

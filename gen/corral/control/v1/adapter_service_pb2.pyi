@@ -3,6 +3,7 @@ import datetime
 from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import adapter_pb2 as _adapter_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers

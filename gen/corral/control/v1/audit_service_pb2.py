@@ -23,30 +23,57 @@ _sym_db = _symbol_database.Default()
 
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/audit_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc9\x01\n\nAuditEvent\x12\n\n\x02id\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0f\n\x07project\x18\x04 \x01(\t\x12\x0e\n\x06method\x18\x05 \x01(\t\x12\x0e\n\x06target\x18\x06 \x01(\t\x12\x0f\n\x07request\x18\x07 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x08 \x01(\t\x12\x12\n\nrequest_id\x18\t \x01(\t\x12\x0f\n\x07refusal\x18\n \x01(\t\"\xbc\x01\n\x16ListAuditEventsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x63tor\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x17ListAuditEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.corral.control.v1.AuditEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\x18ReportAuditEventsRequest\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.corral.control.v1.AuditEvent\"\x1b\n\x19ReportAuditEventsResponse2\xf4\x01\n\x0c\x41uditService\x12n\n\x0fListAuditEvents\x12).corral.control.v1.ListAuditEventsRequest\x1a*.corral.control.v1.ListAuditEventsResponse\"\x04\xa8\xbb\x18\x08\x12t\n\x11ReportAuditEvents\x12+.corral.control.v1.ReportAuditEventsRequest\x1a,.corral.control.v1.ReportAuditEventsResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/audit_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb2\x02\n\nAuditEvent\x12\x16\n\x02id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1a\n\x05\x61\x63tor\x18\x03 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x1c\n\x07project\x18\x04 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x1b\n\x06method\x18\x05 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x19\n\x06target\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x19\n\x07request\x18\x07 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80\x01\x12\x1a\n\x07\x61\x64\x64ress\x18\x08 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1d\n\nrequest_id\x18\t \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1a\n\x07refusal\x18\n \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\"\xe1\x01\n\x16ListAuditEventsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x18\n\x05\x61\x63tor\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x19\n\x06target\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"a\n\x17ListAuditEventsResponse\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.corral.control.v1.AuditEvent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x18ReportAuditEventsRequest\x12\x37\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.corral.control.v1.AuditEventB\x08\xca\xb7\x18\x04\x30\x64\x38\x01\"\x1b\n\x19ReportAuditEventsResponse2\xf4\x01\n\x0c\x41uditService\x12n\n\x0fListAuditEvents\x12).corral.control.v1.ListAuditEventsRequest\x1a*.corral.control.v1.ListAuditEventsResponse\"\x04\xa8\xbb\x18\x08\x12t\n\x11ReportAuditEvents\x12+.corral.control.v1.ReportAuditEventsRequest\x1a,.corral.control.v1.ReportAuditEventsResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.audit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['id']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['actor']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['actor']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['project']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['project']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['method']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['method']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['target']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['target']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['request']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['request']._serialized_options = b'\312\267\030\004 \200\200\001'
+  _globals['_AUDITEVENT'].fields_by_name['address']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['address']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['request_id']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_AUDITEVENT'].fields_by_name['refusal']._loaded_options = None
+  _globals['_AUDITEVENT'].fields_by_name['refusal']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['actor']._loaded_options = None
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['actor']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['target']._loaded_options = None
+  _globals['_LISTAUDITEVENTSREQUEST'].fields_by_name['target']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_REPORTAUDITEVENTSREQUEST'].fields_by_name['events']._loaded_options = None
+  _globals['_REPORTAUDITEVENTSREQUEST'].fields_by_name['events']._serialized_options = b'\312\267\030\0040d8\001'
   _globals['_AUDITSERVICE'].methods_by_name['ListAuditEvents']._loaded_options = None
   _globals['_AUDITSERVICE'].methods_by_name['ListAuditEvents']._serialized_options = b'\250\273\030\010'
   _globals['_AUDITSERVICE'].methods_by_name['ReportAuditEvents']._loaded_options = None
   _globals['_AUDITSERVICE'].methods_by_name['ReportAuditEvents']._serialized_options = b'\250\273\030\r'
-  _globals['_AUDITEVENT']._serialized_start=131
-  _globals['_AUDITEVENT']._serialized_end=332
-  _globals['_LISTAUDITEVENTSREQUEST']._serialized_start=335
-  _globals['_LISTAUDITEVENTSREQUEST']._serialized_end=523
-  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_start=525
-  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_end=622
-  _globals['_REPORTAUDITEVENTSREQUEST']._serialized_start=624
-  _globals['_REPORTAUDITEVENTSREQUEST']._serialized_end=697
-  _globals['_REPORTAUDITEVENTSRESPONSE']._serialized_start=699
-  _globals['_REPORTAUDITEVENTSRESPONSE']._serialized_end=726
-  _globals['_AUDITSERVICE']._serialized_start=729
-  _globals['_AUDITSERVICE']._serialized_end=973
+  _globals['_AUDITEVENT']._serialized_start=162
+  _globals['_AUDITEVENT']._serialized_end=468
+  _globals['_LISTAUDITEVENTSREQUEST']._serialized_start=471
+  _globals['_LISTAUDITEVENTSREQUEST']._serialized_end=696
+  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_start=698
+  _globals['_LISTAUDITEVENTSRESPONSE']._serialized_end=795
+  _globals['_REPORTAUDITEVENTSREQUEST']._serialized_start=797
+  _globals['_REPORTAUDITEVENTSREQUEST']._serialized_end=880
+  _globals['_REPORTAUDITEVENTSRESPONSE']._serialized_start=882
+  _globals['_REPORTAUDITEVENTSRESPONSE']._serialized_end=909
+  _globals['_AUDITSERVICE']._serialized_start=912
+  _globals['_AUDITSERVICE']._serialized_end=1156
 # @@protoc_insertion_point(module_scope)

@@ -27,10 +27,11 @@ from corral.control.v1 import conversation_pb2 as corral_dot_control_dot_v1_dot_
 from corral.control.v1 import item_pb2 as corral_dot_control_dot_v1_dot_item__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import response_pb2 as corral_dot_control_dot_v1_dot_response__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,corral/control/v1/conversation_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a$corral/control/v1/conversation.proto\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a google/protobuf/field_mask.proto\"\xd6\x01\n\x19\x43reateConversationRequest\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12L\n\x08metadata\x18\x02 \x03(\x0b\x32:.corral.control.v1.CreateConversationRequest.MetadataEntry\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"S\n\x1a\x43reateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"1\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"P\n\x17GetConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"\x8d\x01\n\x18ListConversationsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"l\n\x19ListConversationsResponse\x12\x36\n\rconversations\x18\x01 \x03(\x0b\x32\x1f.corral.control.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xe4\x01\n\x19UpdateConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12L\n\x08metadata\x18\x02 \x03(\x0b\x32:.corral.control.v1.UpdateConversationRequest.MetadataEntry\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"S\n\x1aUpdateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"4\n\x19\x44\x65leteConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x1c\n\x1a\x44\x65leteConversationResponse\"\xaa\x01\n\x1e\x43reateConversationItemsRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12&\n\x05items\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x33\n\x07include\x18\x03 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"I\n\x1f\x43reateConversationItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\"{\n\x1aGetConversationItemRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\x12\x33\n\x07include\x18\x03 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x1bGetConversationItemResponse\x12%\n\x04item\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.Item\"\xcf\x01\n\x1cListConversationItemsRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"`\n\x1dListConversationItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\x1d\x44\x65leteConversationItemRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\"W\n\x1e\x44\x65leteConversationItemResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xf4\x08\n\x13\x43onversationService\x12w\n\x12\x43reateConversation\x12,.corral.control.v1.CreateConversationRequest\x1a-.corral.control.v1.CreateConversationResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0fGetConversation\x12).corral.control.v1.GetConversationRequest\x1a*.corral.control.v1.GetConversationResponse\"\x04\xa8\xbb\x18\x06\x12t\n\x11ListConversations\x12+.corral.control.v1.ListConversationsRequest\x1a,.corral.control.v1.ListConversationsResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12UpdateConversation\x12,.corral.control.v1.UpdateConversationRequest\x1a-.corral.control.v1.UpdateConversationResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12\x44\x65leteConversation\x12,.corral.control.v1.DeleteConversationRequest\x1a-.corral.control.v1.DeleteConversationResponse\"\x04\xa8\xbb\x18\x07\x12\x86\x01\n\x17\x43reateConversationItems\x12\x31.corral.control.v1.CreateConversationItemsRequest\x1a\x32.corral.control.v1.CreateConversationItemsResponse\"\x04\xa8\xbb\x18\x07\x12z\n\x13GetConversationItem\x12-.corral.control.v1.GetConversationItemRequest\x1a..corral.control.v1.GetConversationItemResponse\"\x04\xa8\xbb\x18\x06\x12\x80\x01\n\x15ListConversationItems\x12/.corral.control.v1.ListConversationItemsRequest\x1a\x30.corral.control.v1.ListConversationItemsResponse\"\x04\xa8\xbb\x18\x06\x12\x83\x01\n\x16\x44\x65leteConversationItem\x12\x30.corral.control.v1.DeleteConversationItemRequest\x1a\x31.corral.control.v1.DeleteConversationItemResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,corral/control/v1/conversation_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a$corral/control/v1/conversation.proto\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x80\x02\n\x19\x43reateConversationRequest\x12.\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x06\xca\xb7\x18\x02\x30\x14\x12\x63\n\x08metadata\x18\x02 \x03(\x0b\x32:.corral.control.v1.CreateConversationRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"S\n\x1a\x43reateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"1\n\x16GetConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"P\n\x17GetConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"\x9c\x01\n\x18ListConversationsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"l\n\x19ListConversationsResponse\x12\x36\n\rconversations\x18\x01 \x03(\x0b\x32\x1f.corral.control.v1.Conversation\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xfb\x01\n\x19UpdateConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x63\n\x08metadata\x18\x02 \x03(\x0b\x32:.corral.control.v1.UpdateConversationRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12/\n\x0bupdate_mask\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"S\n\x1aUpdateConversationResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation\"4\n\x19\x44\x65leteConversationRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"\x1c\n\x1a\x44\x65leteConversationResponse\"\xbf\x01\n\x1e\x43reateConversationItemsRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x30\n\x05items\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x08\xca\xb7\x18\x04\x30\x14\x38\x01\x12\x33\n\x07include\x18\x03 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"I\n\x1f\x43reateConversationItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\"{\n\x1aGetConversationItemRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\x12\x33\n\x07include\x18\x03 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x1bGetConversationItemResponse\x12%\n\x04item\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.Item\"\xde\x01\n\x1cListConversationItemsRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"`\n\x1dListConversationItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"I\n\x1d\x44\x65leteConversationItemRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07item_id\x18\x02 \x01(\t\"W\n\x1e\x44\x65leteConversationItemResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xf4\x08\n\x13\x43onversationService\x12w\n\x12\x43reateConversation\x12,.corral.control.v1.CreateConversationRequest\x1a-.corral.control.v1.CreateConversationResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0fGetConversation\x12).corral.control.v1.GetConversationRequest\x1a*.corral.control.v1.GetConversationResponse\"\x04\xa8\xbb\x18\x06\x12t\n\x11ListConversations\x12+.corral.control.v1.ListConversationsRequest\x1a,.corral.control.v1.ListConversationsResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12UpdateConversation\x12,.corral.control.v1.UpdateConversationRequest\x1a-.corral.control.v1.UpdateConversationResponse\"\x04\xa8\xbb\x18\x07\x12w\n\x12\x44\x65leteConversation\x12,.corral.control.v1.DeleteConversationRequest\x1a-.corral.control.v1.DeleteConversationResponse\"\x04\xa8\xbb\x18\x07\x12\x86\x01\n\x17\x43reateConversationItems\x12\x31.corral.control.v1.CreateConversationItemsRequest\x1a\x32.corral.control.v1.CreateConversationItemsResponse\"\x04\xa8\xbb\x18\x07\x12z\n\x13GetConversationItem\x12-.corral.control.v1.GetConversationItemRequest\x1a..corral.control.v1.GetConversationItemResponse\"\x04\xa8\xbb\x18\x06\x12\x80\x01\n\x15ListConversationItems\x12/.corral.control.v1.ListConversationItemsRequest\x1a\x30.corral.control.v1.ListConversationItemsResponse\"\x04\xa8\xbb\x18\x06\x12\x83\x01\n\x16\x44\x65leteConversationItem\x12\x30.corral.control.v1.DeleteConversationItemRequest\x1a\x31.corral.control.v1.DeleteConversationItemResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,8 +40,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._loaded_options = None
   _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['items']._loaded_options = None
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['items']._serialized_options = b'\312\267\030\0020\024'
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['metadata']._loaded_options = None
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATECONVERSATIONREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTCONVERSATIONSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTCONVERSATIONSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._loaded_options = None
   _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._serialized_options = b'8\001'
+  _globals['_UPDATECONVERSATIONREQUEST'].fields_by_name['metadata']._loaded_options = None
+  _globals['_UPDATECONVERSATIONREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_CREATECONVERSATIONITEMSREQUEST'].fields_by_name['items']._loaded_options = None
+  _globals['_CREATECONVERSATIONITEMSREQUEST'].fields_by_name['items']._serialized_options = b'\312\267\030\0040\0248\001'
+  _globals['_CREATECONVERSATIONITEMSREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATECONVERSATIONITEMSREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTCONVERSATIONITEMSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTCONVERSATIONITEMSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_CONVERSATIONSERVICE'].methods_by_name['CreateConversation']._loaded_options = None
   _globals['_CONVERSATIONSERVICE'].methods_by_name['CreateConversation']._serialized_options = b'\250\273\030\007'
   _globals['_CONVERSATIONSERVICE'].methods_by_name['GetConversation']._loaded_options = None
@@ -59,46 +76,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CONVERSATIONSERVICE'].methods_by_name['ListConversationItems']._serialized_options = b'\250\273\030\006'
   _globals['_CONVERSATIONSERVICE'].methods_by_name['DeleteConversationItem']._loaded_options = None
   _globals['_CONVERSATIONSERVICE'].methods_by_name['DeleteConversationItem']._serialized_options = b'\250\273\030\007'
-  _globals['_CREATECONVERSATIONREQUEST']._serialized_start=274
-  _globals['_CREATECONVERSATIONREQUEST']._serialized_end=488
-  _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._serialized_start=441
-  _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._serialized_end=488
-  _globals['_CREATECONVERSATIONRESPONSE']._serialized_start=490
-  _globals['_CREATECONVERSATIONRESPONSE']._serialized_end=573
-  _globals['_GETCONVERSATIONREQUEST']._serialized_start=575
-  _globals['_GETCONVERSATIONREQUEST']._serialized_end=624
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=626
-  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=706
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=709
-  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=850
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=852
-  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=960
-  _globals['_UPDATECONVERSATIONREQUEST']._serialized_start=963
-  _globals['_UPDATECONVERSATIONREQUEST']._serialized_end=1191
-  _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._serialized_start=441
-  _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._serialized_end=488
-  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_start=1193
-  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_end=1276
-  _globals['_DELETECONVERSATIONREQUEST']._serialized_start=1278
-  _globals['_DELETECONVERSATIONREQUEST']._serialized_end=1330
-  _globals['_DELETECONVERSATIONRESPONSE']._serialized_start=1332
-  _globals['_DELETECONVERSATIONRESPONSE']._serialized_end=1360
-  _globals['_CREATECONVERSATIONITEMSREQUEST']._serialized_start=1363
-  _globals['_CREATECONVERSATIONITEMSREQUEST']._serialized_end=1533
-  _globals['_CREATECONVERSATIONITEMSRESPONSE']._serialized_start=1535
-  _globals['_CREATECONVERSATIONITEMSRESPONSE']._serialized_end=1608
-  _globals['_GETCONVERSATIONITEMREQUEST']._serialized_start=1610
-  _globals['_GETCONVERSATIONITEMREQUEST']._serialized_end=1733
-  _globals['_GETCONVERSATIONITEMRESPONSE']._serialized_start=1735
-  _globals['_GETCONVERSATIONITEMRESPONSE']._serialized_end=1803
-  _globals['_LISTCONVERSATIONITEMSREQUEST']._serialized_start=1806
-  _globals['_LISTCONVERSATIONITEMSREQUEST']._serialized_end=2013
-  _globals['_LISTCONVERSATIONITEMSRESPONSE']._serialized_start=2015
-  _globals['_LISTCONVERSATIONITEMSRESPONSE']._serialized_end=2111
-  _globals['_DELETECONVERSATIONITEMREQUEST']._serialized_start=2113
-  _globals['_DELETECONVERSATIONITEMREQUEST']._serialized_end=2186
-  _globals['_DELETECONVERSATIONITEMRESPONSE']._serialized_start=2188
-  _globals['_DELETECONVERSATIONITEMRESPONSE']._serialized_end=2275
-  _globals['_CONVERSATIONSERVICE']._serialized_start=2278
-  _globals['_CONVERSATIONSERVICE']._serialized_end=3418
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_start=305
+  _globals['_CREATECONVERSATIONREQUEST']._serialized_end=561
+  _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._serialized_start=514
+  _globals['_CREATECONVERSATIONREQUEST_METADATAENTRY']._serialized_end=561
+  _globals['_CREATECONVERSATIONRESPONSE']._serialized_start=563
+  _globals['_CREATECONVERSATIONRESPONSE']._serialized_end=646
+  _globals['_GETCONVERSATIONREQUEST']._serialized_start=648
+  _globals['_GETCONVERSATIONREQUEST']._serialized_end=697
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_start=699
+  _globals['_GETCONVERSATIONRESPONSE']._serialized_end=779
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_start=782
+  _globals['_LISTCONVERSATIONSREQUEST']._serialized_end=938
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_start=940
+  _globals['_LISTCONVERSATIONSRESPONSE']._serialized_end=1048
+  _globals['_UPDATECONVERSATIONREQUEST']._serialized_start=1051
+  _globals['_UPDATECONVERSATIONREQUEST']._serialized_end=1302
+  _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._serialized_start=514
+  _globals['_UPDATECONVERSATIONREQUEST_METADATAENTRY']._serialized_end=561
+  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_start=1304
+  _globals['_UPDATECONVERSATIONRESPONSE']._serialized_end=1387
+  _globals['_DELETECONVERSATIONREQUEST']._serialized_start=1389
+  _globals['_DELETECONVERSATIONREQUEST']._serialized_end=1441
+  _globals['_DELETECONVERSATIONRESPONSE']._serialized_start=1443
+  _globals['_DELETECONVERSATIONRESPONSE']._serialized_end=1471
+  _globals['_CREATECONVERSATIONITEMSREQUEST']._serialized_start=1474
+  _globals['_CREATECONVERSATIONITEMSREQUEST']._serialized_end=1665
+  _globals['_CREATECONVERSATIONITEMSRESPONSE']._serialized_start=1667
+  _globals['_CREATECONVERSATIONITEMSRESPONSE']._serialized_end=1740
+  _globals['_GETCONVERSATIONITEMREQUEST']._serialized_start=1742
+  _globals['_GETCONVERSATIONITEMREQUEST']._serialized_end=1865
+  _globals['_GETCONVERSATIONITEMRESPONSE']._serialized_start=1867
+  _globals['_GETCONVERSATIONITEMRESPONSE']._serialized_end=1935
+  _globals['_LISTCONVERSATIONITEMSREQUEST']._serialized_start=1938
+  _globals['_LISTCONVERSATIONITEMSREQUEST']._serialized_end=2160
+  _globals['_LISTCONVERSATIONITEMSRESPONSE']._serialized_start=2162
+  _globals['_LISTCONVERSATIONITEMSRESPONSE']._serialized_end=2258
+  _globals['_DELETECONVERSATIONITEMREQUEST']._serialized_start=2260
+  _globals['_DELETECONVERSATIONITEMREQUEST']._serialized_end=2333
+  _globals['_DELETECONVERSATIONITEMRESPONSE']._serialized_start=2335
+  _globals['_DELETECONVERSATIONITEMRESPONSE']._serialized_end=2422
+  _globals['_CONVERSATIONSERVICE']._serialized_start=2425
+  _globals['_CONVERSATIONSERVICE']._serialized_end=3565
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@ from corral.control.v1 import conversation_pb2 as _conversation_pb2
 from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import response_pb2 as _response_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

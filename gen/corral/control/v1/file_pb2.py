@@ -22,21 +22,30 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/file.proto\x12\x11\x63orral.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x01\n\x04\x46ile\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12/\n\x07purpose\x18\x03 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xc3\x01\n\nFileHeader\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12/\n\x07purpose\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12&\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\nsize_bytes\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\tB\r\n\x0b_size_bytes*\xb0\x02\n\x0b\x46ilePurpose\x12\x1c\n\x18\x46ILE_PURPOSE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46ILE_PURPOSE_ASSISTANTS\x10\x01\x12\x16\n\x12\x46ILE_PURPOSE_BATCH\x10\x02\x12\x1a\n\x16\x46ILE_PURPOSE_FINE_TUNE\x10\x03\x12\x17\n\x13\x46ILE_PURPOSE_VISION\x10\x04\x12\x1a\n\x16\x46ILE_PURPOSE_USER_DATA\x10\x05\x12\x16\n\x12\x46ILE_PURPOSE_EVALS\x10\x06\x12\"\n\x1e\x46ILE_PURPOSE_ASSISTANTS_OUTPUT\x10\x07\x12\x1d\n\x19\x46ILE_PURPOSE_BATCH_OUTPUT\x10\x08\x12\"\n\x1e\x46ILE_PURPOSE_FINE_TUNE_RESULTS\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/file.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x01\n\x04\x46ile\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12/\n\x07purpose\x18\x03 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x82\x02\n\nFileHeader\x12\x1d\n\x08\x66ilename\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12/\n\x07purpose\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12>\n\x03ttl\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x80\xc6\x43\x41\x12&\n\nsize_bytes\x18\x04 \x01(\x03\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00H\x00\x88\x01\x01\x12\x0e\n\x06sha256\x18\x05 \x01(\t\x12\x1d\n\nrequest_id\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x42\r\n\x0b_size_bytes*\xb0\x02\n\x0b\x46ilePurpose\x12\x1c\n\x18\x46ILE_PURPOSE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x46ILE_PURPOSE_ASSISTANTS\x10\x01\x12\x16\n\x12\x46ILE_PURPOSE_BATCH\x10\x02\x12\x1a\n\x16\x46ILE_PURPOSE_FINE_TUNE\x10\x03\x12\x17\n\x13\x46ILE_PURPOSE_VISION\x10\x04\x12\x1a\n\x16\x46ILE_PURPOSE_USER_DATA\x10\x05\x12\x16\n\x12\x46ILE_PURPOSE_EVALS\x10\x06\x12\"\n\x1e\x46ILE_PURPOSE_ASSISTANTS_OUTPUT\x10\x07\x12\x1d\n\x19\x46ILE_PURPOSE_BATCH_OUTPUT\x10\x08\x12\"\n\x1e\x46ILE_PURPOSE_FINE_TUNE_RESULTS\x10\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.file_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FILEPURPOSE']._serialized_start=537
-  _globals['_FILEPURPOSE']._serialized_end=841
-  _globals['_FILE']._serialized_start=117
-  _globals['_FILE']._serialized_end=336
-  _globals['_FILEHEADER']._serialized_start=339
-  _globals['_FILEHEADER']._serialized_end=534
+  _globals['_FILEHEADER'].fields_by_name['filename']._loaded_options = None
+  _globals['_FILEHEADER'].fields_by_name['filename']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_FILEHEADER'].fields_by_name['ttl']._loaded_options = None
+  _globals['_FILEHEADER'].fields_by_name['ttl']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000 \254@\031\000\000\000\000\200\306CA'
+  _globals['_FILEHEADER'].fields_by_name['size_bytes']._loaded_options = None
+  _globals['_FILEHEADER'].fields_by_name['size_bytes']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_FILEHEADER'].fields_by_name['request_id']._loaded_options = None
+  _globals['_FILEHEADER'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_FILEPURPOSE']._serialized_start=631
+  _globals['_FILEPURPOSE']._serialized_end=935
+  _globals['_FILE']._serialized_start=148
+  _globals['_FILE']._serialized_end=367
+  _globals['_FILEHEADER']._serialized_start=370
+  _globals['_FILEHEADER']._serialized_end=628
 # @@protoc_insertion_point(module_scope)

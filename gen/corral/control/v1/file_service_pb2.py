@@ -25,15 +25,24 @@ _sym_db = _symbol_database.Default()
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import file_pb2 as corral_dot_control_dot_v1_dot_file__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$corral/control/v1/file_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/file.proto\x1a\x1f\x63orral/control/v1/listing.proto\"`\n\x11\x43reateFileRequest\x12/\n\x06header\x18\x01 \x01(\x0b\x32\x1d.corral.control.v1.FileHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\";\n\x12\x43reateFileResponse\x12%\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.File\"!\n\x0eGetFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"8\n\x0fGetFileResponse\x12%\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.File\"\xa6\x01\n\x10ListFilesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12+\n\x05order\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12/\n\x07purpose\x18\x05 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\"T\n\x11ListFilesResponse\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.File\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteFileResponse\"V\n\x13\x44ownloadFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x13\n\x06length\x18\x03 \x01(\x03H\x00\x88\x01\x01\x42\t\n\x07_length\"[\n\x14\x44ownloadFileResponse\x12\'\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.FileH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload2\xf0\x03\n\x0b\x46ileService\x12\x61\n\nCreateFile\x12$.corral.control.v1.CreateFileRequest\x1a%.corral.control.v1.CreateFileResponse\"\x04\xa8\xbb\x18\x04(\x01\x12V\n\x07GetFile\x12!.corral.control.v1.GetFileRequest\x1a\".corral.control.v1.GetFileResponse\"\x04\xa8\xbb\x18\x05\x12\\\n\tListFiles\x12#.corral.control.v1.ListFilesRequest\x1a$.corral.control.v1.ListFilesResponse\"\x04\xa8\xbb\x18\x05\x12_\n\nDeleteFile\x12$.corral.control.v1.DeleteFileRequest\x1a%.corral.control.v1.DeleteFileResponse\"\x04\xa8\xbb\x18\x04\x12g\n\x0c\x44ownloadFile\x12&.corral.control.v1.DownloadFileRequest\x1a\'.corral.control.v1.DownloadFileResponse\"\x04\xa8\xbb\x18\x05\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$corral/control/v1/file_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/file.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1d\x63orral/options/v1/limit.proto\"h\n\x11\x43reateFileRequest\x12\x37\n\x06header\x18\x01 \x01(\x0b\x32\x1d.corral.control.v1.FileHeaderB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\";\n\x12\x43reateFileResponse\x12%\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.File\"!\n\x0eGetFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"8\n\x0fGetFileResponse\x12%\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.File\"\xb5\x01\n\x10ListFilesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12+\n\x05order\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12/\n\x07purpose\x18\x05 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\"T\n\x11ListFilesResponse\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.File\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteFileResponse\"t\n\x13\x44ownloadFileRequest\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x1d\n\x06offset\x18\x02 \x01(\x03\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\"\n\x06length\x18\x03 \x01(\x03\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00H\x00\x88\x01\x01\x42\t\n\x07_length\"[\n\x14\x44ownloadFileResponse\x12\'\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x17.corral.control.v1.FileH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload2\xf0\x03\n\x0b\x46ileService\x12\x61\n\nCreateFile\x12$.corral.control.v1.CreateFileRequest\x1a%.corral.control.v1.CreateFileResponse\"\x04\xa8\xbb\x18\x04(\x01\x12V\n\x07GetFile\x12!.corral.control.v1.GetFileRequest\x1a\".corral.control.v1.GetFileResponse\"\x04\xa8\xbb\x18\x05\x12\\\n\tListFiles\x12#.corral.control.v1.ListFilesRequest\x1a$.corral.control.v1.ListFilesResponse\"\x04\xa8\xbb\x18\x05\x12_\n\nDeleteFile\x12$.corral.control.v1.DeleteFileRequest\x1a%.corral.control.v1.DeleteFileResponse\"\x04\xa8\xbb\x18\x04\x12g\n\x0c\x44ownloadFile\x12&.corral.control.v1.DownloadFileRequest\x1a\'.corral.control.v1.DownloadFileResponse\"\x04\xa8\xbb\x18\x05\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.file_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEFILEREQUEST'].fields_by_name['header']._loaded_options = None
+  _globals['_CREATEFILEREQUEST'].fields_by_name['header']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTFILESREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_DOWNLOADFILEREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_DOWNLOADFILEREQUEST'].fields_by_name['offset']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_DOWNLOADFILEREQUEST'].fields_by_name['length']._loaded_options = None
+  _globals['_DOWNLOADFILEREQUEST'].fields_by_name['length']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_FILESERVICE'].methods_by_name['CreateFile']._loaded_options = None
   _globals['_FILESERVICE'].methods_by_name['CreateFile']._serialized_options = b'\250\273\030\004'
   _globals['_FILESERVICE'].methods_by_name['GetFile']._loaded_options = None
@@ -44,26 +53,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FILESERVICE'].methods_by_name['DeleteFile']._serialized_options = b'\250\273\030\004'
   _globals['_FILESERVICE'].methods_by_name['DownloadFile']._loaded_options = None
   _globals['_FILESERVICE'].methods_by_name['DownloadFile']._serialized_options = b'\250\273\030\005'
-  _globals['_CREATEFILEREQUEST']._serialized_start=159
-  _globals['_CREATEFILEREQUEST']._serialized_end=255
-  _globals['_CREATEFILERESPONSE']._serialized_start=257
-  _globals['_CREATEFILERESPONSE']._serialized_end=316
-  _globals['_GETFILEREQUEST']._serialized_start=318
-  _globals['_GETFILEREQUEST']._serialized_end=351
-  _globals['_GETFILERESPONSE']._serialized_start=353
-  _globals['_GETFILERESPONSE']._serialized_end=409
-  _globals['_LISTFILESREQUEST']._serialized_start=412
-  _globals['_LISTFILESREQUEST']._serialized_end=578
-  _globals['_LISTFILESRESPONSE']._serialized_start=580
-  _globals['_LISTFILESRESPONSE']._serialized_end=664
-  _globals['_DELETEFILEREQUEST']._serialized_start=666
-  _globals['_DELETEFILEREQUEST']._serialized_end=702
-  _globals['_DELETEFILERESPONSE']._serialized_start=704
-  _globals['_DELETEFILERESPONSE']._serialized_end=724
-  _globals['_DOWNLOADFILEREQUEST']._serialized_start=726
-  _globals['_DOWNLOADFILEREQUEST']._serialized_end=812
-  _globals['_DOWNLOADFILERESPONSE']._serialized_start=814
-  _globals['_DOWNLOADFILERESPONSE']._serialized_end=905
-  _globals['_FILESERVICE']._serialized_start=908
-  _globals['_FILESERVICE']._serialized_end=1404
+  _globals['_CREATEFILEREQUEST']._serialized_start=190
+  _globals['_CREATEFILEREQUEST']._serialized_end=294
+  _globals['_CREATEFILERESPONSE']._serialized_start=296
+  _globals['_CREATEFILERESPONSE']._serialized_end=355
+  _globals['_GETFILEREQUEST']._serialized_start=357
+  _globals['_GETFILEREQUEST']._serialized_end=390
+  _globals['_GETFILERESPONSE']._serialized_start=392
+  _globals['_GETFILERESPONSE']._serialized_end=448
+  _globals['_LISTFILESREQUEST']._serialized_start=451
+  _globals['_LISTFILESREQUEST']._serialized_end=632
+  _globals['_LISTFILESRESPONSE']._serialized_start=634
+  _globals['_LISTFILESRESPONSE']._serialized_end=718
+  _globals['_DELETEFILEREQUEST']._serialized_start=720
+  _globals['_DELETEFILEREQUEST']._serialized_end=756
+  _globals['_DELETEFILERESPONSE']._serialized_start=758
+  _globals['_DELETEFILERESPONSE']._serialized_end=778
+  _globals['_DOWNLOADFILEREQUEST']._serialized_start=780
+  _globals['_DOWNLOADFILEREQUEST']._serialized_end=896
+  _globals['_DOWNLOADFILERESPONSE']._serialized_start=898
+  _globals['_DOWNLOADFILERESPONSE']._serialized_end=989
+  _globals['_FILESERVICE']._serialized_start=992
+  _globals['_FILESERVICE']._serialized_end=1488
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import file_pb2 as _file_pb2
 from corral.control.v1 import listing_pb2 as _listing_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message

@@ -23,38 +23,41 @@ _sym_db = _symbol_database.Default()
 
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/job_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x15\n\rengine_deaths\x18\x07 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x08 \x01(\t\x12\x15\n\rerror_message\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08run_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x0e\n\nSTATE_DONE\x10\x03\x12\x0e\n\nSTATE_DEAD\x10\x04\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"5\n\x0eGetJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job\"y\n\x0fListJobsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\"Q\n\x10ListJobsResponse\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"7\n\x10RetryJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job2\x97\x02\n\nJobService\x12S\n\x06GetJob\x12 .corral.control.v1.GetJobRequest\x1a!.corral.control.v1.GetJobResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08ListJobs\x12\".corral.control.v1.ListJobsRequest\x1a#.corral.control.v1.ListJobsResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08RetryJob\x12\".corral.control.v1.RetryJobRequest\x1a#.corral.control.v1.RetryJobResponse\"\x04\xa8\xbb\x18\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/job_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb5\x03\n\x03Job\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0f\n\x07subject\x18\x04 \x01(\t\x12+\n\x05state\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\x05\x12\x15\n\rengine_deaths\x18\x07 \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x08 \x01(\t\x12\x15\n\rerror_message\x18\t \x01(\t\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08run_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"c\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x11\n\rSTATE_RUNNING\x10\x02\x12\x0e\n\nSTATE_DONE\x10\x03\x12\x0e\n\nSTATE_DEAD\x10\x04\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"5\n\x0eGetJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job\"\x88\x01\n\x0fListJobsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Job.State\"Q\n\x10ListJobsResponse\x12$\n\x04jobs\x18\x01 \x03(\x0b\x32\x16.corral.control.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"!\n\x0fRetryJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"7\n\x10RetryJobResponse\x12#\n\x03job\x18\x01 \x01(\x0b\x32\x16.corral.control.v1.Job2\x97\x02\n\nJobService\x12S\n\x06GetJob\x12 .corral.control.v1.GetJobRequest\x1a!.corral.control.v1.GetJobResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08ListJobs\x12\".corral.control.v1.ListJobsRequest\x1a#.corral.control.v1.ListJobsResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08RetryJob\x12\".corral.control.v1.RetryJobRequest\x1a#.corral.control.v1.RetryJobResponse\"\x04\xa8\xbb\x18\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.job_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTJOBSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_JOBSERVICE'].methods_by_name['GetJob']._loaded_options = None
   _globals['_JOBSERVICE'].methods_by_name['GetJob']._serialized_options = b'\250\273\030\010'
   _globals['_JOBSERVICE'].methods_by_name['ListJobs']._loaded_options = None
   _globals['_JOBSERVICE'].methods_by_name['ListJobs']._serialized_options = b'\250\273\030\010'
   _globals['_JOBSERVICE'].methods_by_name['RetryJob']._loaded_options = None
   _globals['_JOBSERVICE'].methods_by_name['RetryJob']._serialized_options = b'\250\273\030\t'
-  _globals['_JOB']._serialized_start=129
-  _globals['_JOB']._serialized_end=566
-  _globals['_JOB_STATE']._serialized_start=467
-  _globals['_JOB_STATE']._serialized_end=566
-  _globals['_GETJOBREQUEST']._serialized_start=568
-  _globals['_GETJOBREQUEST']._serialized_end=599
-  _globals['_GETJOBRESPONSE']._serialized_start=601
-  _globals['_GETJOBRESPONSE']._serialized_end=654
-  _globals['_LISTJOBSREQUEST']._serialized_start=656
-  _globals['_LISTJOBSREQUEST']._serialized_end=777
-  _globals['_LISTJOBSRESPONSE']._serialized_start=779
-  _globals['_LISTJOBSRESPONSE']._serialized_end=860
-  _globals['_RETRYJOBREQUEST']._serialized_start=862
-  _globals['_RETRYJOBREQUEST']._serialized_end=895
-  _globals['_RETRYJOBRESPONSE']._serialized_start=897
-  _globals['_RETRYJOBRESPONSE']._serialized_end=952
-  _globals['_JOBSERVICE']._serialized_start=955
-  _globals['_JOBSERVICE']._serialized_end=1234
+  _globals['_JOB']._serialized_start=160
+  _globals['_JOB']._serialized_end=597
+  _globals['_JOB_STATE']._serialized_start=498
+  _globals['_JOB_STATE']._serialized_end=597
+  _globals['_GETJOBREQUEST']._serialized_start=599
+  _globals['_GETJOBREQUEST']._serialized_end=630
+  _globals['_GETJOBRESPONSE']._serialized_start=632
+  _globals['_GETJOBRESPONSE']._serialized_end=685
+  _globals['_LISTJOBSREQUEST']._serialized_start=688
+  _globals['_LISTJOBSREQUEST']._serialized_end=824
+  _globals['_LISTJOBSRESPONSE']._serialized_start=826
+  _globals['_LISTJOBSRESPONSE']._serialized_end=907
+  _globals['_RETRYJOBREQUEST']._serialized_start=909
+  _globals['_RETRYJOBREQUEST']._serialized_end=942
+  _globals['_RETRYJOBRESPONSE']._serialized_start=944
+  _globals['_RETRYJOBRESPONSE']._serialized_end=999
+  _globals['_JOBSERVICE']._serialized_start=1002
+  _globals['_JOBSERVICE']._serialized_end=1281
 # @@protoc_insertion_point(module_scope)

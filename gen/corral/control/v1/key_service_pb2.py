@@ -25,17 +25,34 @@ _sym_db = _symbol_database.Default()
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import limit_service_pb2 as corral_dot_control_dot_v1_dot_limit__service__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/key_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a%corral/control/v1/limit_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x03\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\t\x12+\n\x06scopes\x18\x05 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x0b \x03(\t\x12\x10\n\x08networks\x18\x0c \x03(\t\x12/\n\x0brotate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fold_expire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xba\x02\n\x10\x43reateKeyRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x06scopes\x18\x03 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x04 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x0e\n\x06models\x18\x07 \x03(\t\x12\x10\n\x08networks\x18\x08 \x03(\t\x12\x15\n\rallow_unknown\x18\t \x01(\x08\x12(\n\x06limits\x18\n \x03(\x0b\x32\x18.corral.control.v1.Limit\"k\n\x11\x43reateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x1e\n\x16serves_keyless_callers\x18\x03 \x01(\x08\"\x1f\n\rGetKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"8\n\x0eGetKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"b\n\x0fListKeysRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12\x14\n\x0cshow_revoked\x18\x04 \x01(\x08\"T\n\x10ListKeysResponse\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\";\n\x11RevokeKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x93\x01\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12*\n\x07overlap\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"K\n\x11RotateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\"\n\x10VerifyKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"\x8f\x02\n\x11VerifyKeyResponse\x12=\n\x07verdict\x18\x01 \x01(\x0e\x32,.corral.control.v1.VerifyKeyResponse.Verdict\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x92\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_VALID\x10\x01\x12\x13\n\x0fVERDICT_UNKNOWN\x10\x02\x12\x13\n\x0fVERDICT_EXPIRED\x10\x03\x12\x13\n\x0fVERDICT_REVOKED\x10\x04\x12\x1c\n\x18VERDICT_PROJECT_ARCHIVED\x10\x05*\xc8\x01\n\x08KeyScope\x12\x19\n\x15KEY_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13KEY_SCOPE_INFERENCE\x10\x01\x12\x13\n\x0fKEY_SCOPE_ADMIN\x10\x02\x12\x16\n\x12KEY_SCOPE_GENERATE\x10\x03\x12\x13\n\x0fKEY_SCOPE_FILES\x10\x04\x12\x12\n\x0eKEY_SCOPE_READ\x10\x05\x12\x18\n\x14KEY_SCOPE_ADMIN_READ\x10\x06\x12\x18\n\x14KEY_SCOPE_FILES_READ\x10\x07\x32\xb4\x04\n\nKeyService\x12\\\n\tCreateKey\x12#.corral.control.v1.CreateKeyRequest\x1a$.corral.control.v1.CreateKeyResponse\"\x04\xa8\xbb\x18\t\x12S\n\x06GetKey\x12 .corral.control.v1.GetKeyRequest\x1a!.corral.control.v1.GetKeyResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08ListKeys\x12\".corral.control.v1.ListKeysRequest\x1a#.corral.control.v1.ListKeysResponse\"\x04\xa8\xbb\x18\x08\x12\\\n\tRevokeKey\x12#.corral.control.v1.RevokeKeyRequest\x1a$.corral.control.v1.RevokeKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tRotateKey\x12#.corral.control.v1.RotateKeyRequest\x1a$.corral.control.v1.RotateKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tVerifyKey\x12#.corral.control.v1.VerifyKeyRequest\x1a$.corral.control.v1.VerifyKeyResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#corral/control/v1/key_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a%corral/control/v1/limit_service.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xef\x03\n\x06\x41piKey\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0e\n\x06prefix\x18\x04 \x01(\t\x12+\n\x06scopes\x18\x05 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x06 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rlast_use_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0brevoke_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x0b \x03(\t\x12\x10\n\x08networks\x18\x0c \x03(\t\x12/\n\x0brotate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fold_expire_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xfc\x02\n\x10\x43reateKeyRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x19\n\x04name\x18\x02 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12+\n\x06scopes\x18\x03 \x03(\x0e\x32\x1b.corral.control.v1.KeyScope\x12/\n\x08priority\x18\x04 \x01(\x0e\x32\x1d.corral.inference.v1.Priority\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\nrequest_id\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12\x1f\n\x06models\x18\x07 \x03(\tB\x0f\xca\xb7\x18\x0b\x30\x64J\x07 \xff\x01\x38\x01@\x01\x12!\n\x08networks\x18\x08 \x03(\tB\x0f\xca\xb7\x18\x0b\x30\x64J\x07 \xff\x01\x38\x01@\x01\x12\x15\n\rallow_unknown\x18\t \x01(\x08\x12\x30\n\x06limits\x18\n \x03(\x0b\x32\x18.corral.control.v1.LimitB\x06\xca\xb7\x18\x02\x30\n\"k\n\x11\x43reateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\x12\x1e\n\x16serves_keyless_callers\x18\x03 \x01(\x08\"\x1f\n\rGetKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\"8\n\x0eGetKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"q\n\x0fListKeysRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nproject_id\x18\x03 \x01(\t\x12\x14\n\x0cshow_revoked\x18\x04 \x01(\x08\"T\n\x10ListKeysResponse\x12\'\n\x04keys\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\"\n\x10RevokeKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\";\n\x11RevokeKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\xb6\x01\n\x10RotateKeyRequest\x12\x0e\n\x06key_id\x18\x01 \x01(\t\x12\x42\n\x07overlap\x18\x02 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\xc0\xa9]A\x12/\n\x0b\x65xpire_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1d\n\nrequest_id\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"K\n\x11RotateKeyResponse\x12&\n\x03key\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\x12\x0e\n\x06secret\x18\x02 \x01(\t\"\"\n\x10VerifyKeyRequest\x12\x0e\n\x06sha256\x18\x01 \x01(\t\"\x8f\x02\n\x11VerifyKeyResponse\x12=\n\x07verdict\x18\x01 \x01(\x0e\x32,.corral.control.v1.VerifyKeyResponse.Verdict\x12&\n\x03key\x18\x02 \x01(\x0b\x32\x19.corral.control.v1.ApiKey\"\x92\x01\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x11\n\rVERDICT_VALID\x10\x01\x12\x13\n\x0fVERDICT_UNKNOWN\x10\x02\x12\x13\n\x0fVERDICT_EXPIRED\x10\x03\x12\x13\n\x0fVERDICT_REVOKED\x10\x04\x12\x1c\n\x18VERDICT_PROJECT_ARCHIVED\x10\x05*\xc8\x01\n\x08KeyScope\x12\x19\n\x15KEY_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13KEY_SCOPE_INFERENCE\x10\x01\x12\x13\n\x0fKEY_SCOPE_ADMIN\x10\x02\x12\x16\n\x12KEY_SCOPE_GENERATE\x10\x03\x12\x13\n\x0fKEY_SCOPE_FILES\x10\x04\x12\x12\n\x0eKEY_SCOPE_READ\x10\x05\x12\x18\n\x14KEY_SCOPE_ADMIN_READ\x10\x06\x12\x18\n\x14KEY_SCOPE_FILES_READ\x10\x07\x32\xb4\x04\n\nKeyService\x12\\\n\tCreateKey\x12#.corral.control.v1.CreateKeyRequest\x1a$.corral.control.v1.CreateKeyResponse\"\x04\xa8\xbb\x18\t\x12S\n\x06GetKey\x12 .corral.control.v1.GetKeyRequest\x1a!.corral.control.v1.GetKeyResponse\"\x04\xa8\xbb\x18\x08\x12Y\n\x08ListKeys\x12\".corral.control.v1.ListKeysRequest\x1a#.corral.control.v1.ListKeysResponse\"\x04\xa8\xbb\x18\x08\x12\\\n\tRevokeKey\x12#.corral.control.v1.RevokeKeyRequest\x1a$.corral.control.v1.RevokeKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tRotateKey\x12#.corral.control.v1.RotateKeyRequest\x1a$.corral.control.v1.RotateKeyResponse\"\x04\xa8\xbb\x18\t\x12\\\n\tVerifyKey\x12#.corral.control.v1.VerifyKeyRequest\x1a$.corral.control.v1.VerifyKeyResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.key_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['name']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['name']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_CREATEKEYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_CREATEKEYREQUEST'].fields_by_name['models']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['models']._serialized_options = b'\312\267\030\0130dJ\007 \377\0018\001@\001'
+  _globals['_CREATEKEYREQUEST'].fields_by_name['networks']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['networks']._serialized_options = b'\312\267\030\0130dJ\007 \377\0018\001@\001'
+  _globals['_CREATEKEYREQUEST'].fields_by_name['limits']._loaded_options = None
+  _globals['_CREATEKEYREQUEST'].fields_by_name['limits']._serialized_options = b'\312\267\030\0020\n'
+  _globals['_LISTKEYSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTKEYSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_ROTATEKEYREQUEST'].fields_by_name['overlap']._loaded_options = None
+  _globals['_ROTATEKEYREQUEST'].fields_by_name['overlap']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\300\251]A'
+  _globals['_ROTATEKEYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_ROTATEKEYREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
   _globals['_KEYSERVICE'].methods_by_name['CreateKey']._loaded_options = None
   _globals['_KEYSERVICE'].methods_by_name['CreateKey']._serialized_options = b'\250\273\030\t'
   _globals['_KEYSERVICE'].methods_by_name['GetKey']._loaded_options = None
@@ -48,36 +65,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEYSERVICE'].methods_by_name['RotateKey']._serialized_options = b'\250\273\030\t'
   _globals['_KEYSERVICE'].methods_by_name['VerifyKey']._loaded_options = None
   _globals['_KEYSERVICE'].methods_by_name['VerifyKey']._serialized_options = b'\250\273\030\r'
-  _globals['_KEYSCOPE']._serialized_start=2073
-  _globals['_KEYSCOPE']._serialized_end=2273
-  _globals['_APIKEY']._serialized_start=238
-  _globals['_APIKEY']._serialized_end=733
-  _globals['_CREATEKEYREQUEST']._serialized_start=736
-  _globals['_CREATEKEYREQUEST']._serialized_end=1050
-  _globals['_CREATEKEYRESPONSE']._serialized_start=1052
-  _globals['_CREATEKEYRESPONSE']._serialized_end=1159
-  _globals['_GETKEYREQUEST']._serialized_start=1161
-  _globals['_GETKEYREQUEST']._serialized_end=1192
-  _globals['_GETKEYRESPONSE']._serialized_start=1194
-  _globals['_GETKEYRESPONSE']._serialized_end=1250
-  _globals['_LISTKEYSREQUEST']._serialized_start=1252
-  _globals['_LISTKEYSREQUEST']._serialized_end=1350
-  _globals['_LISTKEYSRESPONSE']._serialized_start=1352
-  _globals['_LISTKEYSRESPONSE']._serialized_end=1436
-  _globals['_REVOKEKEYREQUEST']._serialized_start=1438
-  _globals['_REVOKEKEYREQUEST']._serialized_end=1472
-  _globals['_REVOKEKEYRESPONSE']._serialized_start=1474
-  _globals['_REVOKEKEYRESPONSE']._serialized_end=1533
-  _globals['_ROTATEKEYREQUEST']._serialized_start=1536
-  _globals['_ROTATEKEYREQUEST']._serialized_end=1683
-  _globals['_ROTATEKEYRESPONSE']._serialized_start=1685
-  _globals['_ROTATEKEYRESPONSE']._serialized_end=1760
-  _globals['_VERIFYKEYREQUEST']._serialized_start=1762
-  _globals['_VERIFYKEYREQUEST']._serialized_end=1796
-  _globals['_VERIFYKEYRESPONSE']._serialized_start=1799
-  _globals['_VERIFYKEYRESPONSE']._serialized_end=2070
-  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_start=1924
-  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_end=2070
-  _globals['_KEYSERVICE']._serialized_start=2276
-  _globals['_KEYSERVICE']._serialized_end=2840
+  _globals['_KEYSCOPE']._serialized_start=2220
+  _globals['_KEYSCOPE']._serialized_end=2420
+  _globals['_APIKEY']._serialized_start=269
+  _globals['_APIKEY']._serialized_end=764
+  _globals['_CREATEKEYREQUEST']._serialized_start=767
+  _globals['_CREATEKEYREQUEST']._serialized_end=1147
+  _globals['_CREATEKEYRESPONSE']._serialized_start=1149
+  _globals['_CREATEKEYRESPONSE']._serialized_end=1256
+  _globals['_GETKEYREQUEST']._serialized_start=1258
+  _globals['_GETKEYREQUEST']._serialized_end=1289
+  _globals['_GETKEYRESPONSE']._serialized_start=1291
+  _globals['_GETKEYRESPONSE']._serialized_end=1347
+  _globals['_LISTKEYSREQUEST']._serialized_start=1349
+  _globals['_LISTKEYSREQUEST']._serialized_end=1462
+  _globals['_LISTKEYSRESPONSE']._serialized_start=1464
+  _globals['_LISTKEYSRESPONSE']._serialized_end=1548
+  _globals['_REVOKEKEYREQUEST']._serialized_start=1550
+  _globals['_REVOKEKEYREQUEST']._serialized_end=1584
+  _globals['_REVOKEKEYRESPONSE']._serialized_start=1586
+  _globals['_REVOKEKEYRESPONSE']._serialized_end=1645
+  _globals['_ROTATEKEYREQUEST']._serialized_start=1648
+  _globals['_ROTATEKEYREQUEST']._serialized_end=1830
+  _globals['_ROTATEKEYRESPONSE']._serialized_start=1832
+  _globals['_ROTATEKEYRESPONSE']._serialized_end=1907
+  _globals['_VERIFYKEYREQUEST']._serialized_start=1909
+  _globals['_VERIFYKEYREQUEST']._serialized_end=1943
+  _globals['_VERIFYKEYRESPONSE']._serialized_start=1946
+  _globals['_VERIFYKEYRESPONSE']._serialized_end=2217
+  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_start=2071
+  _globals['_VERIFYKEYRESPONSE_VERDICT']._serialized_end=2217
+  _globals['_KEYSERVICE']._serialized_start=2423
+  _globals['_KEYSERVICE']._serialized_end=2987
 # @@protoc_insertion_point(module_scope)

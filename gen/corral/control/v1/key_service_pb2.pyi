@@ -3,6 +3,7 @@ import datetime
 from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import limit_service_pb2 as _limit_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers

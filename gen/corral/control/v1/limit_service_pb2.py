@@ -23,18 +23,49 @@ _sym_db = _symbol_database.Default()
 
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/limit_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9f\x05\n\x05Limit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12-\n\x03per\x18\x05 \x03(\x0e\x32 .corral.control.v1.Limit.Subject\x12+\n\x04unit\x18\x06 \x01(\x0e\x32\x1d.corral.control.v1.Limit.Unit\x12\x0e\n\x06\x61mount\x18\x07 \x01(\x03\x12/\n\x06period\x18\x08 \x01(\x0e\x32\x1f.corral.control.v1.Limit.Period\x12+\n\x04mode\x18\t \x01(\x0e\x32\x1d.corral.control.v1.Limit.Mode\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"m\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x11\n\rUNIT_REQUESTS\x10\x01\x12\x0f\n\x0bUNIT_TOKENS\x10\x02\x12\x1c\n\x18UNIT_CONCURRENT_REQUESTS\x10\x03\x12\r\n\tUNIT_COST\x10\x04\"U\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x11\n\rPERIOD_MINUTE\x10\x01\x12\x0e\n\nPERIOD_DAY\x10\x02\x12\x10\n\x0cPERIOD_MONTH\x10\x03\"?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_ENFORCE\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\"[\n\x07Subject\x12\x17\n\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fSUBJECT_PROJECT\x10\x01\x12\x0f\n\x0bSUBJECT_KEY\x10\x02\x12\x11\n\rSUBJECT_MODEL\x10\x03\"T\n\x12\x43reateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12\x15\n\rallow_unknown\x18\x02 \x01(\x08\">\n\x13\x43reateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\":\n\x11ListLimitsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x12ListLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x12UpdateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"&\n\x12\x44\x65leteLimitRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteLimitResponse\"R\n\x17ListLimitBucketsRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xbb\x01\n\x0bLimitBucket\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x61mount\x18\x05 \x01(\x03\x12\x0c\n\x04used\x18\x06 \x01(\x03\x12\x0c\n\x04held\x18\x07 \x01(\x03\x12\x11\n\tremaining\x18\x08 \x01(\x03\x12.\n\nreset_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"d\n\x18ListLimitBucketsResponse\x12/\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.LimitBucket\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xb1\x01\n\x11LimitShareRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0c\n\x04held\x18\x05 \x01(\x03\x12\x10\n\x08returned\x18\x06 \x01(\x03\x12\x10\n\x08required\x18\x07 \x01(\x03\x12\x0f\n\x07\x64\x65sired\x18\x08 \x01(\x03\x12\x11\n\x04used\x18\t \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"j\n\x12LeaseLimitsRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\x12\x34\n\x06shares\x18\x02 \x03(\x0b\x32$.corral.control.v1.LimitShareRequest\x12\x0e\n\x06number\x18\x03 \x01(\x03\"u\n\nLimitShare\x12\x0f\n\x07granted\x18\x01 \x01(\x03\x12\x11\n\tremaining\x18\x02 \x01(\x03\x12\x13\n\x0bnum_holders\x18\x03 \x01(\x05\x12.\n\nreset_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x05Price\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cprompt_nanos\x18\x02 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_nanos\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompletion_nanos\x18\x04 \x01(\x03\"\xc2\x01\n\x13LeaseLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12-\n\x06shares\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.LimitShare\x12(\n\x06prices\x18\x03 \x03(\x0b\x32\x18.corral.control.v1.Price\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\xf2\x04\n\x0cLimitService\x12\x62\n\x0b\x43reateLimit\x12%.corral.control.v1.CreateLimitRequest\x1a&.corral.control.v1.CreateLimitResponse\"\x04\xa8\xbb\x18\t\x12_\n\nListLimits\x12$.corral.control.v1.ListLimitsRequest\x1a%.corral.control.v1.ListLimitsResponse\"\x04\xa8\xbb\x18\x08\x12\x62\n\x0bUpdateLimit\x12%.corral.control.v1.UpdateLimitRequest\x1a&.corral.control.v1.UpdateLimitResponse\"\x04\xa8\xbb\x18\t\x12\x62\n\x0b\x44\x65leteLimit\x12%.corral.control.v1.DeleteLimitRequest\x1a&.corral.control.v1.DeleteLimitResponse\"\x04\xa8\xbb\x18\t\x12q\n\x10ListLimitBuckets\x12*.corral.control.v1.ListLimitBucketsRequest\x1a+.corral.control.v1.ListLimitBucketsResponse\"\x04\xa8\xbb\x18\x08\x12\x62\n\x0bLeaseLimits\x12%.corral.control.v1.LeaseLimitsRequest\x1a&.corral.control.v1.LeaseLimitsResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/limit_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc0\x05\n\x05Limit\x12\n\n\x02id\x18\x01 \x01(\t\x12\x1a\n\x07project\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x16\n\x03key\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12-\n\x03per\x18\x05 \x03(\x0e\x32 .corral.control.v1.Limit.Subject\x12+\n\x04unit\x18\x06 \x01(\x0e\x32\x1d.corral.control.v1.Limit.Unit\x12\x0e\n\x06\x61mount\x18\x07 \x01(\x03\x12/\n\x06period\x18\x08 \x01(\x0e\x32\x1f.corral.control.v1.Limit.Period\x12+\n\x04mode\x18\t \x01(\x0e\x32\x1d.corral.control.v1.Limit.Mode\x12/\n\x0b\x63reate_time\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"m\n\x04Unit\x12\x14\n\x10UNIT_UNSPECIFIED\x10\x00\x12\x11\n\rUNIT_REQUESTS\x10\x01\x12\x0f\n\x0bUNIT_TOKENS\x10\x02\x12\x1c\n\x18UNIT_CONCURRENT_REQUESTS\x10\x03\x12\r\n\tUNIT_COST\x10\x04\"U\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x11\n\rPERIOD_MINUTE\x10\x01\x12\x0e\n\nPERIOD_DAY\x10\x02\x12\x10\n\x0cPERIOD_MONTH\x10\x03\"?\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_ENFORCE\x10\x01\x12\x0f\n\x0bMODE_SHADOW\x10\x02\"[\n\x07Subject\x12\x17\n\x13SUBJECT_UNSPECIFIED\x10\x00\x12\x13\n\x0fSUBJECT_PROJECT\x10\x01\x12\x0f\n\x0bSUBJECT_KEY\x10\x02\x12\x11\n\rSUBJECT_MODEL\x10\x03\"T\n\x12\x43reateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12\x15\n\rallow_unknown\x18\x02 \x01(\x08\">\n\x13\x43reateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"I\n\x11ListLimitsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\"W\n\x12ListLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"n\n\x12UpdateLimitRequest\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\">\n\x13UpdateLimitResponse\x12\'\n\x05limit\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Limit\"&\n\x12\x44\x65leteLimitRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteLimitResponse\"a\n\x17ListLimitBucketsRequest\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xbb\x01\n\x0bLimitBucket\x12\x10\n\x08limit_id\x18\x01 \x01(\t\x12\x0f\n\x07project\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06\x61mount\x18\x05 \x01(\x03\x12\x0c\n\x04used\x18\x06 \x01(\x03\x12\x0c\n\x04held\x18\x07 \x01(\x03\x12\x11\n\tremaining\x18\x08 \x01(\x03\x12.\n\nreset_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"d\n\x18ListLimitBucketsResponse\x12/\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.LimitBucket\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xbf\x02\n\x11LimitShareRequest\x12\x1d\n\x08limit_id\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x1a\n\x07project\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x16\n\x03key\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12$\n\x04held\x18\x05 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12(\n\x08returned\x18\x06 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x34&\xf5k\x1c\xc3\x19\x00\x00\x34&\xf5k\x1c\x43\x12(\n\x08required\x18\x07 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12\'\n\x07\x64\x65sired\x18\x08 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x34&\xf5k\x1c\x43\x12\x11\n\x04used\x18\t \x01(\x03H\x00\x88\x01\x01\x42\x07\n\x05_used\"\x7f\n\x12LeaseLimitsRequest\x12\x1a\n\x06holder\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12=\n\x06shares\x18\x02 \x03(\x0b\x32$.corral.control.v1.LimitShareRequestB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x0e\n\x06number\x18\x03 \x01(\x03\"u\n\nLimitShare\x12\x0f\n\x07granted\x18\x01 \x01(\x03\x12\x11\n\tremaining\x18\x02 \x01(\x03\x12\x13\n\x0bnum_holders\x18\x03 \x01(\x05\x12.\n\nreset_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x05Price\x12\r\n\x05model\x18\x01 \x01(\t\x12\x14\n\x0cprompt_nanos\x18\x02 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_nanos\x18\x03 \x01(\x03\x12\x18\n\x10\x63ompletion_nanos\x18\x04 \x01(\x03\"\xc2\x01\n\x13LeaseLimitsResponse\x12(\n\x06limits\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Limit\x12-\n\x06shares\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.LimitShare\x12(\n\x06prices\x18\x03 \x03(\x0b\x32\x18.corral.control.v1.Price\x12(\n\x05lease\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration2\xf2\x04\n\x0cLimitService\x12\x62\n\x0b\x43reateLimit\x12%.corral.control.v1.CreateLimitRequest\x1a&.corral.control.v1.CreateLimitResponse\"\x04\xa8\xbb\x18\t\x12_\n\nListLimits\x12$.corral.control.v1.ListLimitsRequest\x1a%.corral.control.v1.ListLimitsResponse\"\x04\xa8\xbb\x18\x08\x12\x62\n\x0bUpdateLimit\x12%.corral.control.v1.UpdateLimitRequest\x1a&.corral.control.v1.UpdateLimitResponse\"\x04\xa8\xbb\x18\t\x12\x62\n\x0b\x44\x65leteLimit\x12%.corral.control.v1.DeleteLimitRequest\x1a&.corral.control.v1.DeleteLimitResponse\"\x04\xa8\xbb\x18\t\x12q\n\x10ListLimitBuckets\x12*.corral.control.v1.ListLimitBucketsRequest\x1a+.corral.control.v1.ListLimitBucketsResponse\"\x04\xa8\xbb\x18\x08\x12\x62\n\x0bLeaseLimits\x12%.corral.control.v1.LeaseLimitsRequest\x1a&.corral.control.v1.LeaseLimitsResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.limit_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['project']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['project']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMIT'].fields_by_name['key']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMIT'].fields_by_name['model']._loaded_options = None
+  _globals['_LIMIT'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTLIMITSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTLIMITSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTLIMITBUCKETSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTLIMITBUCKETSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['limit_id']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['limit_id']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['project']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['project']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['key']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['held']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['held']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['returned']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['returned']._serialized_options = b'\312\267\030\022\021\000\0004&\365k\034\303\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['required']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['required']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['desired']._loaded_options = None
+  _globals['_LIMITSHAREREQUEST'].fields_by_name['desired']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\0004&\365k\034C'
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['holder']._loaded_options = None
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['holder']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['shares']._loaded_options = None
+  _globals['_LEASELIMITSREQUEST'].fields_by_name['shares']._serialized_options = b'\312\267\030\0030\350\007'
   _globals['_LIMITSERVICE'].methods_by_name['CreateLimit']._loaded_options = None
   _globals['_LIMITSERVICE'].methods_by_name['CreateLimit']._serialized_options = b'\250\273\030\t'
   _globals['_LIMITSERVICE'].methods_by_name['ListLimits']._loaded_options = None
@@ -47,48 +78,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIMITSERVICE'].methods_by_name['ListLimitBuckets']._serialized_options = b'\250\273\030\010'
   _globals['_LIMITSERVICE'].methods_by_name['LeaseLimits']._loaded_options = None
   _globals['_LIMITSERVICE'].methods_by_name['LeaseLimits']._serialized_options = b'\250\273\030\r'
-  _globals['_LIMIT']._serialized_start=197
-  _globals['_LIMIT']._serialized_end=868
-  _globals['_LIMIT_UNIT']._serialized_start=514
-  _globals['_LIMIT_UNIT']._serialized_end=623
-  _globals['_LIMIT_PERIOD']._serialized_start=625
-  _globals['_LIMIT_PERIOD']._serialized_end=710
-  _globals['_LIMIT_MODE']._serialized_start=712
-  _globals['_LIMIT_MODE']._serialized_end=775
-  _globals['_LIMIT_SUBJECT']._serialized_start=777
-  _globals['_LIMIT_SUBJECT']._serialized_end=868
-  _globals['_CREATELIMITREQUEST']._serialized_start=870
-  _globals['_CREATELIMITREQUEST']._serialized_end=954
-  _globals['_CREATELIMITRESPONSE']._serialized_start=956
-  _globals['_CREATELIMITRESPONSE']._serialized_end=1018
-  _globals['_LISTLIMITSREQUEST']._serialized_start=1020
-  _globals['_LISTLIMITSREQUEST']._serialized_end=1078
-  _globals['_LISTLIMITSRESPONSE']._serialized_start=1080
-  _globals['_LISTLIMITSRESPONSE']._serialized_end=1167
-  _globals['_UPDATELIMITREQUEST']._serialized_start=1169
-  _globals['_UPDATELIMITREQUEST']._serialized_end=1279
-  _globals['_UPDATELIMITRESPONSE']._serialized_start=1281
-  _globals['_UPDATELIMITRESPONSE']._serialized_end=1343
-  _globals['_DELETELIMITREQUEST']._serialized_start=1345
-  _globals['_DELETELIMITREQUEST']._serialized_end=1383
-  _globals['_DELETELIMITRESPONSE']._serialized_start=1385
-  _globals['_DELETELIMITRESPONSE']._serialized_end=1406
-  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_start=1408
-  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_end=1490
-  _globals['_LIMITBUCKET']._serialized_start=1493
-  _globals['_LIMITBUCKET']._serialized_end=1680
-  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_start=1682
-  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_end=1782
-  _globals['_LIMITSHAREREQUEST']._serialized_start=1785
-  _globals['_LIMITSHAREREQUEST']._serialized_end=1962
-  _globals['_LEASELIMITSREQUEST']._serialized_start=1964
-  _globals['_LEASELIMITSREQUEST']._serialized_end=2070
-  _globals['_LIMITSHARE']._serialized_start=2072
-  _globals['_LIMITSHARE']._serialized_end=2189
-  _globals['_PRICE']._serialized_start=2191
-  _globals['_PRICE']._serialized_end=2283
-  _globals['_LEASELIMITSRESPONSE']._serialized_start=2286
-  _globals['_LEASELIMITSRESPONSE']._serialized_end=2480
-  _globals['_LIMITSERVICE']._serialized_start=2483
-  _globals['_LIMITSERVICE']._serialized_end=3109
+  _globals['_LIMIT']._serialized_start=228
+  _globals['_LIMIT']._serialized_end=932
+  _globals['_LIMIT_UNIT']._serialized_start=578
+  _globals['_LIMIT_UNIT']._serialized_end=687
+  _globals['_LIMIT_PERIOD']._serialized_start=689
+  _globals['_LIMIT_PERIOD']._serialized_end=774
+  _globals['_LIMIT_MODE']._serialized_start=776
+  _globals['_LIMIT_MODE']._serialized_end=839
+  _globals['_LIMIT_SUBJECT']._serialized_start=841
+  _globals['_LIMIT_SUBJECT']._serialized_end=932
+  _globals['_CREATELIMITREQUEST']._serialized_start=934
+  _globals['_CREATELIMITREQUEST']._serialized_end=1018
+  _globals['_CREATELIMITRESPONSE']._serialized_start=1020
+  _globals['_CREATELIMITRESPONSE']._serialized_end=1082
+  _globals['_LISTLIMITSREQUEST']._serialized_start=1084
+  _globals['_LISTLIMITSREQUEST']._serialized_end=1157
+  _globals['_LISTLIMITSRESPONSE']._serialized_start=1159
+  _globals['_LISTLIMITSRESPONSE']._serialized_end=1246
+  _globals['_UPDATELIMITREQUEST']._serialized_start=1248
+  _globals['_UPDATELIMITREQUEST']._serialized_end=1358
+  _globals['_UPDATELIMITRESPONSE']._serialized_start=1360
+  _globals['_UPDATELIMITRESPONSE']._serialized_end=1422
+  _globals['_DELETELIMITREQUEST']._serialized_start=1424
+  _globals['_DELETELIMITREQUEST']._serialized_end=1462
+  _globals['_DELETELIMITRESPONSE']._serialized_start=1464
+  _globals['_DELETELIMITRESPONSE']._serialized_end=1485
+  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_start=1487
+  _globals['_LISTLIMITBUCKETSREQUEST']._serialized_end=1584
+  _globals['_LIMITBUCKET']._serialized_start=1587
+  _globals['_LIMITBUCKET']._serialized_end=1774
+  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_start=1776
+  _globals['_LISTLIMITBUCKETSRESPONSE']._serialized_end=1876
+  _globals['_LIMITSHAREREQUEST']._serialized_start=1879
+  _globals['_LIMITSHAREREQUEST']._serialized_end=2198
+  _globals['_LEASELIMITSREQUEST']._serialized_start=2200
+  _globals['_LEASELIMITSREQUEST']._serialized_end=2327
+  _globals['_LIMITSHARE']._serialized_start=2329
+  _globals['_LIMITSHARE']._serialized_end=2446
+  _globals['_PRICE']._serialized_start=2448
+  _globals['_PRICE']._serialized_end=2540
+  _globals['_LEASELIMITSRESPONSE']._serialized_start=2543
+  _globals['_LEASELIMITSRESPONSE']._serialized_end=2737
+  _globals['_LIMITSERVICE']._serialized_start=2740
+  _globals['_LIMITSERVICE']._serialized_end=3366
 # @@protoc_insertion_point(module_scope)

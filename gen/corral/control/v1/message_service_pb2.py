@@ -25,16 +25,25 @@ _sym_db = _symbol_database.Default()
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import message_pb2 as corral_dot_control_dot_v1_dot_message__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/message_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a google/protobuf/field_mask.proto\"m\n\x14\x43reateMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12.\n\x07message\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.NewMessage\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"D\n\x15\x43reateMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\":\n\x11GetMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"A\n\x12GetMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\"\xab\x01\n\x13ListMessagesRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x0e\n\x06run_id\x18\x07 \x01(\t\"]\n\x14ListMessagesResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"t\n\x14UpdateMessageRequest\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"D\n\x15UpdateMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\"=\n\x14\x44\x65leteMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteMessageResponse2\x96\x04\n\x0eMessageService\x12h\n\rCreateMessage\x12\'.corral.control.v1.CreateMessageRequest\x1a(.corral.control.v1.CreateMessageResponse\"\x04\xa8\xbb\x18\x07\x12_\n\nGetMessage\x12$.corral.control.v1.GetMessageRequest\x1a%.corral.control.v1.GetMessageResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListMessages\x12&.corral.control.v1.ListMessagesRequest\x1a\'.corral.control.v1.ListMessagesResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rUpdateMessage\x12\'.corral.control.v1.UpdateMessageRequest\x1a(.corral.control.v1.UpdateMessageResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rDeleteMessage\x12\'.corral.control.v1.DeleteMessageRequest\x1a(.corral.control.v1.DeleteMessageResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/message_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x80\x01\n\x14\x43reateMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x36\n\x07message\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.NewMessageB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"D\n\x15\x43reateMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\":\n\x11GetMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"A\n\x12GetMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\"\xba\x01\n\x13ListMessagesRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x05 \x01(\t\x12+\n\x05order\x18\x06 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x0e\n\x06run_id\x18\x07 \x01(\t\"]\n\x14ListMessagesResponse\x12,\n\x08messages\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Message\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"|\n\x14UpdateMessageRequest\x12\x33\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.MessageB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"D\n\x15UpdateMessageResponse\x12+\n\x07message\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Message\"=\n\x14\x44\x65leteMessageRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\"\x17\n\x15\x44\x65leteMessageResponse2\x96\x04\n\x0eMessageService\x12h\n\rCreateMessage\x12\'.corral.control.v1.CreateMessageRequest\x1a(.corral.control.v1.CreateMessageResponse\"\x04\xa8\xbb\x18\x07\x12_\n\nGetMessage\x12$.corral.control.v1.GetMessageRequest\x1a%.corral.control.v1.GetMessageResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cListMessages\x12&.corral.control.v1.ListMessagesRequest\x1a\'.corral.control.v1.ListMessagesResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rUpdateMessage\x12\'.corral.control.v1.UpdateMessageRequest\x1a(.corral.control.v1.UpdateMessageResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rDeleteMessage\x12\'.corral.control.v1.DeleteMessageRequest\x1a(.corral.control.v1.DeleteMessageResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.message_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEMESSAGEREQUEST'].fields_by_name['message']._loaded_options = None
+  _globals['_CREATEMESSAGEREQUEST'].fields_by_name['message']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_CREATEMESSAGEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEMESSAGEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTMESSAGESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTMESSAGESREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_UPDATEMESSAGEREQUEST'].fields_by_name['message']._loaded_options = None
+  _globals['_UPDATEMESSAGEREQUEST'].fields_by_name['message']._serialized_options = b'\312\267\030\002Z\000'
   _globals['_MESSAGESERVICE'].methods_by_name['CreateMessage']._loaded_options = None
   _globals['_MESSAGESERVICE'].methods_by_name['CreateMessage']._serialized_options = b'\250\273\030\007'
   _globals['_MESSAGESERVICE'].methods_by_name['GetMessage']._loaded_options = None
@@ -45,26 +54,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGESERVICE'].methods_by_name['UpdateMessage']._serialized_options = b'\250\273\030\007'
   _globals['_MESSAGESERVICE'].methods_by_name['DeleteMessage']._loaded_options = None
   _globals['_MESSAGESERVICE'].methods_by_name['DeleteMessage']._serialized_options = b'\250\273\030\007'
-  _globals['_CREATEMESSAGEREQUEST']._serialized_start=199
-  _globals['_CREATEMESSAGEREQUEST']._serialized_end=308
-  _globals['_CREATEMESSAGERESPONSE']._serialized_start=310
-  _globals['_CREATEMESSAGERESPONSE']._serialized_end=378
-  _globals['_GETMESSAGEREQUEST']._serialized_start=380
-  _globals['_GETMESSAGEREQUEST']._serialized_end=438
-  _globals['_GETMESSAGERESPONSE']._serialized_start=440
-  _globals['_GETMESSAGERESPONSE']._serialized_end=505
-  _globals['_LISTMESSAGESREQUEST']._serialized_start=508
-  _globals['_LISTMESSAGESREQUEST']._serialized_end=679
-  _globals['_LISTMESSAGESRESPONSE']._serialized_start=681
-  _globals['_LISTMESSAGESRESPONSE']._serialized_end=774
-  _globals['_UPDATEMESSAGEREQUEST']._serialized_start=776
-  _globals['_UPDATEMESSAGEREQUEST']._serialized_end=892
-  _globals['_UPDATEMESSAGERESPONSE']._serialized_start=894
-  _globals['_UPDATEMESSAGERESPONSE']._serialized_end=962
-  _globals['_DELETEMESSAGEREQUEST']._serialized_start=964
-  _globals['_DELETEMESSAGEREQUEST']._serialized_end=1025
-  _globals['_DELETEMESSAGERESPONSE']._serialized_start=1027
-  _globals['_DELETEMESSAGERESPONSE']._serialized_end=1050
-  _globals['_MESSAGESERVICE']._serialized_start=1053
-  _globals['_MESSAGESERVICE']._serialized_end=1587
+  _globals['_CREATEMESSAGEREQUEST']._serialized_start=231
+  _globals['_CREATEMESSAGEREQUEST']._serialized_end=359
+  _globals['_CREATEMESSAGERESPONSE']._serialized_start=361
+  _globals['_CREATEMESSAGERESPONSE']._serialized_end=429
+  _globals['_GETMESSAGEREQUEST']._serialized_start=431
+  _globals['_GETMESSAGEREQUEST']._serialized_end=489
+  _globals['_GETMESSAGERESPONSE']._serialized_start=491
+  _globals['_GETMESSAGERESPONSE']._serialized_end=556
+  _globals['_LISTMESSAGESREQUEST']._serialized_start=559
+  _globals['_LISTMESSAGESREQUEST']._serialized_end=745
+  _globals['_LISTMESSAGESRESPONSE']._serialized_start=747
+  _globals['_LISTMESSAGESRESPONSE']._serialized_end=840
+  _globals['_UPDATEMESSAGEREQUEST']._serialized_start=842
+  _globals['_UPDATEMESSAGEREQUEST']._serialized_end=966
+  _globals['_UPDATEMESSAGERESPONSE']._serialized_start=968
+  _globals['_UPDATEMESSAGERESPONSE']._serialized_end=1036
+  _globals['_DELETEMESSAGEREQUEST']._serialized_start=1038
+  _globals['_DELETEMESSAGEREQUEST']._serialized_end=1099
+  _globals['_DELETEMESSAGERESPONSE']._serialized_start=1101
+  _globals['_DELETEMESSAGERESPONSE']._serialized_end=1124
+  _globals['_MESSAGESERVICE']._serialized_start=1127
+  _globals['_MESSAGESERVICE']._serialized_end=1661
 # @@protoc_insertion_point(module_scope)

@@ -23,16 +23,25 @@ _sym_db = _symbol_database.Default()
 
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/project_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x02\n\x07Project\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.control.v1.Project.State\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0c\x61rchive_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x12\n\x0eSTATE_ARCHIVED\x10\x02\"T\n\x14\x43reateProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"D\n\x15\x43reateProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"\'\n\x11GetProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\"A\n\x12GetProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"S\n\x13ListProjectsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rshow_archived\x18\x03 \x01(\x08\"]\n\x14ListProjectsResponse\x12,\n\x08projects\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Project\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"+\n\x15\x41rchiveProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\"E\n\x16\x41rchiveProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"*\n\x14VerifyProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\"H\n\x15VerifyProjectResponse\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .corral.control.v1.Project.State2\x99\x04\n\x0eProjectService\x12h\n\rCreateProject\x12\'.corral.control.v1.CreateProjectRequest\x1a(.corral.control.v1.CreateProjectResponse\"\x04\xa8\xbb\x18\t\x12_\n\nGetProject\x12$.corral.control.v1.GetProjectRequest\x1a%.corral.control.v1.GetProjectResponse\"\x04\xa8\xbb\x18\x08\x12\x65\n\x0cListProjects\x12&.corral.control.v1.ListProjectsRequest\x1a\'.corral.control.v1.ListProjectsResponse\"\x04\xa8\xbb\x18\x08\x12k\n\x0e\x41rchiveProject\x12(.corral.control.v1.ArchiveProjectRequest\x1a).corral.control.v1.ArchiveProjectResponse\"\x04\xa8\xbb\x18\t\x12h\n\rVerifyProject\x12\'.corral.control.v1.VerifyProjectRequest\x1a(.corral.control.v1.VerifyProjectResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'corral/control/v1/project_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x85\x02\n\x07Project\x12\n\n\x02id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.control.v1.Project.State\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0c\x61rchive_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"D\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_ACTIVE\x10\x01\x12\x12\n\x0eSTATE_ARCHIVED\x10\x02\"j\n\x14\x43reateProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\x12\x1f\n\x0c\x64isplay_name\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"D\n\x15\x43reateProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"\'\n\x11GetProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\"A\n\x12GetProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"b\n\x13ListProjectsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x15\n\rshow_archived\x18\x03 \x01(\x08\"]\n\x14ListProjectsResponse\x12,\n\x08projects\x18\x01 \x03(\x0b\x32\x1a.corral.control.v1.Project\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"+\n\x15\x41rchiveProjectRequest\x12\x12\n\nproject_id\x18\x01 \x01(\t\"E\n\x16\x41rchiveProjectResponse\x12+\n\x07project\x18\x01 \x01(\x0b\x32\x1a.corral.control.v1.Project\"7\n\x14VerifyProjectRequest\x12\x1f\n\nproject_id\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\"H\n\x15VerifyProjectResponse\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .corral.control.v1.Project.State2\x99\x04\n\x0eProjectService\x12h\n\rCreateProject\x12\'.corral.control.v1.CreateProjectRequest\x1a(.corral.control.v1.CreateProjectResponse\"\x04\xa8\xbb\x18\t\x12_\n\nGetProject\x12$.corral.control.v1.GetProjectRequest\x1a%.corral.control.v1.GetProjectResponse\"\x04\xa8\xbb\x18\x08\x12\x65\n\x0cListProjects\x12&.corral.control.v1.ListProjectsRequest\x1a\'.corral.control.v1.ListProjectsResponse\"\x04\xa8\xbb\x18\x08\x12k\n\x0e\x41rchiveProject\x12(.corral.control.v1.ArchiveProjectRequest\x1a).corral.control.v1.ArchiveProjectResponse\"\x04\xa8\xbb\x18\t\x12h\n\rVerifyProject\x12\'.corral.control.v1.VerifyProjectRequest\x1a(.corral.control.v1.VerifyProjectResponse\"\x04\xa8\xbb\x18\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.project_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEPROJECTREQUEST'].fields_by_name['display_name']._loaded_options = None
+  _globals['_CREATEPROJECTREQUEST'].fields_by_name['display_name']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_CREATEPROJECTREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEPROJECTREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTPROJECTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTPROJECTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_VERIFYPROJECTREQUEST'].fields_by_name['project_id']._loaded_options = None
+  _globals['_VERIFYPROJECTREQUEST'].fields_by_name['project_id']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
   _globals['_PROJECTSERVICE'].methods_by_name['CreateProject']._loaded_options = None
   _globals['_PROJECTSERVICE'].methods_by_name['CreateProject']._serialized_options = b'\250\273\030\t'
   _globals['_PROJECTSERVICE'].methods_by_name['GetProject']._loaded_options = None
@@ -43,30 +52,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PROJECTSERVICE'].methods_by_name['ArchiveProject']._serialized_options = b'\250\273\030\t'
   _globals['_PROJECTSERVICE'].methods_by_name['VerifyProject']._loaded_options = None
   _globals['_PROJECTSERVICE'].methods_by_name['VerifyProject']._serialized_options = b'\250\273\030\r'
-  _globals['_PROJECT']._serialized_start=133
-  _globals['_PROJECT']._serialized_end=394
-  _globals['_PROJECT_STATE']._serialized_start=326
-  _globals['_PROJECT_STATE']._serialized_end=394
-  _globals['_CREATEPROJECTREQUEST']._serialized_start=396
-  _globals['_CREATEPROJECTREQUEST']._serialized_end=480
-  _globals['_CREATEPROJECTRESPONSE']._serialized_start=482
-  _globals['_CREATEPROJECTRESPONSE']._serialized_end=550
-  _globals['_GETPROJECTREQUEST']._serialized_start=552
-  _globals['_GETPROJECTREQUEST']._serialized_end=591
-  _globals['_GETPROJECTRESPONSE']._serialized_start=593
-  _globals['_GETPROJECTRESPONSE']._serialized_end=658
-  _globals['_LISTPROJECTSREQUEST']._serialized_start=660
-  _globals['_LISTPROJECTSREQUEST']._serialized_end=743
-  _globals['_LISTPROJECTSRESPONSE']._serialized_start=745
-  _globals['_LISTPROJECTSRESPONSE']._serialized_end=838
-  _globals['_ARCHIVEPROJECTREQUEST']._serialized_start=840
-  _globals['_ARCHIVEPROJECTREQUEST']._serialized_end=883
-  _globals['_ARCHIVEPROJECTRESPONSE']._serialized_start=885
-  _globals['_ARCHIVEPROJECTRESPONSE']._serialized_end=954
-  _globals['_VERIFYPROJECTREQUEST']._serialized_start=956
-  _globals['_VERIFYPROJECTREQUEST']._serialized_end=998
-  _globals['_VERIFYPROJECTRESPONSE']._serialized_start=1000
-  _globals['_VERIFYPROJECTRESPONSE']._serialized_end=1072
-  _globals['_PROJECTSERVICE']._serialized_start=1075
-  _globals['_PROJECTSERVICE']._serialized_end=1612
+  _globals['_PROJECT']._serialized_start=164
+  _globals['_PROJECT']._serialized_end=425
+  _globals['_PROJECT_STATE']._serialized_start=357
+  _globals['_PROJECT_STATE']._serialized_end=425
+  _globals['_CREATEPROJECTREQUEST']._serialized_start=427
+  _globals['_CREATEPROJECTREQUEST']._serialized_end=533
+  _globals['_CREATEPROJECTRESPONSE']._serialized_start=535
+  _globals['_CREATEPROJECTRESPONSE']._serialized_end=603
+  _globals['_GETPROJECTREQUEST']._serialized_start=605
+  _globals['_GETPROJECTREQUEST']._serialized_end=644
+  _globals['_GETPROJECTRESPONSE']._serialized_start=646
+  _globals['_GETPROJECTRESPONSE']._serialized_end=711
+  _globals['_LISTPROJECTSREQUEST']._serialized_start=713
+  _globals['_LISTPROJECTSREQUEST']._serialized_end=811
+  _globals['_LISTPROJECTSRESPONSE']._serialized_start=813
+  _globals['_LISTPROJECTSRESPONSE']._serialized_end=906
+  _globals['_ARCHIVEPROJECTREQUEST']._serialized_start=908
+  _globals['_ARCHIVEPROJECTREQUEST']._serialized_end=951
+  _globals['_ARCHIVEPROJECTRESPONSE']._serialized_start=953
+  _globals['_ARCHIVEPROJECTRESPONSE']._serialized_end=1022
+  _globals['_VERIFYPROJECTREQUEST']._serialized_start=1024
+  _globals['_VERIFYPROJECTREQUEST']._serialized_end=1079
+  _globals['_VERIFYPROJECTRESPONSE']._serialized_start=1081
+  _globals['_VERIFYPROJECTRESPONSE']._serialized_end=1153
+  _globals['_PROJECTSERVICE']._serialized_start=1156
+  _globals['_PROJECTSERVICE']._serialized_end=1693
 # @@protoc_insertion_point(module_scope)

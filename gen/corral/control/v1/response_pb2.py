@@ -25,10 +25,11 @@ _sym_db = _symbol_database.Default()
 from corral.control.v1 import item_pb2 as corral_dot_control_dot_v1_dot_item__pb2
 from corral.control.v1 import tool_pb2 as corral_dot_control_dot_v1_dot_tool__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n corral/control/v1/response.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x11ResponseReasoning\x12\x0e\n\x06\x65\x66\x66ort\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"\x8a\x08\n\x10ResponseSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12\x19\n\x0cinstructions\x18\x02 \x01(\tH\x00\x88\x01\x01\x12&\n\x05tools\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Tool\x12\x35\n\x0btool_choice\x18\x04 \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12/\n\x06\x66ormat\x18\x06 \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x11\n\tverbosity\x18\x07 \x01(\t\x12\x37\n\treasoning\x18\x08 \x01(\x0b\x32$.corral.control.v1.ResponseReasoning\x12\x42\n\ntruncation\x18\t \x01(\x0e\x32..corral.control.v1.ResponseSettings.Truncation\x12\x1e\n\x11max_output_tokens\x18\n \x01(\x05H\x02\x88\x01\x01\x12\x1b\n\x0emax_tool_calls\x18\x0b \x01(\x05H\x03\x88\x01\x01\x12\x1e\n\x11\x63ompact_threshold\x18\x0c \x01(\x05H\x04\x88\x01\x01\x12\x37\n\x07options\x18\r \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x33\n\x07include\x18\x0e \x03(\x0e\x32\".corral.control.v1.ResponseInclude\x12\x12\n\nbackground\x18\x0f \x01(\x08\x12\x12\n\x05store\x18\x10 \x01(\x08H\x05\x88\x01\x01\x12\x43\n\x08metadata\x18\x11 \x03(\x0b\x32\x31.corral.control.v1.ResponseSettings.MetadataEntry\x12\x18\n\x10prompt_cache_key\x18\x12 \x01(\t\x12\x19\n\x11safety_identifier\x18\x13 \x01(\t\x12\x14\n\x0cservice_tier\x18\x14 \x01(\t\x12\x0c\n\x04user\x18\x15 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\nTruncation\x12\x1a\n\x16TRUNCATION_UNSPECIFIED\x10\x00\x12\x17\n\x13TRUNCATION_DISABLED\x10\x01\x12\x13\n\x0fTRUNCATION_AUTO\x10\x02\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_output_tokensB\x11\n\x0f_max_tool_callsB\x14\n\x12_compact_thresholdB\x08\n\x06_store\"\xa3\x01\n\x0bNewResponse\x12\x35\n\x08settings\x18\x01 \x01(\x0b\x32#.corral.control.v1.ResponseSettings\x12&\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\"m\n\rResponseUsage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x15\n\routput_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"=\n\rResponseError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"\xde\x06\n\x08Response\x12\n\n\x02id\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.corral.control.v1.Response.State\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rcomplete_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x08settings\x18\x06 \x01(\x0b\x32#.corral.control.v1.ResponseSettings\x12\x1c\n\x14previous_response_id\x18\x07 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12\'\n\x06output\x18\t \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\n \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12/\n\x05\x65rror\x18\x0b \x01(\x0b\x32 .corral.control.v1.ResponseError\x12G\n\x11incomplete_reason\x18\x0c \x01(\x0e\x32,.corral.control.v1.Response.IncompleteReason\x12\x1a\n\x12ignored_parameters\x18\r \x03(\t\"\x99\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x13\n\x0fSTATE_COMPLETED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x14\n\x10STATE_INCOMPLETE\x10\x05\x12\x13\n\x0fSTATE_CANCELLED\x10\x06\"\x84\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\'\n#INCOMPLETE_REASON_MAX_OUTPUT_TOKENS\x10\x01\x12$\n INCOMPLETE_REASON_CONTENT_FILTER\x10\x02*\xca\x01\n\x0fResponseInclude\x12 \n\x1cRESPONSE_INCLUDE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RESPONSE_INCLUDE_LOGPROBS\x10\x01\x12(\n$RESPONSE_INCLUDE_FILE_SEARCH_RESULTS\x10\x02\x12%\n!RESPONSE_INCLUDE_SEALED_REASONING\x10\x03\x12%\n!RESPONSE_INCLUDE_INPUT_IMAGE_URLS\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n corral/control/v1/response.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"4\n\x11ResponseReasoning\x12\x0e\n\x06\x65\x66\x66ort\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"\x95\t\n\x10ResponseSettings\x12\x18\n\x05model\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12#\n\x0cinstructions\x18\x02 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80@H\x00\x88\x01\x01\x12/\n\x05tools\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.ToolB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x35\n\x0btool_choice\x18\x04 \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12 \n\x13parallel_tool_calls\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12/\n\x06\x66ormat\x18\x06 \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x11\n\tverbosity\x18\x07 \x01(\t\x12\x37\n\treasoning\x18\x08 \x01(\x0b\x32$.corral.control.v1.ResponseReasoning\x12\x42\n\ntruncation\x18\t \x01(\x0e\x32..corral.control.v1.ResponseSettings.Truncation\x12-\n\x11max_output_tokens\x18\n \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x02\x88\x01\x01\x12*\n\x0emax_tool_calls\x18\x0b \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x03\x88\x01\x01\x12-\n\x11\x63ompact_threshold\x18\x0c \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00@\x8f@H\x04\x88\x01\x01\x12\x37\n\x07options\x18\r \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x33\n\x07include\x18\x0e \x03(\x0e\x32\".corral.control.v1.ResponseInclude\x12\x12\n\nbackground\x18\x0f \x01(\x08\x12\x12\n\x05store\x18\x10 \x01(\x08H\x05\x88\x01\x01\x12Z\n\x08metadata\x18\x11 \x03(\x0b\x32\x31.corral.control.v1.ResponseSettings.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12!\n\x10prompt_cache_key\x18\x12 \x01(\tB\x07\xca\xb7\x18\x03(\x80\x02\x12$\n\x11safety_identifier\x18\x13 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12\x1e\n\x0cservice_tier\x18\x14 \x01(\tB\x08\xca\xb7\x18\x04 @@\x01\x12\x17\n\x04user\x18\x15 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\nTruncation\x12\x1a\n\x16TRUNCATION_UNSPECIFIED\x10\x00\x12\x17\n\x13TRUNCATION_DISABLED\x10\x01\x12\x13\n\x0fTRUNCATION_AUTO\x10\x02\x42\x0f\n\r_instructionsB\x16\n\x14_parallel_tool_callsB\x14\n\x12_max_output_tokensB\x11\n\x0f_max_tool_callsB\x14\n\x12_compact_thresholdB\x08\n\x06_store\"\xb4\x01\n\x0bNewResponse\x12=\n\x08settings\x18\x01 \x01(\x0b\x32#.corral.control.v1.ResponseSettingsB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x07\xca\xb7\x18\x03\x30\x80 \x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\"m\n\rResponseUsage\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x15\n\routput_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"=\n\rResponseError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05param\x18\x03 \x01(\t\"\xde\x06\n\x08Response\x12\n\n\x02id\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.corral.control.v1.Response.State\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\rcomplete_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x08settings\x18\x06 \x01(\x0b\x32#.corral.control.v1.ResponseSettings\x12\x1c\n\x14previous_response_id\x18\x07 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x08 \x01(\t\x12\'\n\x06output\x18\t \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\n \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12/\n\x05\x65rror\x18\x0b \x01(\x0b\x32 .corral.control.v1.ResponseError\x12G\n\x11incomplete_reason\x18\x0c \x01(\x0e\x32,.corral.control.v1.Response.IncompleteReason\x12\x1a\n\x12ignored_parameters\x18\r \x03(\t\"\x99\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x13\n\x0fSTATE_COMPLETED\x10\x03\x12\x10\n\x0cSTATE_FAILED\x10\x04\x12\x14\n\x10STATE_INCOMPLETE\x10\x05\x12\x13\n\x0fSTATE_CANCELLED\x10\x06\"\x84\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12\'\n#INCOMPLETE_REASON_MAX_OUTPUT_TOKENS\x10\x01\x12$\n INCOMPLETE_REASON_CONTENT_FILTER\x10\x02*\xca\x01\n\x0fResponseInclude\x12 \n\x1cRESPONSE_INCLUDE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RESPONSE_INCLUDE_LOGPROBS\x10\x01\x12(\n$RESPONSE_INCLUDE_FILE_SEARCH_RESULTS\x10\x02\x12%\n!RESPONSE_INCLUDE_SEALED_REASONING\x10\x03\x12%\n!RESPONSE_INCLUDE_INPUT_IMAGE_URLS\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,26 +38,52 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RESPONSESETTINGS_METADATAENTRY']._loaded_options = None
   _globals['_RESPONSESETTINGS_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_RESPONSEINCLUDE']._serialized_start=2483
-  _globals['_RESPONSEINCLUDE']._serialized_end=2685
-  _globals['_RESPONSEREASONING']._serialized_start=186
-  _globals['_RESPONSEREASONING']._serialized_end=238
-  _globals['_RESPONSESETTINGS']._serialized_start=241
-  _globals['_RESPONSESETTINGS']._serialized_end=1275
-  _globals['_RESPONSESETTINGS_METADATAENTRY']._serialized_start=1026
-  _globals['_RESPONSESETTINGS_METADATAENTRY']._serialized_end=1073
-  _globals['_RESPONSESETTINGS_TRUNCATION']._serialized_start=1075
-  _globals['_RESPONSESETTINGS_TRUNCATION']._serialized_end=1161
-  _globals['_NEWRESPONSE']._serialized_start=1278
-  _globals['_NEWRESPONSE']._serialized_end=1441
-  _globals['_RESPONSEUSAGE']._serialized_start=1443
-  _globals['_RESPONSEUSAGE']._serialized_end=1552
-  _globals['_RESPONSEERROR']._serialized_start=1554
-  _globals['_RESPONSEERROR']._serialized_end=1615
-  _globals['_RESPONSE']._serialized_start=1618
-  _globals['_RESPONSE']._serialized_end=2480
-  _globals['_RESPONSE_STATE']._serialized_start=2192
-  _globals['_RESPONSE_STATE']._serialized_end=2345
-  _globals['_RESPONSE_INCOMPLETEREASON']._serialized_start=2348
-  _globals['_RESPONSE_INCOMPLETEREASON']._serialized_end=2480
+  _globals['_RESPONSESETTINGS'].fields_by_name['model']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_RESPONSESETTINGS'].fields_by_name['instructions']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['instructions']._serialized_options = b'\312\267\030\004 \200\200@'
+  _globals['_RESPONSESETTINGS'].fields_by_name['tools']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['tools']._serialized_options = b'\312\267\030\0030\200\001'
+  _globals['_RESPONSESETTINGS'].fields_by_name['max_output_tokens']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['max_output_tokens']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\360?'
+  _globals['_RESPONSESETTINGS'].fields_by_name['max_tool_calls']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['max_tool_calls']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\360?'
+  _globals['_RESPONSESETTINGS'].fields_by_name['compact_threshold']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['compact_threshold']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000@\217@'
+  _globals['_RESPONSESETTINGS'].fields_by_name['metadata']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_RESPONSESETTINGS'].fields_by_name['prompt_cache_key']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['prompt_cache_key']._serialized_options = b'\312\267\030\003(\200\002'
+  _globals['_RESPONSESETTINGS'].fields_by_name['safety_identifier']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['safety_identifier']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_RESPONSESETTINGS'].fields_by_name['service_tier']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['service_tier']._serialized_options = b'\312\267\030\004 @@\001'
+  _globals['_RESPONSESETTINGS'].fields_by_name['user']._loaded_options = None
+  _globals['_RESPONSESETTINGS'].fields_by_name['user']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_NEWRESPONSE'].fields_by_name['settings']._loaded_options = None
+  _globals['_NEWRESPONSE'].fields_by_name['settings']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_NEWRESPONSE'].fields_by_name['input']._loaded_options = None
+  _globals['_NEWRESPONSE'].fields_by_name['input']._serialized_options = b'\312\267\030\0030\200 '
+  _globals['_RESPONSEINCLUDE']._serialized_start=2670
+  _globals['_RESPONSEINCLUDE']._serialized_end=2872
+  _globals['_RESPONSEREASONING']._serialized_start=217
+  _globals['_RESPONSEREASONING']._serialized_end=269
+  _globals['_RESPONSESETTINGS']._serialized_start=272
+  _globals['_RESPONSESETTINGS']._serialized_end=1445
+  _globals['_RESPONSESETTINGS_METADATAENTRY']._serialized_start=1196
+  _globals['_RESPONSESETTINGS_METADATAENTRY']._serialized_end=1243
+  _globals['_RESPONSESETTINGS_TRUNCATION']._serialized_start=1245
+  _globals['_RESPONSESETTINGS_TRUNCATION']._serialized_end=1331
+  _globals['_NEWRESPONSE']._serialized_start=1448
+  _globals['_NEWRESPONSE']._serialized_end=1628
+  _globals['_RESPONSEUSAGE']._serialized_start=1630
+  _globals['_RESPONSEUSAGE']._serialized_end=1739
+  _globals['_RESPONSEERROR']._serialized_start=1741
+  _globals['_RESPONSEERROR']._serialized_end=1802
+  _globals['_RESPONSE']._serialized_start=1805
+  _globals['_RESPONSE']._serialized_end=2667
+  _globals['_RESPONSE_STATE']._serialized_start=2379
+  _globals['_RESPONSE_STATE']._serialized_end=2532
+  _globals['_RESPONSE_INCOMPLETEREASON']._serialized_start=2535
+  _globals['_RESPONSE_INCOMPLETEREASON']._serialized_end=2667
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@ import datetime
 from corral.control.v1 import item_pb2 as _item_pb2
 from corral.control.v1 import tool_pb2 as _tool_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper

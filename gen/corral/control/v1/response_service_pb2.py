@@ -28,16 +28,41 @@ from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listi
 from corral.control.v1 import response_pb2 as corral_dot_control_dot_v1_dot_response__pb2
 from corral.control.v1 import response_event_pb2 as corral_dot_control_dot_v1_dot_response__event__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"a\n\x15\x43reateResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"a\n\x15StreamResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x89\x01\n\x14ListResponsesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xc4\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"O\n\x17\x43ountInputTokensRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"N\n\x16PrepareResponseRequest\x12\x34\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponse\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xb3\x01\n\x16\x43ompactResponseRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12\x19\n\x0cinstructions\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x10prompt_cache_key\x18\x05 \x01(\tB\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xc1\t\n\x0fResponseService\x12k\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\"\x04\xa8\xbb\x18\x07\x12m\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse\"\x04\xa8\xbb\x18\x07\x30\x01\x12j\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x12\x62\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\"\x04\xa8\xbb\x18\x06\x12q\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(corral/control/v1/response_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a corral/control/v1/response.proto\x1a&corral/control/v1/response_event.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"t\n\x15\x43reateResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x82\x01\n\x16\x43reateResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"t\n\x15StreamResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\x84\x01\n\x16StreamResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"I\n\x14WatchResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_after\"H\n\x15WatchResponseResponse\x12/\n\x05\x65vent\x18\x01 \x01(\x0b\x32 .corral.control.v1.ResponseEvent\"^\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12\x33\n\x07include\x18\x02 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"D\n\x13GetResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\x98\x01\n\x14ListResponsesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"`\n\x15ListResponsesResponse\x12.\n\tresponses\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.Response\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\",\n\x15\x44\x65leteResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x18\n\x16\x44\x65leteResponseResponse\",\n\x15\x43\x61ncelResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"G\n\x16\x43\x61ncelResponseResponse\x12-\n\x08response\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.Response\"\xd3\x01\n\x15ListInputItemsRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\x12 \n\tpage_size\x18\x02 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\x12\x33\n\x07include\x18\x06 \x03(\x0e\x32\".corral.control.v1.ResponseInclude\"Y\n\x16ListInputItemsResponse\x12&\n\x05items\x18\x01 \x03(\x0b\x32\x17.corral.control.v1.Item\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"W\n\x17\x43ountInputTokensRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"0\n\x18\x43ountInputTokensResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\"V\n\x16PrepareResponseRequest\x12<\n\x0cnew_response\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.NewResponseB\x06\xca\xb7\x18\x02Z\x00\"F\n\x17PrepareResponseResponse\x12\x14\n\x0cinput_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\"\xda\x01\n\x16\x43ompactResponseRequest\x12\x18\n\x05model\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12/\n\x05input\x18\x02 \x03(\x0b\x32\x17.corral.control.v1.ItemB\x07\xca\xb7\x18\x03\x30\x80 \x12\x1c\n\x14previous_response_id\x18\x03 \x01(\t\x12#\n\x0cinstructions\x18\x04 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80@H\x00\x88\x01\x01\x12!\n\x10prompt_cache_key\x18\x05 \x01(\tB\x07\xca\xb7\x18\x03(\x80\x02\x42\x0f\n\r_instructions\"\xeb\x01\n\x17\x43ompactResponseResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x06output\x18\x03 \x03(\x0b\x32\x17.corral.control.v1.Item\x12/\n\x05usage\x18\x04 \x01(\x0b\x32 .corral.control.v1.ResponseUsage\x12\x39\n\x0brate_limits\x18\x05 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus2\xc1\t\n\x0fResponseService\x12k\n\x0e\x43reateResponse\x12(.corral.control.v1.CreateResponseRequest\x1a).corral.control.v1.CreateResponseResponse\"\x04\xa8\xbb\x18\x07\x12m\n\x0eStreamResponse\x12(.corral.control.v1.StreamResponseRequest\x1a).corral.control.v1.StreamResponseResponse\"\x04\xa8\xbb\x18\x07\x30\x01\x12j\n\rWatchResponse\x12\'.corral.control.v1.WatchResponseRequest\x1a(.corral.control.v1.WatchResponseResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x12\x62\n\x0bGetResponse\x12%.corral.control.v1.GetResponseRequest\x1a&.corral.control.v1.GetResponseResponse\"\x04\xa8\xbb\x18\x06\x12h\n\rListResponses\x12\'.corral.control.v1.ListResponsesRequest\x1a(.corral.control.v1.ListResponsesResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x44\x65leteResponse\x12(.corral.control.v1.DeleteResponseRequest\x1a).corral.control.v1.DeleteResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0e\x43\x61ncelResponse\x12(.corral.control.v1.CancelResponseRequest\x1a).corral.control.v1.CancelResponseResponse\"\x04\xa8\xbb\x18\x07\x12k\n\x0eListInputItems\x12(.corral.control.v1.ListInputItemsRequest\x1a).corral.control.v1.ListInputItemsResponse\"\x04\xa8\xbb\x18\x06\x12q\n\x10\x43ountInputTokens\x12*.corral.control.v1.CountInputTokensRequest\x1a+.corral.control.v1.CountInputTokensResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0fPrepareResponse\x12).corral.control.v1.PrepareResponseRequest\x1a*.corral.control.v1.PrepareResponseResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0f\x43ompactResponse\x12).corral.control.v1.CompactResponseRequest\x1a*.corral.control.v1.CompactResponseResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.response_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATERESPONSEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_STREAMRESPONSEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTRESPONSESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTRESPONSESREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTINPUTITEMSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTINPUTITEMSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_COUNTINPUTTOKENSREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_COUNTINPUTTOKENSREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_PREPARERESPONSEREQUEST'].fields_by_name['new_response']._loaded_options = None
+  _globals['_PREPARERESPONSEREQUEST'].fields_by_name['new_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \200\004@\001'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['input']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['input']._serialized_options = b'\312\267\030\0030\200 '
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['instructions']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['instructions']._serialized_options = b'\312\267\030\004 \200\200@'
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._loaded_options = None
+  _globals['_COMPACTRESPONSEREQUEST'].fields_by_name['prompt_cache_key']._serialized_options = b'\312\267\030\003(\200\002'
   _globals['_RESPONSESERVICE'].methods_by_name['CreateResponse']._loaded_options = None
   _globals['_RESPONSESERVICE'].methods_by_name['CreateResponse']._serialized_options = b'\250\273\030\007'
   _globals['_RESPONSESERVICE'].methods_by_name['StreamResponse']._loaded_options = None
@@ -60,50 +85,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESPONSESERVICE'].methods_by_name['PrepareResponse']._serialized_options = b'\250\273\030\007'
   _globals['_RESPONSESERVICE'].methods_by_name['CompactResponse']._loaded_options = None
   _globals['_RESPONSESERVICE'].methods_by_name['CompactResponse']._serialized_options = b'\250\273\030\007'
-  _globals['_CREATERESPONSEREQUEST']._serialized_start=308
-  _globals['_CREATERESPONSEREQUEST']._serialized_end=405
-  _globals['_CREATERESPONSERESPONSE']._serialized_start=408
-  _globals['_CREATERESPONSERESPONSE']._serialized_end=538
-  _globals['_STREAMRESPONSEREQUEST']._serialized_start=540
-  _globals['_STREAMRESPONSEREQUEST']._serialized_end=637
-  _globals['_STREAMRESPONSERESPONSE']._serialized_start=640
-  _globals['_STREAMRESPONSERESPONSE']._serialized_end=772
-  _globals['_WATCHRESPONSEREQUEST']._serialized_start=774
-  _globals['_WATCHRESPONSEREQUEST']._serialized_end=847
-  _globals['_WATCHRESPONSERESPONSE']._serialized_start=849
-  _globals['_WATCHRESPONSERESPONSE']._serialized_end=921
-  _globals['_GETRESPONSEREQUEST']._serialized_start=923
-  _globals['_GETRESPONSEREQUEST']._serialized_end=1017
-  _globals['_GETRESPONSERESPONSE']._serialized_start=1019
-  _globals['_GETRESPONSERESPONSE']._serialized_end=1087
-  _globals['_LISTRESPONSESREQUEST']._serialized_start=1090
-  _globals['_LISTRESPONSESREQUEST']._serialized_end=1227
-  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1229
-  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1325
-  _globals['_DELETERESPONSEREQUEST']._serialized_start=1327
-  _globals['_DELETERESPONSEREQUEST']._serialized_end=1371
-  _globals['_DELETERESPONSERESPONSE']._serialized_start=1373
-  _globals['_DELETERESPONSERESPONSE']._serialized_end=1397
-  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1399
-  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1443
-  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1445
-  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1516
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1519
-  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1715
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1717
-  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1806
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1808
-  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1887
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1889
-  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=1937
-  _globals['_PREPARERESPONSEREQUEST']._serialized_start=1939
-  _globals['_PREPARERESPONSEREQUEST']._serialized_end=2017
-  _globals['_PREPARERESPONSERESPONSE']._serialized_start=2019
-  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2089
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2092
-  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2271
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2274
-  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2509
-  _globals['_RESPONSESERVICE']._serialized_start=2512
-  _globals['_RESPONSESERVICE']._serialized_end=3729
+  _globals['_CREATERESPONSEREQUEST']._serialized_start=339
+  _globals['_CREATERESPONSEREQUEST']._serialized_end=455
+  _globals['_CREATERESPONSERESPONSE']._serialized_start=458
+  _globals['_CREATERESPONSERESPONSE']._serialized_end=588
+  _globals['_STREAMRESPONSEREQUEST']._serialized_start=590
+  _globals['_STREAMRESPONSEREQUEST']._serialized_end=706
+  _globals['_STREAMRESPONSERESPONSE']._serialized_start=709
+  _globals['_STREAMRESPONSERESPONSE']._serialized_end=841
+  _globals['_WATCHRESPONSEREQUEST']._serialized_start=843
+  _globals['_WATCHRESPONSEREQUEST']._serialized_end=916
+  _globals['_WATCHRESPONSERESPONSE']._serialized_start=918
+  _globals['_WATCHRESPONSERESPONSE']._serialized_end=990
+  _globals['_GETRESPONSEREQUEST']._serialized_start=992
+  _globals['_GETRESPONSEREQUEST']._serialized_end=1086
+  _globals['_GETRESPONSERESPONSE']._serialized_start=1088
+  _globals['_GETRESPONSERESPONSE']._serialized_end=1156
+  _globals['_LISTRESPONSESREQUEST']._serialized_start=1159
+  _globals['_LISTRESPONSESREQUEST']._serialized_end=1311
+  _globals['_LISTRESPONSESRESPONSE']._serialized_start=1313
+  _globals['_LISTRESPONSESRESPONSE']._serialized_end=1409
+  _globals['_DELETERESPONSEREQUEST']._serialized_start=1411
+  _globals['_DELETERESPONSEREQUEST']._serialized_end=1455
+  _globals['_DELETERESPONSERESPONSE']._serialized_start=1457
+  _globals['_DELETERESPONSERESPONSE']._serialized_end=1481
+  _globals['_CANCELRESPONSEREQUEST']._serialized_start=1483
+  _globals['_CANCELRESPONSEREQUEST']._serialized_end=1527
+  _globals['_CANCELRESPONSERESPONSE']._serialized_start=1529
+  _globals['_CANCELRESPONSERESPONSE']._serialized_end=1600
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_start=1603
+  _globals['_LISTINPUTITEMSREQUEST']._serialized_end=1814
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_start=1816
+  _globals['_LISTINPUTITEMSRESPONSE']._serialized_end=1905
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_start=1907
+  _globals['_COUNTINPUTTOKENSREQUEST']._serialized_end=1994
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_start=1996
+  _globals['_COUNTINPUTTOKENSRESPONSE']._serialized_end=2044
+  _globals['_PREPARERESPONSEREQUEST']._serialized_start=2046
+  _globals['_PREPARERESPONSEREQUEST']._serialized_end=2132
+  _globals['_PREPARERESPONSERESPONSE']._serialized_start=2134
+  _globals['_PREPARERESPONSERESPONSE']._serialized_end=2204
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_start=2207
+  _globals['_COMPACTRESPONSEREQUEST']._serialized_end=2425
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_start=2428
+  _globals['_COMPACTRESPONSERESPONSE']._serialized_end=2663
+  _globals['_RESPONSESERVICE']._serialized_start=2666
+  _globals['_RESPONSESERVICE']._serialized_end=3883
 # @@protoc_insertion_point(module_scope)

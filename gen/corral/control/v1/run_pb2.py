@@ -25,10 +25,11 @@ _sym_db = _symbol_database.Default()
 from corral.control.v1 import item_pb2 as corral_dot_control_dot_v1_dot_item__pb2
 from corral.control.v1 import tool_pb2 as corral_dot_control_dot_v1_dot_tool__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63orral/control/v1/run.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x0b\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12\x14\n\x0c\x61ssistant_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Run.State\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x65rror\x18\t \x01(\x0b\x32\x1b.corral.control.v1.RunError\x12\x42\n\x11incomplete_reason\x18\n \x01(\x0e\x32\'.corral.control.v1.Run.IncompleteReason\x12;\n\x0erequired_calls\x18\x0b \x03(\x0b\x32#.corral.control.v1.FunctionCallItem\x12*\n\x05usage\x18\x0c \x01(\x0b\x32\x1b.corral.control.v1.RunUsage\x12\r\n\x05model\x18\r \x01(\t\x12\x14\n\x0cinstructions\x18\x0e \x01(\t\x12&\n\x05tools\x18\x0f \x03(\x0b\x32\x17.corral.control.v1.Tool\x12\x37\n\x07options\x18\x10 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\x11 \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x35\n\x0btool_choice\x18\x12 \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12\x1b\n\x13parallel_tool_calls\x18\x13 \x01(\x08\x12\x34\n\ntruncation\x18\x14 \x01(\x0b\x32 .corral.control.v1.RunTruncation\x12\x1e\n\x11max_prompt_tokens\x18\x15 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x15max_completion_tokens\x18\x16 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x10reasoning_effort\x18\x17 \x01(\t\x12\x36\n\x08metadata\x18\x18 \x03(\x0b\x32$.corral.control.v1.Run.MetadataEntry\x12\x1a\n\x12ignored_parameters\x18\x19 \x03(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdd\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x19\n\x15STATE_REQUIRES_ACTION\x10\x03\x12\x14\n\x10STATE_CANCELLING\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\x12\x10\n\x0cSTATE_FAILED\x10\x06\x12\x13\n\x0fSTATE_COMPLETED\x10\x07\x12\x14\n\x10STATE_INCOMPLETE\x10\x08\x12\x11\n\rSTATE_EXPIRED\x10\t\"\x8b\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12+\n\'INCOMPLETE_REASON_MAX_COMPLETION_TOKENS\x10\x01\x12\'\n#INCOMPLETE_REASON_MAX_PROMPT_TOKENS\x10\x02\x42\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\")\n\x08RunError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"m\n\x08RunUsage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"=\n\rRunTruncation\x12\x1a\n\rlast_messages\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x10\n\x0e_last_messages\"\x92\x04\n\x07RunStep\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tthread_id\x18\x03 \x01(\t\x12\x14\n\x0c\x61ssistant_id\x18\x04 \x01(\t\x12/\n\x05state\x18\x05 \x01(\x0e\x32 .corral.control.v1.RunStep.State\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x1b.corral.control.v1.RunError\x12\x14\n\nmessage_id\x18\t \x01(\tH\x00\x12\x32\n\ntool_calls\x18\n \x01(\x0b\x32\x1c.corral.control.v1.StepCallsH\x00\x12*\n\x05usage\x18\x0b \x01(\x0b\x32\x1b.corral.control.v1.RunUsage\"\x84\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_IN_PROGRESS\x10\x01\x12\x13\n\x0fSTATE_CANCELLED\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\x12\x13\n\x0fSTATE_COMPLETED\x10\x04\x12\x11\n\rSTATE_EXPIRED\x10\x05\x42\t\n\x07\x64\x65tails\"7\n\tStepCalls\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.StepCall\"\x9a\x01\n\x08StepCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x37\n\x08\x66unction\x18\x02 \x01(\x0b\x32#.corral.control.v1.FunctionStepCallH\x00\x12<\n\x0b\x66ile_search\x18\x03 \x01(\x0b\x32%.corral.control.v1.FileSearchStepCallH\x00\x42\x06\n\x04\x63\x61ll\"X\n\x10\x46unctionStepCall\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x02 \x01(\t\x12\x13\n\x06output\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_output\"J\n\x12\x46ileSearchStepCall\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.corral.control.v1.FileSearchResultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x63orral/control/v1/run.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcb\x0b\n\x03Run\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12\x14\n\x0c\x61ssistant_id\x18\x03 \x01(\t\x12+\n\x05state\x18\x04 \x01(\x0e\x32\x1c.corral.control.v1.Run.State\x12/\n\x0b\x63reate_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nstart_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x65rror\x18\t \x01(\x0b\x32\x1b.corral.control.v1.RunError\x12\x42\n\x11incomplete_reason\x18\n \x01(\x0e\x32\'.corral.control.v1.Run.IncompleteReason\x12;\n\x0erequired_calls\x18\x0b \x03(\x0b\x32#.corral.control.v1.FunctionCallItem\x12*\n\x05usage\x18\x0c \x01(\x0b\x32\x1b.corral.control.v1.RunUsage\x12\r\n\x05model\x18\r \x01(\t\x12\x14\n\x0cinstructions\x18\x0e \x01(\t\x12&\n\x05tools\x18\x0f \x03(\x0b\x32\x17.corral.control.v1.Tool\x12\x37\n\x07options\x18\x10 \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\x11 \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x35\n\x0btool_choice\x18\x12 \x01(\x0b\x32 .corral.control.v1.ToolSelection\x12\x1b\n\x13parallel_tool_calls\x18\x13 \x01(\x08\x12\x34\n\ntruncation\x18\x14 \x01(\x0b\x32 .corral.control.v1.RunTruncation\x12\x1e\n\x11max_prompt_tokens\x18\x15 \x01(\x05H\x00\x88\x01\x01\x12\"\n\x15max_completion_tokens\x18\x16 \x01(\x05H\x01\x88\x01\x01\x12\x18\n\x10reasoning_effort\x18\x17 \x01(\t\x12\x36\n\x08metadata\x18\x18 \x03(\x0b\x32$.corral.control.v1.Run.MetadataEntry\x12\x1a\n\x12ignored_parameters\x18\x19 \x03(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xdd\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x10\n\x0cSTATE_QUEUED\x10\x01\x12\x15\n\x11STATE_IN_PROGRESS\x10\x02\x12\x19\n\x15STATE_REQUIRES_ACTION\x10\x03\x12\x14\n\x10STATE_CANCELLING\x10\x04\x12\x13\n\x0fSTATE_CANCELLED\x10\x05\x12\x10\n\x0cSTATE_FAILED\x10\x06\x12\x13\n\x0fSTATE_COMPLETED\x10\x07\x12\x14\n\x10STATE_INCOMPLETE\x10\x08\x12\x11\n\rSTATE_EXPIRED\x10\t\"\x8b\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12+\n\'INCOMPLETE_REASON_MAX_COMPLETION_TOKENS\x10\x01\x12\'\n#INCOMPLETE_REASON_MAX_PROMPT_TOKENS\x10\x02\x42\x14\n\x12_max_prompt_tokensB\x18\n\x16_max_completion_tokens\")\n\x08RunError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"m\n\x08RunUsage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x15\n\rcached_tokens\x18\x02 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x03 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\x03\"L\n\rRunTruncation\x12)\n\rlast_messages\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\xf0?H\x00\x88\x01\x01\x42\x10\n\x0e_last_messages\"\x92\x04\n\x07RunStep\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x11\n\tthread_id\x18\x03 \x01(\t\x12\x14\n\x0c\x61ssistant_id\x18\x04 \x01(\t\x12/\n\x05state\x18\x05 \x01(\x0e\x32 .corral.control.v1.RunStep.State\x12/\n\x0b\x63reate_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12*\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x1b.corral.control.v1.RunError\x12\x14\n\nmessage_id\x18\t \x01(\tH\x00\x12\x32\n\ntool_calls\x18\n \x01(\x0b\x32\x1c.corral.control.v1.StepCallsH\x00\x12*\n\x05usage\x18\x0b \x01(\x0b\x32\x1b.corral.control.v1.RunUsage\"\x84\x01\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_IN_PROGRESS\x10\x01\x12\x13\n\x0fSTATE_CANCELLED\x10\x02\x12\x10\n\x0cSTATE_FAILED\x10\x03\x12\x13\n\x0fSTATE_COMPLETED\x10\x04\x12\x11\n\rSTATE_EXPIRED\x10\x05\x42\t\n\x07\x64\x65tails\"7\n\tStepCalls\x12*\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.StepCall\"\x9a\x01\n\x08StepCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x37\n\x08\x66unction\x18\x02 \x01(\x0b\x32#.corral.control.v1.FunctionStepCallH\x00\x12<\n\x0b\x66ile_search\x18\x03 \x01(\x0b\x32%.corral.control.v1.FileSearchStepCallH\x00\x42\x06\n\x04\x63\x61ll\"X\n\x10\x46unctionStepCall\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x02 \x01(\t\x12\x13\n\x06output\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_output\"J\n\x12\x46ileSearchStepCall\x12\x34\n\x07results\x18\x01 \x03(\x0b\x32#.corral.control.v1.FileSearchResultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,30 +38,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RUN_METADATAENTRY']._loaded_options = None
   _globals['_RUN_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_RUN']._serialized_start=182
-  _globals['_RUN']._serialized_end=1665
-  _globals['_RUN_METADATAENTRY']._serialized_start=1204
-  _globals['_RUN_METADATAENTRY']._serialized_end=1251
-  _globals['_RUN_STATE']._serialized_start=1254
-  _globals['_RUN_STATE']._serialized_end=1475
-  _globals['_RUN_INCOMPLETEREASON']._serialized_start=1478
-  _globals['_RUN_INCOMPLETEREASON']._serialized_end=1617
-  _globals['_RUNERROR']._serialized_start=1667
-  _globals['_RUNERROR']._serialized_end=1708
-  _globals['_RUNUSAGE']._serialized_start=1710
-  _globals['_RUNUSAGE']._serialized_end=1819
-  _globals['_RUNTRUNCATION']._serialized_start=1821
-  _globals['_RUNTRUNCATION']._serialized_end=1882
-  _globals['_RUNSTEP']._serialized_start=1885
-  _globals['_RUNSTEP']._serialized_end=2415
-  _globals['_RUNSTEP_STATE']._serialized_start=2272
-  _globals['_RUNSTEP_STATE']._serialized_end=2404
-  _globals['_STEPCALLS']._serialized_start=2417
-  _globals['_STEPCALLS']._serialized_end=2472
-  _globals['_STEPCALL']._serialized_start=2475
-  _globals['_STEPCALL']._serialized_end=2629
-  _globals['_FUNCTIONSTEPCALL']._serialized_start=2631
-  _globals['_FUNCTIONSTEPCALL']._serialized_end=2719
-  _globals['_FILESEARCHSTEPCALL']._serialized_start=2721
-  _globals['_FILESEARCHSTEPCALL']._serialized_end=2795
+  _globals['_RUNTRUNCATION'].fields_by_name['last_messages']._loaded_options = None
+  _globals['_RUNTRUNCATION'].fields_by_name['last_messages']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\360?'
+  _globals['_RUN']._serialized_start=213
+  _globals['_RUN']._serialized_end=1696
+  _globals['_RUN_METADATAENTRY']._serialized_start=1235
+  _globals['_RUN_METADATAENTRY']._serialized_end=1282
+  _globals['_RUN_STATE']._serialized_start=1285
+  _globals['_RUN_STATE']._serialized_end=1506
+  _globals['_RUN_INCOMPLETEREASON']._serialized_start=1509
+  _globals['_RUN_INCOMPLETEREASON']._serialized_end=1648
+  _globals['_RUNERROR']._serialized_start=1698
+  _globals['_RUNERROR']._serialized_end=1739
+  _globals['_RUNUSAGE']._serialized_start=1741
+  _globals['_RUNUSAGE']._serialized_end=1850
+  _globals['_RUNTRUNCATION']._serialized_start=1852
+  _globals['_RUNTRUNCATION']._serialized_end=1928
+  _globals['_RUNSTEP']._serialized_start=1931
+  _globals['_RUNSTEP']._serialized_end=2461
+  _globals['_RUNSTEP_STATE']._serialized_start=2318
+  _globals['_RUNSTEP_STATE']._serialized_end=2450
+  _globals['_STEPCALLS']._serialized_start=2463
+  _globals['_STEPCALLS']._serialized_end=2518
+  _globals['_STEPCALL']._serialized_start=2521
+  _globals['_STEPCALL']._serialized_end=2675
+  _globals['_FUNCTIONSTEPCALL']._serialized_start=2677
+  _globals['_FUNCTIONSTEPCALL']._serialized_end=2765
+  _globals['_FILESEARCHSTEPCALL']._serialized_start=2767
+  _globals['_FILESEARCHSTEPCALL']._serialized_end=2841
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from corral.control.v1 import thread_pb2 as _thread_pb2
 from corral.control.v1 import tool_pb2 as _tool_pb2
 from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -1,6 +1,7 @@
 import datetime
 
 from corral.control.v1 import tool_pb2 as _tool_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

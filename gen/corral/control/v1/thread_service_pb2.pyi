@@ -4,6 +4,7 @@ from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import message_pb2 as _message_pb2
 from corral.control.v1 import thread_pb2 as _thread_pb2
 from corral.control.v1 import vector_store_service_pb2 as _vector_store_service_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

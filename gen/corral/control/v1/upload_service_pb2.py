@@ -24,17 +24,28 @@ _sym_db = _symbol_database.Default()
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
 from corral.control.v1 import file_pb2 as corral_dot_control_dot_v1_dot_file__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/upload_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/file.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x03\n\x06Upload\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12/\n\x07purpose\x18\x03 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12.\n\x05state\x18\x06 \x01(\x0e\x32\x1f.corral.control.v1.Upload.State\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04\x66ile\x18\t \x01(\x0b\x32\x17.corral.control.v1.File\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_PENDING\x10\x01\x12\x13\n\x0fSTATE_COMPLETED\x10\x02\x12\x13\n\x0fSTATE_CANCELLED\x10\x03\x12\x11\n\rSTATE_EXPIRED\x10\x04\"p\n\nUploadPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xbb\x01\n\x13\x43reateUploadRequest\x12\x10\n\x08\x66ilename\x18\x01 \x01(\t\x12/\n\x07purpose\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x11\n\tmime_type\x18\x04 \x01(\t\x12&\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x06 \x01(\t\"A\n\x14\x43reateUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"%\n\x10GetUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\">\n\x11GetUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"G\n\x14\x41\x64\x64UploadPartRequest\x12\x13\n\tupload_id\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\"D\n\x15\x41\x64\x64UploadPartResponse\x12+\n\x04part\x18\x01 \x01(\x0b\x32\x1d.corral.control.v1.UploadPart\"I\n\x15\x43ompleteUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x10\n\x08part_ids\x18\x02 \x03(\t\x12\x0b\n\x03md5\x18\x03 \x01(\t\"C\n\x16\x43ompleteUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"(\n\x13\x43\x61ncelUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\"A\n\x14\x43\x61ncelUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload2\x94\x04\n\rUploadService\x12\x65\n\x0c\x43reateUpload\x12&.corral.control.v1.CreateUploadRequest\x1a\'.corral.control.v1.CreateUploadResponse\"\x04\xa8\xbb\x18\x04\x12\\\n\tGetUpload\x12#.corral.control.v1.GetUploadRequest\x1a$.corral.control.v1.GetUploadResponse\"\x04\xa8\xbb\x18\x05\x12j\n\rAddUploadPart\x12\'.corral.control.v1.AddUploadPartRequest\x1a(.corral.control.v1.AddUploadPartResponse\"\x04\xa8\xbb\x18\x04(\x01\x12k\n\x0e\x43ompleteUpload\x12(.corral.control.v1.CompleteUploadRequest\x1a).corral.control.v1.CompleteUploadResponse\"\x04\xa8\xbb\x18\x04\x12\x65\n\x0c\x43\x61ncelUpload\x12&.corral.control.v1.CancelUploadRequest\x1a\'.corral.control.v1.CancelUploadResponse\"\x04\xa8\xbb\x18\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/upload_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1c\x63orral/control/v1/file.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x03\n\x06Upload\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12/\n\x07purpose\x18\x03 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x04 \x01(\x03\x12\x11\n\tmime_type\x18\x05 \x01(\t\x12.\n\x05state\x18\x06 \x01(\x0e\x32\x1f.corral.control.v1.Upload.State\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x04\x66ile\x18\t \x01(\x0b\x32\x17.corral.control.v1.File\"n\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_PENDING\x10\x01\x12\x13\n\x0fSTATE_COMPLETED\x10\x02\x12\x13\n\x0fSTATE_CANCELLED\x10\x03\x12\x11\n\rSTATE_EXPIRED\x10\x04\"p\n\nUploadPart\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tupload_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf8\x01\n\x13\x43reateUploadRequest\x12\x1d\n\x08\x66ilename\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12/\n\x07purpose\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.FilePurpose\x12\x12\n\nsize_bytes\x18\x03 \x01(\x03\x12\x1e\n\tmime_type\x18\x04 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12>\n\x03ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x80\xc6\x43\x41\x12\x1d\n\nrequest_id\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"A\n\x14\x43reateUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"%\n\x10GetUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\">\n\x11GetUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"G\n\x14\x41\x64\x64UploadPartRequest\x12\x13\n\tupload_id\x18\x01 \x01(\tH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\t\n\x07payload\"D\n\x15\x41\x64\x64UploadPartResponse\x12+\n\x04part\x18\x01 \x01(\x0b\x32\x1d.corral.control.v1.UploadPart\"T\n\x15\x43ompleteUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\x12\x1b\n\x08part_ids\x18\x02 \x03(\tB\t\xca\xb7\x18\x05\x30\x90N8\x01\x12\x0b\n\x03md5\x18\x03 \x01(\t\"C\n\x16\x43ompleteUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload\"(\n\x13\x43\x61ncelUploadRequest\x12\x11\n\tupload_id\x18\x01 \x01(\t\"A\n\x14\x43\x61ncelUploadResponse\x12)\n\x06upload\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Upload2\x94\x04\n\rUploadService\x12\x65\n\x0c\x43reateUpload\x12&.corral.control.v1.CreateUploadRequest\x1a\'.corral.control.v1.CreateUploadResponse\"\x04\xa8\xbb\x18\x04\x12\\\n\tGetUpload\x12#.corral.control.v1.GetUploadRequest\x1a$.corral.control.v1.GetUploadResponse\"\x04\xa8\xbb\x18\x05\x12j\n\rAddUploadPart\x12\'.corral.control.v1.AddUploadPartRequest\x1a(.corral.control.v1.AddUploadPartResponse\"\x04\xa8\xbb\x18\x04(\x01\x12k\n\x0e\x43ompleteUpload\x12(.corral.control.v1.CompleteUploadRequest\x1a).corral.control.v1.CompleteUploadResponse\"\x04\xa8\xbb\x18\x04\x12\x65\n\x0c\x43\x61ncelUpload\x12&.corral.control.v1.CancelUploadRequest\x1a\'.corral.control.v1.CancelUploadResponse\"\x04\xa8\xbb\x18\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.upload_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['filename']._loaded_options = None
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['filename']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['mime_type']._loaded_options = None
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['mime_type']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['ttl']._loaded_options = None
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['ttl']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000 \254@\031\000\000\000\000\200\306CA'
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEUPLOADREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_COMPLETEUPLOADREQUEST'].fields_by_name['part_ids']._loaded_options = None
+  _globals['_COMPLETEUPLOADREQUEST'].fields_by_name['part_ids']._serialized_options = b'\312\267\030\0050\220N8\001'
   _globals['_UPLOADSERVICE'].methods_by_name['CreateUpload']._loaded_options = None
   _globals['_UPLOADSERVICE'].methods_by_name['CreateUpload']._serialized_options = b'\250\273\030\004'
   _globals['_UPLOADSERVICE'].methods_by_name['GetUpload']._loaded_options = None
@@ -45,32 +56,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPLOADSERVICE'].methods_by_name['CompleteUpload']._serialized_options = b'\250\273\030\004'
   _globals['_UPLOADSERVICE'].methods_by_name['CancelUpload']._loaded_options = None
   _globals['_UPLOADSERVICE'].methods_by_name['CancelUpload']._serialized_options = b'\250\273\030\004'
-  _globals['_UPLOAD']._serialized_start=194
-  _globals['_UPLOAD']._serialized_end=617
-  _globals['_UPLOAD_STATE']._serialized_start=507
-  _globals['_UPLOAD_STATE']._serialized_end=617
-  _globals['_UPLOADPART']._serialized_start=619
-  _globals['_UPLOADPART']._serialized_end=731
-  _globals['_CREATEUPLOADREQUEST']._serialized_start=734
-  _globals['_CREATEUPLOADREQUEST']._serialized_end=921
-  _globals['_CREATEUPLOADRESPONSE']._serialized_start=923
-  _globals['_CREATEUPLOADRESPONSE']._serialized_end=988
-  _globals['_GETUPLOADREQUEST']._serialized_start=990
-  _globals['_GETUPLOADREQUEST']._serialized_end=1027
-  _globals['_GETUPLOADRESPONSE']._serialized_start=1029
-  _globals['_GETUPLOADRESPONSE']._serialized_end=1091
-  _globals['_ADDUPLOADPARTREQUEST']._serialized_start=1093
-  _globals['_ADDUPLOADPARTREQUEST']._serialized_end=1164
-  _globals['_ADDUPLOADPARTRESPONSE']._serialized_start=1166
-  _globals['_ADDUPLOADPARTRESPONSE']._serialized_end=1234
-  _globals['_COMPLETEUPLOADREQUEST']._serialized_start=1236
-  _globals['_COMPLETEUPLOADREQUEST']._serialized_end=1309
-  _globals['_COMPLETEUPLOADRESPONSE']._serialized_start=1311
-  _globals['_COMPLETEUPLOADRESPONSE']._serialized_end=1378
-  _globals['_CANCELUPLOADREQUEST']._serialized_start=1380
-  _globals['_CANCELUPLOADREQUEST']._serialized_end=1420
-  _globals['_CANCELUPLOADRESPONSE']._serialized_start=1422
-  _globals['_CANCELUPLOADRESPONSE']._serialized_end=1487
-  _globals['_UPLOADSERVICE']._serialized_start=1490
-  _globals['_UPLOADSERVICE']._serialized_end=2022
+  _globals['_UPLOAD']._serialized_start=225
+  _globals['_UPLOAD']._serialized_end=648
+  _globals['_UPLOAD_STATE']._serialized_start=538
+  _globals['_UPLOAD_STATE']._serialized_end=648
+  _globals['_UPLOADPART']._serialized_start=650
+  _globals['_UPLOADPART']._serialized_end=762
+  _globals['_CREATEUPLOADREQUEST']._serialized_start=765
+  _globals['_CREATEUPLOADREQUEST']._serialized_end=1013
+  _globals['_CREATEUPLOADRESPONSE']._serialized_start=1015
+  _globals['_CREATEUPLOADRESPONSE']._serialized_end=1080
+  _globals['_GETUPLOADREQUEST']._serialized_start=1082
+  _globals['_GETUPLOADREQUEST']._serialized_end=1119
+  _globals['_GETUPLOADRESPONSE']._serialized_start=1121
+  _globals['_GETUPLOADRESPONSE']._serialized_end=1183
+  _globals['_ADDUPLOADPARTREQUEST']._serialized_start=1185
+  _globals['_ADDUPLOADPARTREQUEST']._serialized_end=1256
+  _globals['_ADDUPLOADPARTRESPONSE']._serialized_start=1258
+  _globals['_ADDUPLOADPARTRESPONSE']._serialized_end=1326
+  _globals['_COMPLETEUPLOADREQUEST']._serialized_start=1328
+  _globals['_COMPLETEUPLOADREQUEST']._serialized_end=1412
+  _globals['_COMPLETEUPLOADRESPONSE']._serialized_start=1414
+  _globals['_COMPLETEUPLOADRESPONSE']._serialized_end=1481
+  _globals['_CANCELUPLOADREQUEST']._serialized_start=1483
+  _globals['_CANCELUPLOADREQUEST']._serialized_end=1523
+  _globals['_CANCELUPLOADRESPONSE']._serialized_start=1525
+  _globals['_CANCELUPLOADRESPONSE']._serialized_end=1590
+  _globals['_UPLOADSERVICE']._serialized_start=1593
+  _globals['_UPLOADSERVICE']._serialized_end=2125
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ import datetime
 
 from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.control.v1 import file_pb2 as _file_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers

@@ -23,36 +23,63 @@ _sym_db = _symbol_database.Default()
 
 
 from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_method__options__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/usage_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"h\n\x0bUsageCounts\x12\x10\n\x08requests\x18\x01 \x01(\x03\x12\x15\n\rprompt_tokens\x18\x02 \x01(\x03\x12\x15\n\rcached_tokens\x18\x03 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x03\"\x93\x01\n\nUsageDelta\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12(\n\x04hour\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x0b\n\x03key\x18\x05 \x01(\t\"V\n\x12ReportUsageRequest\x12\x11\n\treport_id\x18\x01 \x01(\t\x12-\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.UsageDelta\"\x15\n\x13ReportUsageResponse\"\x9e\x01\n\x08UsageSum\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x12\n\ncost_nanos\x18\x05 \x01(\x03\"\xc3\x02\n\x10ListUsageRequest\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x06period\x18\x05 \x01(\x0e\x32*.corral.control.v1.ListUsageRequest.Period\x12\x11\n\tpage_size\x18\x06 \x01(\x05\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x0b\n\x03key\x18\x08 \x01(\t\"A\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x0e\n\nPERIOD_DAY\x10\x01\x12\x0f\n\x0bPERIOD_HOUR\x10\x02\"W\n\x11ListUsageResponse\x12)\n\x04sums\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.UsageSum\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xd0\x01\n\x0cUsageService\x12\x62\n\x0bReportUsage\x12%.corral.control.v1.ReportUsageRequest\x1a&.corral.control.v1.ReportUsageResponse\"\x04\xa8\xbb\x18\r\x12\\\n\tListUsage\x12#.corral.control.v1.ListUsageRequest\x1a$.corral.control.v1.ListUsageResponse\"\x04\xa8\xbb\x18\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/usage_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\x01\n\x0bUsageCounts\x12(\n\x08requests\x18\x01 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00pB\x12-\n\rprompt_tokens\x18\x02 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00pB\x12-\n\rcached_tokens\x18\x03 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00pB\x12\x31\n\x11\x63ompletion_tokens\x18\x04 \x01(\x03\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00pB\"\xb8\x01\n\nUsageDelta\x12\x1c\n\x07project\x18\x01 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12\x1a\n\x05model\x18\x02 \x01(\tB\x0b\xca\xb7\x18\x07 \xff\x01\x38\x01@\x01\x12(\n\x04hour\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x16\n\x03key\x18\x05 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\"m\n\x12ReportUsageRequest\x12\x1d\n\treport_id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12\x38\n\x06\x64\x65ltas\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.UsageDeltaB\t\xca\xb7\x18\x05\x30\xe8\x07\x38\x01\"\x15\n\x13ReportUsageResponse\"\x9e\x01\n\x08UsageSum\x12\x0f\n\x07project\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\x06\x63ounts\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.UsageCounts\x12\x12\n\ncost_nanos\x18\x05 \x01(\x03\"\xf3\x02\n\x10ListUsageRequest\x12\x1a\n\x07project\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x18\n\x05model\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12.\n\nstart_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x06period\x18\x05 \x01(\x0e\x32*.corral.control.v1.ListUsageRequest.Period\x12 \n\tpage_size\x18\x06 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x07 \x01(\t\x12\x16\n\x03key\x18\x08 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\"A\n\x06Period\x12\x16\n\x12PERIOD_UNSPECIFIED\x10\x00\x12\x0e\n\nPERIOD_DAY\x10\x01\x12\x0f\n\x0bPERIOD_HOUR\x10\x02\"W\n\x11ListUsageResponse\x12)\n\x04sums\x18\x01 \x03(\x0b\x32\x1b.corral.control.v1.UsageSum\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xd0\x01\n\x0cUsageService\x12\x62\n\x0bReportUsage\x12%.corral.control.v1.ReportUsageRequest\x1a&.corral.control.v1.ReportUsageResponse\"\x04\xa8\xbb\x18\r\x12\\\n\tListUsage\x12#.corral.control.v1.ListUsageRequest\x1a$.corral.control.v1.ListUsageResponse\"\x04\xa8\xbb\x18\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.usage_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_USAGECOUNTS'].fields_by_name['requests']._loaded_options = None
+  _globals['_USAGECOUNTS'].fields_by_name['requests']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000pB'
+  _globals['_USAGECOUNTS'].fields_by_name['prompt_tokens']._loaded_options = None
+  _globals['_USAGECOUNTS'].fields_by_name['prompt_tokens']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000pB'
+  _globals['_USAGECOUNTS'].fields_by_name['cached_tokens']._loaded_options = None
+  _globals['_USAGECOUNTS'].fields_by_name['cached_tokens']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000pB'
+  _globals['_USAGECOUNTS'].fields_by_name['completion_tokens']._loaded_options = None
+  _globals['_USAGECOUNTS'].fields_by_name['completion_tokens']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000pB'
+  _globals['_USAGEDELTA'].fields_by_name['project']._loaded_options = None
+  _globals['_USAGEDELTA'].fields_by_name['project']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_USAGEDELTA'].fields_by_name['model']._loaded_options = None
+  _globals['_USAGEDELTA'].fields_by_name['model']._serialized_options = b'\312\267\030\007 \377\0018\001@\001'
+  _globals['_USAGEDELTA'].fields_by_name['key']._loaded_options = None
+  _globals['_USAGEDELTA'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_REPORTUSAGEREQUEST'].fields_by_name['report_id']._loaded_options = None
+  _globals['_REPORTUSAGEREQUEST'].fields_by_name['report_id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_REPORTUSAGEREQUEST'].fields_by_name['deltas']._loaded_options = None
+  _globals['_REPORTUSAGEREQUEST'].fields_by_name['deltas']._serialized_options = b'\312\267\030\0050\350\0078\001'
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['project']._loaded_options = None
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['project']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['model']._loaded_options = None
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['model']._serialized_options = b'\312\267\030\005 \377\001@\001'
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['key']._loaded_options = None
+  _globals['_LISTUSAGEREQUEST'].fields_by_name['key']._serialized_options = b'\312\267\030\005 \377\001@\001'
   _globals['_USAGESERVICE'].methods_by_name['ReportUsage']._loaded_options = None
   _globals['_USAGESERVICE'].methods_by_name['ReportUsage']._serialized_options = b'\250\273\030\r'
   _globals['_USAGESERVICE'].methods_by_name['ListUsage']._loaded_options = None
   _globals['_USAGESERVICE'].methods_by_name['ListUsage']._serialized_options = b'\250\273\030\010'
-  _globals['_USAGECOUNTS']._serialized_start=130
-  _globals['_USAGECOUNTS']._serialized_end=234
-  _globals['_USAGEDELTA']._serialized_start=237
-  _globals['_USAGEDELTA']._serialized_end=384
-  _globals['_REPORTUSAGEREQUEST']._serialized_start=386
-  _globals['_REPORTUSAGEREQUEST']._serialized_end=472
-  _globals['_REPORTUSAGERESPONSE']._serialized_start=474
-  _globals['_REPORTUSAGERESPONSE']._serialized_end=495
-  _globals['_USAGESUM']._serialized_start=498
-  _globals['_USAGESUM']._serialized_end=656
-  _globals['_LISTUSAGEREQUEST']._serialized_start=659
-  _globals['_LISTUSAGEREQUEST']._serialized_end=982
-  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_start=917
-  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_end=982
-  _globals['_LISTUSAGERESPONSE']._serialized_start=984
-  _globals['_LISTUSAGERESPONSE']._serialized_end=1071
-  _globals['_USAGESERVICE']._serialized_start=1074
-  _globals['_USAGESERVICE']._serialized_end=1282
+  _globals['_USAGECOUNTS']._serialized_start=162
+  _globals['_USAGECOUNTS']._serialized_end=362
+  _globals['_USAGEDELTA']._serialized_start=365
+  _globals['_USAGEDELTA']._serialized_end=549
+  _globals['_REPORTUSAGEREQUEST']._serialized_start=551
+  _globals['_REPORTUSAGEREQUEST']._serialized_end=660
+  _globals['_REPORTUSAGERESPONSE']._serialized_start=662
+  _globals['_REPORTUSAGERESPONSE']._serialized_end=683
+  _globals['_USAGESUM']._serialized_start=686
+  _globals['_USAGESUM']._serialized_end=844
+  _globals['_LISTUSAGEREQUEST']._serialized_start=847
+  _globals['_LISTUSAGEREQUEST']._serialized_end=1218
+  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_start=1153
+  _globals['_LISTUSAGEREQUEST_PERIOD']._serialized_end=1218
+  _globals['_LISTUSAGERESPONSE']._serialized_start=1220
+  _globals['_LISTUSAGERESPONSE']._serialized_end=1307
+  _globals['_USAGESERVICE']._serialized_start=1310
+  _globals['_USAGESERVICE']._serialized_end=1518
 # @@protoc_insertion_point(module_scope)

@@ -26,10 +26,11 @@ from corral.auth.v1 import method_options_pb2 as corral_dot_auth_dot_v1_dot_meth
 from corral.control.v1 import listing_pb2 as corral_dot_control_dot_v1_dot_listing__pb2
 from corral.control.v1 import vector_store_pb2 as corral_dot_control_dot_v1_dot_vector__store__pb2
 from corral.inference.v1 import generation_pb2 as corral_dot_inference_dot_v1_dot_generation__pb2
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1corral/control/v1/vector_store_file_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a$corral/control/v1/vector_store.proto\x1a$corral/inference/v1/generation.proto\x1a google/protobuf/field_mask.proto\"\xbe\x02\n\x1c\x43reateVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12S\n\nattributes\x18\x03 \x03(\x0b\x32?.corral.control.v1.CreateVectorStoreFileRequest.AttributesEntry\x12\x35\n\x08\x63hunking\x18\x04 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"\x8c\x01\n\x1d\x43reateVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"E\n\x19GetVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\"N\n\x1aGetVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\"\xf4\x01\n\x1bListVectorStoreFilesRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x37\n\x05state\x18\x03 \x01(\x0e\x32(.corral.control.v1.VectorStoreFile.State\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x07 \x01(\t\x12+\n\x05order\x18\x08 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"j\n\x1cListVectorStoreFilesResponse\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".corral.control.v1.VectorStoreFile\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa4\x02\n\x1cUpdateVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12S\n\nattributes\x18\x03 \x03(\x0b\x32?.corral.control.v1.UpdateVectorStoreFileRequest.AttributesEntry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"Q\n\x1dUpdateVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\"H\n\x1c\x44\x65leteVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\"\x1f\n\x1d\x44\x65leteVectorStoreFileResponse\"u\n\"ListVectorStoreFileContentsRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"M\n#ListVectorStoreFileContentsResponse\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x86\x01\n!CreateVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x34\n\x05\x66iles\x18\x02 \x03(\x0b\x32%.corral.control.v1.NewVectorStoreFile\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"\xfd\x01\n\x12NewVectorStoreFile\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12I\n\nattributes\x18\x02 \x03(\x0b\x32\x35.corral.control.v1.NewVectorStoreFile.AttributesEntry\x12\x35\n\x08\x63hunking\x18\x03 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"\x97\x01\n\"CreateVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"K\n\x1eGetVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\"Y\n\x1fGetVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch\"N\n!CancelVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\"\\\n\"CancelVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch2\xdb\t\n\x16VectorStoreFileService\x12\x80\x01\n\x15\x43reateVectorStoreFile\x12/.corral.control.v1.CreateVectorStoreFileRequest\x1a\x30.corral.control.v1.CreateVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12w\n\x12GetVectorStoreFile\x12,.corral.control.v1.GetVectorStoreFileRequest\x1a-.corral.control.v1.GetVectorStoreFileResponse\"\x04\xa8\xbb\x18\x05\x12}\n\x14ListVectorStoreFiles\x12..corral.control.v1.ListVectorStoreFilesRequest\x1a/.corral.control.v1.ListVectorStoreFilesResponse\"\x04\xa8\xbb\x18\x05\x12\x80\x01\n\x15UpdateVectorStoreFile\x12/.corral.control.v1.UpdateVectorStoreFileRequest\x1a\x30.corral.control.v1.UpdateVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12\x80\x01\n\x15\x44\x65leteVectorStoreFile\x12/.corral.control.v1.DeleteVectorStoreFileRequest\x1a\x30.corral.control.v1.DeleteVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12\x92\x01\n\x1bListVectorStoreFileContents\x12\x35.corral.control.v1.ListVectorStoreFileContentsRequest\x1a\x36.corral.control.v1.ListVectorStoreFileContentsResponse\"\x04\xa8\xbb\x18\x05\x12\x8f\x01\n\x1a\x43reateVectorStoreFileBatch\x12\x34.corral.control.v1.CreateVectorStoreFileBatchRequest\x1a\x35.corral.control.v1.CreateVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x04\x12\x86\x01\n\x17GetVectorStoreFileBatch\x12\x31.corral.control.v1.GetVectorStoreFileBatchRequest\x1a\x32.corral.control.v1.GetVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x05\x12\x8f\x01\n\x1a\x43\x61ncelVectorStoreFileBatch\x12\x34.corral.control.v1.CancelVectorStoreFileBatchRequest\x1a\x35.corral.control.v1.CancelVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1corral/control/v1/vector_store_file_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a$corral/control/v1/vector_store.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xc9\x02\n\x1c\x43reateVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12S\n\nattributes\x18\x03 \x03(\x0b\x32?.corral.control.v1.CreateVectorStoreFileRequest.AttributesEntry\x12\x35\n\x08\x63hunking\x18\x04 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x12\x1d\n\nrequest_id\x18\x05 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"\x8c\x01\n\x1d\x43reateVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"E\n\x19GetVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\"N\n\x1aGetVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\"\x83\x02\n\x1bListVectorStoreFilesRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\x12\x37\n\x05state\x18\x03 \x01(\x0e\x32(.corral.control.v1.VectorStoreFile.State\x12 \n\tpage_size\x18\x04 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x06 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x07 \x01(\t\x12+\n\x05order\x18\x08 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"j\n\x1cListVectorStoreFilesResponse\x12\x31\n\x05\x66iles\x18\x01 \x03(\x0b\x32\".corral.control.v1.VectorStoreFile\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xa4\x02\n\x1cUpdateVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12S\n\nattributes\x18\x03 \x03(\x0b\x32?.corral.control.v1.UpdateVectorStoreFileRequest.AttributesEntry\x12/\n\x0bupdate_mask\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"Q\n\x1dUpdateVectorStoreFileResponse\x12\x30\n\x04\x66ile\x18\x01 \x01(\x0b\x32\".corral.control.v1.VectorStoreFile\"H\n\x1c\x44\x65leteVectorStoreFileRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\"\x1f\n\x1d\x44\x65leteVectorStoreFileResponse\"\x84\x01\n\"ListVectorStoreFileContentsRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12 \n\tpage_size\x18\x03 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x04 \x01(\t\"M\n#ListVectorStoreFileContentsResponse\x12\r\n\x05texts\x18\x01 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x9a\x01\n!CreateVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12=\n\x05\x66iles\x18\x02 \x03(\x0b\x32%.corral.control.v1.NewVectorStoreFileB\x07\xca\xb7\x18\x03\x30\xd0\x0f\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"\xfd\x01\n\x12NewVectorStoreFile\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12I\n\nattributes\x18\x02 \x03(\x0b\x32\x35.corral.control.v1.NewVectorStoreFile.AttributesEntry\x12\x35\n\x08\x63hunking\x18\x03 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x1aT\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x30\n\x05value\x18\x02 \x01(\x0b\x32!.corral.control.v1.AttributeValue:\x02\x38\x01\"\x97\x01\n\"CreateVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"K\n\x1eGetVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\"Y\n\x1fGetVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch\"N\n!CancelVectorStoreFileBatchRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\t\"\\\n\"CancelVectorStoreFileBatchResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.corral.control.v1.VectorStoreFileBatch2\xdb\t\n\x16VectorStoreFileService\x12\x80\x01\n\x15\x43reateVectorStoreFile\x12/.corral.control.v1.CreateVectorStoreFileRequest\x1a\x30.corral.control.v1.CreateVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12w\n\x12GetVectorStoreFile\x12,.corral.control.v1.GetVectorStoreFileRequest\x1a-.corral.control.v1.GetVectorStoreFileResponse\"\x04\xa8\xbb\x18\x05\x12}\n\x14ListVectorStoreFiles\x12..corral.control.v1.ListVectorStoreFilesRequest\x1a/.corral.control.v1.ListVectorStoreFilesResponse\"\x04\xa8\xbb\x18\x05\x12\x80\x01\n\x15UpdateVectorStoreFile\x12/.corral.control.v1.UpdateVectorStoreFileRequest\x1a\x30.corral.control.v1.UpdateVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12\x80\x01\n\x15\x44\x65leteVectorStoreFile\x12/.corral.control.v1.DeleteVectorStoreFileRequest\x1a\x30.corral.control.v1.DeleteVectorStoreFileResponse\"\x04\xa8\xbb\x18\x04\x12\x92\x01\n\x1bListVectorStoreFileContents\x12\x35.corral.control.v1.ListVectorStoreFileContentsRequest\x1a\x36.corral.control.v1.ListVectorStoreFileContentsResponse\"\x04\xa8\xbb\x18\x05\x12\x8f\x01\n\x1a\x43reateVectorStoreFileBatch\x12\x34.corral.control.v1.CreateVectorStoreFileBatchRequest\x1a\x35.corral.control.v1.CreateVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x04\x12\x86\x01\n\x17GetVectorStoreFileBatch\x12\x31.corral.control.v1.GetVectorStoreFileBatchRequest\x1a\x32.corral.control.v1.GetVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x05\x12\x8f\x01\n\x1a\x43\x61ncelVectorStoreFileBatch\x12\x34.corral.control.v1.CancelVectorStoreFileBatchRequest\x1a\x35.corral.control.v1.CancelVectorStoreFileBatchResponse\"\x04\xa8\xbb\x18\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,8 +39,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_CREATEVECTORSTOREFILEREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEVECTORSTOREFILEREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
+  _globals['_LISTVECTORSTOREFILESREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTVECTORSTOREFILESREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
+  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST'].fields_by_name['page_size']._loaded_options = None
+  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST'].fields_by_name['files']._loaded_options = None
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST'].fields_by_name['files']._serialized_options = b'\312\267\030\0030\320\017'
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
   _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._serialized_options = b'8\001'
   _globals['_VECTORSTOREFILESERVICE'].methods_by_name['CreateVectorStoreFile']._loaded_options = None
@@ -60,50 +71,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VECTORSTOREFILESERVICE'].methods_by_name['GetVectorStoreFileBatch']._serialized_options = b'\250\273\030\005'
   _globals['_VECTORSTOREFILESERVICE'].methods_by_name['CancelVectorStoreFileBatch']._loaded_options = None
   _globals['_VECTORSTOREFILESERVICE'].methods_by_name['CancelVectorStoreFileBatch']._serialized_options = b'\250\273\030\004'
-  _globals['_CREATEVECTORSTOREFILEREQUEST']._serialized_start=253
-  _globals['_CREATEVECTORSTOREFILEREQUEST']._serialized_end=571
-  _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_start=487
-  _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_end=571
-  _globals['_CREATEVECTORSTOREFILERESPONSE']._serialized_start=574
-  _globals['_CREATEVECTORSTOREFILERESPONSE']._serialized_end=714
-  _globals['_GETVECTORSTOREFILEREQUEST']._serialized_start=716
-  _globals['_GETVECTORSTOREFILEREQUEST']._serialized_end=785
-  _globals['_GETVECTORSTOREFILERESPONSE']._serialized_start=787
-  _globals['_GETVECTORSTOREFILERESPONSE']._serialized_end=865
-  _globals['_LISTVECTORSTOREFILESREQUEST']._serialized_start=868
-  _globals['_LISTVECTORSTOREFILESREQUEST']._serialized_end=1112
-  _globals['_LISTVECTORSTOREFILESRESPONSE']._serialized_start=1114
-  _globals['_LISTVECTORSTOREFILESRESPONSE']._serialized_end=1220
-  _globals['_UPDATEVECTORSTOREFILEREQUEST']._serialized_start=1223
-  _globals['_UPDATEVECTORSTOREFILEREQUEST']._serialized_end=1515
-  _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_start=487
-  _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_end=571
-  _globals['_UPDATEVECTORSTOREFILERESPONSE']._serialized_start=1517
-  _globals['_UPDATEVECTORSTOREFILERESPONSE']._serialized_end=1598
-  _globals['_DELETEVECTORSTOREFILEREQUEST']._serialized_start=1600
-  _globals['_DELETEVECTORSTOREFILEREQUEST']._serialized_end=1672
-  _globals['_DELETEVECTORSTOREFILERESPONSE']._serialized_start=1674
-  _globals['_DELETEVECTORSTOREFILERESPONSE']._serialized_end=1705
-  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST']._serialized_start=1707
-  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST']._serialized_end=1824
-  _globals['_LISTVECTORSTOREFILECONTENTSRESPONSE']._serialized_start=1826
-  _globals['_LISTVECTORSTOREFILECONTENTSRESPONSE']._serialized_end=1903
-  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST']._serialized_start=1906
-  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST']._serialized_end=2040
-  _globals['_NEWVECTORSTOREFILE']._serialized_start=2043
-  _globals['_NEWVECTORSTOREFILE']._serialized_end=2296
-  _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._serialized_start=487
-  _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._serialized_end=571
-  _globals['_CREATEVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2299
-  _globals['_CREATEVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2450
-  _globals['_GETVECTORSTOREFILEBATCHREQUEST']._serialized_start=2452
-  _globals['_GETVECTORSTOREFILEBATCHREQUEST']._serialized_end=2527
-  _globals['_GETVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2529
-  _globals['_GETVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2618
-  _globals['_CANCELVECTORSTOREFILEBATCHREQUEST']._serialized_start=2620
-  _globals['_CANCELVECTORSTOREFILEBATCHREQUEST']._serialized_end=2698
-  _globals['_CANCELVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2700
-  _globals['_CANCELVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2792
-  _globals['_VECTORSTOREFILESERVICE']._serialized_start=2795
-  _globals['_VECTORSTOREFILESERVICE']._serialized_end=4038
+  _globals['_CREATEVECTORSTOREFILEREQUEST']._serialized_start=284
+  _globals['_CREATEVECTORSTOREFILEREQUEST']._serialized_end=613
+  _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_start=529
+  _globals['_CREATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_end=613
+  _globals['_CREATEVECTORSTOREFILERESPONSE']._serialized_start=616
+  _globals['_CREATEVECTORSTOREFILERESPONSE']._serialized_end=756
+  _globals['_GETVECTORSTOREFILEREQUEST']._serialized_start=758
+  _globals['_GETVECTORSTOREFILEREQUEST']._serialized_end=827
+  _globals['_GETVECTORSTOREFILERESPONSE']._serialized_start=829
+  _globals['_GETVECTORSTOREFILERESPONSE']._serialized_end=907
+  _globals['_LISTVECTORSTOREFILESREQUEST']._serialized_start=910
+  _globals['_LISTVECTORSTOREFILESREQUEST']._serialized_end=1169
+  _globals['_LISTVECTORSTOREFILESRESPONSE']._serialized_start=1171
+  _globals['_LISTVECTORSTOREFILESRESPONSE']._serialized_end=1277
+  _globals['_UPDATEVECTORSTOREFILEREQUEST']._serialized_start=1280
+  _globals['_UPDATEVECTORSTOREFILEREQUEST']._serialized_end=1572
+  _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_start=529
+  _globals['_UPDATEVECTORSTOREFILEREQUEST_ATTRIBUTESENTRY']._serialized_end=613
+  _globals['_UPDATEVECTORSTOREFILERESPONSE']._serialized_start=1574
+  _globals['_UPDATEVECTORSTOREFILERESPONSE']._serialized_end=1655
+  _globals['_DELETEVECTORSTOREFILEREQUEST']._serialized_start=1657
+  _globals['_DELETEVECTORSTOREFILEREQUEST']._serialized_end=1729
+  _globals['_DELETEVECTORSTOREFILERESPONSE']._serialized_start=1731
+  _globals['_DELETEVECTORSTOREFILERESPONSE']._serialized_end=1762
+  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST']._serialized_start=1765
+  _globals['_LISTVECTORSTOREFILECONTENTSREQUEST']._serialized_end=1897
+  _globals['_LISTVECTORSTOREFILECONTENTSRESPONSE']._serialized_start=1899
+  _globals['_LISTVECTORSTOREFILECONTENTSRESPONSE']._serialized_end=1976
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST']._serialized_start=1979
+  _globals['_CREATEVECTORSTOREFILEBATCHREQUEST']._serialized_end=2133
+  _globals['_NEWVECTORSTOREFILE']._serialized_start=2136
+  _globals['_NEWVECTORSTOREFILE']._serialized_end=2389
+  _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._serialized_start=529
+  _globals['_NEWVECTORSTOREFILE_ATTRIBUTESENTRY']._serialized_end=613
+  _globals['_CREATEVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2392
+  _globals['_CREATEVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2543
+  _globals['_GETVECTORSTOREFILEBATCHREQUEST']._serialized_start=2545
+  _globals['_GETVECTORSTOREFILEBATCHREQUEST']._serialized_end=2620
+  _globals['_GETVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2622
+  _globals['_GETVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2711
+  _globals['_CANCELVECTORSTOREFILEBATCHREQUEST']._serialized_start=2713
+  _globals['_CANCELVECTORSTOREFILEBATCHREQUEST']._serialized_end=2791
+  _globals['_CANCELVECTORSTOREFILEBATCHRESPONSE']._serialized_start=2793
+  _globals['_CANCELVECTORSTOREFILEBATCHRESPONSE']._serialized_end=2885
+  _globals['_VECTORSTOREFILESERVICE']._serialized_start=2888
+  _globals['_VECTORSTOREFILESERVICE']._serialized_end=4131
 # @@protoc_insertion_point(module_scope)

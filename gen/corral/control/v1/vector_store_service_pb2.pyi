@@ -3,6 +3,7 @@ from corral.control.v1 import listing_pb2 as _listing_pb2
 from corral.control.v1 import vector_store_pb2 as _vector_store_pb2
 from corral.control.v1 import vector_store_search_pb2 as _vector_store_search_pb2
 from corral.inference.v1 import generation_pb2 as _generation_pb2
+from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -193,7 +193,7 @@ BAD_HEADERS: list[tuple[dict[str, Any], type[errors.DomainError], str]] = [
     ({"purpose": file_pb2.FILE_PURPOSE_BATCH_OUTPUT}, errors.InvalidField, "purpose"),
     ({"ttl": Duration(seconds=HOUR_S - 1)}, errors.OutOfRange, "ttl"),
     ({"ttl": Duration(seconds=30 * 24 * HOUR_S + 1)}, errors.OutOfRange, "ttl"),
-    ({"ttl": Duration(seconds=2**62)}, errors.InvalidField, "ttl"),
+    ({"ttl": Duration(seconds=2**62)}, errors.OutOfRange, "ttl"),
     ({"size_bytes": -1}, errors.OutOfRange, "size_bytes"),
     ({"sha256": "g" * 64}, errors.InvalidField, "sha256"),
     ({"request_id": "x" * 129}, errors.TooLong, "request_id"),

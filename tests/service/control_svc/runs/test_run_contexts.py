@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
-from control_svc.runs.model import MIN_TOKEN_LIMIT, IncompleteReason, RunState, Truncation
+from control_svc.runs.model import IncompleteReason, RunState, Truncation
 from svc_kit.errors import ContextLengthExceeded
 from tests.support.runs import WordCounter, Worlds, execute_run
 from tests.support.scripted_turns import Script, ScriptedTurns, text_script
@@ -88,12 +88,12 @@ async def test_a_message_that_exceeds_the_context_fails_its_run(make_world: Worl
 
 async def test_a_prompt_over_the_limit_makes_the_run_incomplete(make_world: Worlds) -> None:
     """The run does not fail, since the context length of the model is not exceeded."""
-    script = replace(text_script("Hi"), prompt_tokens=MIN_TOKEN_LIMIT + 1)
+    script = replace(text_script("Hi"), prompt_tokens=256 + 1)
     world = make_world(ScriptedTurns(lambda _: script))
     thread = await world.thread("one", "two")
     async with world.process().run_jobs() as process:
         ended, _ = await execute_run(
-            process, await world.assistant(), thread, max_prompt_tokens=MIN_TOKEN_LIMIT
+            process, await world.assistant(), thread, max_prompt_tokens=256
         )
 
     assert ended.state is RunState.INCOMPLETE
@@ -119,7 +119,7 @@ async def test_a_prompt_limit_does_not_truncate_for_other_runs(
     thread = await world.thread(*("word " * 100 for _ in range(num_messages)))
     num_words = []
     async with world.process(counter=WordCounter()).run_jobs() as process:
-        for options in ({"max_prompt_tokens": MIN_TOKEN_LIMIT}, {}):
+        for options in ({"max_prompt_tokens": 256}, {}):
             ended, _ = await execute_run(process, assistant, thread, **options)
             assert ended.state is RunState.COMPLETED
             num_words.append(len(split_words(turns.requests[-1].messages)))
@@ -139,15 +139,13 @@ async def test_runs_with_the_same_limit_are_rarely_truncated(make_world: Worlds)
     async with world.process(counter=WordCounter()).run_jobs() as process:
         for number in range(20):
             await world.add_messages(thread.id, f"question {number} " + "word " * 28)
-            ended, _ = await execute_run(
-                process, assistant, thread, max_prompt_tokens=MIN_TOKEN_LIMIT
-            )
+            ended, _ = await execute_run(process, assistant, thread, max_prompt_tokens=256)
             assert ended.state is RunState.COMPLETED
             prompts.append(split_words(turns.requests[-1].messages))
         await execute_run(process, assistant, thread)
 
     cuts = [later for earlier, later in pairwise(prompts) if later[: len(earlier)] != earlier]
-    assert 0 < len(cuts) <= 20 * 31 // (MIN_TOKEN_LIMIT // 2) + 1
+    assert 0 < len(cuts) <= 20 * 31 // (256 // 2) + 1
     assert len(split_words(turns.requests[-1].messages)) == 20 * 31
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.servicer import ResponseLines
-from svc_kit.errors import UnsupportedValue
+from svc_kit.errors import TooLong, UnsupportedValue
 
 
 async def test_a_batch_line_with_an_mcp_tool_is_refused() -> None:
@@ -17,3 +17,12 @@ async def test_a_batch_line_with_an_mcp_tool_is_refused() -> None:
         await lines.answer("p", {"model": "m", "input": "Tea", "tools": tools})
 
     assert error.value.field == "tools[1].type"
+
+
+async def test_a_batch_line_beyond_a_limit_of_its_request_is_refused() -> None:
+    """It does not come as a request, whose limits the server checks."""
+    lines = ResponseLines(cast(EphemeralResponses, None))  # never called
+    with pytest.raises(TooLong) as error:
+        await lines.answer("p", {"model": "m", "input": "Tea", "user": "x" * 513})
+
+    assert error.value.field == "user"

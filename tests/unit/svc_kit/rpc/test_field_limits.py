@@ -1,8 +1,13 @@
 """Limits of fields in protos: what they refuse, and what fields of Pydantic models have of them."""
 
+import importlib
+import pkgutil
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
+from corral.control import v1 as control
+from corral.inference import v1 as inference
 from corral.inference.v1 import adapter_pb2, sampling_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
@@ -55,7 +60,7 @@ REFUSED: list[tuple[Message, DomainError]] = [
     (chat(constraint={"choices": {}}), MissingField(field="constraint.choices")),
     (
         chat(scheduling={"queue_timeout": Duration(seconds=-1)}),
-        OutOfRange(field="queue_timeout", value=-1.0, minimum=0, maximum=315_576_000_000),
+        OutOfRange(field="queue_timeout", value=-1, minimum=0, maximum=315_576_000_000),
     ),
     (pb.RerankRequest(documents=["a"]), MissingField(field="query")),
     (pb.RerankRequest(query="a", documents=["a", ""]), MissingField(field="documents[1]")),
@@ -125,6 +130,17 @@ def test_items_of_a_body_have_their_limit_in_bytes() -> None:
     assert adapter.validate_python("é" * 20) == "é" * 20
     with pytest.raises(ValidationError, match="more than 40 bytes"):
         adapter.validate_python("é" * 21)
+
+
+def test_the_limits_of_all_requests_can_be_checked() -> None:
+    """Those of no message contain themselves."""
+    for package in (control, inference):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if module.name.endswith("_pb2"):
+                for kind in vars(importlib.import_module(module.name)).values():
+                    if isinstance(kind, type) and issubclass(kind, Message):
+                        with suppress(MissingField):
+                            check_limits(kind())
 
 
 def test_a_field_without_a_limit_has_none_for_bodies() -> None:
