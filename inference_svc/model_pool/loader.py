@@ -29,10 +29,10 @@ from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
-from inference_svc.model_pool.sampling_messages import from_sampling
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.projector_file import ProjectorFile
+from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError

@@ -20,11 +20,11 @@ from inference_svc.model_pool.catalog import (
 )
 from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState
-from inference_svc.model_pool.sampling_messages import from_sampling
 from inference_svc.models.memory_plan import Layout, RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.streaming import seconds
+from inference_svc.sampling_messages import from_sampling
 from svc_kit.errors import UnsupportedField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 

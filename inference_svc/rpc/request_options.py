@@ -14,7 +14,6 @@ from google.protobuf.duration_pb2 import Duration
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.model_pool.sampling_messages import to_sampling
 from inference_svc.rpc.call import AnyCall
 from inference_svc.rpc.prefix_policy import (
     cache_key,
@@ -22,6 +21,7 @@ from inference_svc.rpc.prefix_policy import (
     may_reuse,
     resolve_stored_object,
 )
+from inference_svc.sampling_messages import to_sampling
 from inference_svc.validation import check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,

@@ -3,7 +3,7 @@
 from corral.inference.v1 import sampling_pb2 as sampling_pb
 
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
-from inference_svc.model_pool.sampling_messages import from_sampling, to_sampling
+from inference_svc.sampling_messages import from_sampling, to_sampling
 
 
 def test_sampling_survives_the_wire() -> None:
