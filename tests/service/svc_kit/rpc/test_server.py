@@ -285,7 +285,9 @@ async def test_a_timeout_error_of_the_servicer_is_an_internal_error() -> None:
 async def test_a_method_without_an_implementation_is_unimplemented() -> None:
     """The error names the method."""
     async with run_rpc_server() as running:
-        unary = await read_domain_error(running.stub.Embed(pb.EmbedRequest()))
+        unary = await read_domain_error(
+            running.stub.Embed(pb.EmbedRequest(inputs=[pb.TextOrTokens(text="a")]))
+        )
         stream = await read_domain_error(running.stub.Chat(pb.ChatRequest()))
 
     assert unary == errors.FeatureUnsupported(feature=f"{METHOD}Embed")
