@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from corral.control import v1 as control
-from corral.control.v1 import file_service_pb2, run_service_pb2
+from corral.control.v1 import assistant_service_pb2, file_service_pb2, run_service_pb2
 from corral.inference import v1 as inference
 from corral.inference.v1 import adapter_pb2, sampling_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
@@ -66,6 +66,14 @@ REFUSED: list[tuple[Message, DomainError]] = [
         OutOfRange(field="queue_timeout", value=-1, minimum=0, maximum=315_576_000_000),
     ),
     (run_service_pb2.CreateRunRequest(), MissingField(field="assistant_id")),
+    (
+        assistant_service_pb2.CreateAssistantRequest(new_vector_stores=[{}, {}]),
+        TooLong(field="tool_resources.file_search.vector_stores", length=2, limit=1),
+    ),
+    (
+        run_service_pb2.SubmitToolOutputsRequest(outputs=[{}] * 4097),
+        TooLong(field="tool_outputs", length=4097, limit=4096),
+    ),
     (pb.RerankRequest(documents=["a"]), MissingField(field="query")),
     (pb.RerankRequest(query="a", documents=["a", ""]), MissingField(field="documents[1]")),
     (
