@@ -11,8 +11,6 @@ from datetime import datetime
 from control_svc.items.input_items import InputItem
 from svc_kit.errors import ConversationLocked
 
-"""Limit of the items that one request adds, as in OpenAI's API."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:

@@ -26,8 +26,6 @@ from svc_kit.errors import InvalidField
 from svc_kit.rpc.message_mapper import MessageMapper
 
 HOUR: Final = timedelta(hours=1)
-MAX_DELTAS: Final = 1000
-"""More than can be computed in an hour, and far below the overflow of a sum."""
 RETENTION: Final = timedelta(days=7)
 """How long the id of a report is known. One that was added and whose answer was lost is added again
 if it comes later."""

@@ -116,11 +116,23 @@ def _check_message(descriptor: Descriptor) -> _Check | None:
 
     for field in descriptor.fields:
         found, shown = _limit_of(field), _name_of(field)
-        if found.required:
-            required[field.number] = shown
+        if (missing_name := _name_if_missing(field)) is not None:
+            required[field.number] = missing_name
         if (check_field := _check_field(field, found)) is not None:
             checks[field.number] = check_field, shown
     return check
+
+
+def _name_if_missing(field: FieldDescriptor) -> str | None:
+    """The name of what is missing if a field is unset: its own, or that of a required field in a
+    message that errors do not name; None if nothing is."""
+    found = _limit_of(field)
+    if found.required:
+        return _name_of(field)
+    is_named = found.name or not found.HasField("name")
+    if field.message_type is None or field.is_repeated or field.containing_oneof or is_named:
+        return None
+    return next(filter(None, map(_name_if_missing, field.message_type.fields)), None)
 
 
 def _name_of(field: FieldDescriptor) -> str:
@@ -181,12 +193,20 @@ def _check_count(values: Sized, most: int, path: str, name: str) -> None:
 
 
 def _check_value(field: FieldDescriptor, found: _Limit) -> _Check | None:
-    if field.message_type is not None and field.message_type.full_name != _DURATION:
-        return _check_message(field.message_type)
+    inner = field.message_type
+    if inner is not None and inner.full_name != _DURATION:
+        # Made when the first one is checked: a message may contain others of its type.
+        is_limited = any(_has_limits(each, {inner}) for each in inner.fields)
+        return partial(_check_inner, inner) if is_limited else None
     if not _is_checked(found):
         return None
     is_number = field.cpp_type != FieldDescriptor.CPPTYPE_STRING
     return _check_number(field, found) if is_number else _check_text(found)
+
+
+def _check_inner(descriptor: Descriptor, message: Any, path: str, name: str) -> None:
+    if (check := _check_message(descriptor)) is not None:
+        check(message, path, name)
 
 
 def _check_number(field: FieldDescriptor, found: _Limit) -> _Check:

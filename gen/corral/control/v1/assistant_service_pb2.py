@@ -30,7 +30,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)corral/control/v1/assistant_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a!corral/control/v1/assistant.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a,corral/control/v1/vector_store_service.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xe8\x01\n\x16\x43reateAssistantRequest\x12\x37\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.AssistantB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12v\n\x11new_vector_stores\x18\x03 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB.\xca\xb7\x18*Z(tool_resources.file_search.vector_stores\"J\n\x17\x43reateAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\"+\n\x13GetAssistantRequest\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\"G\n\x14GetAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\"\x99\x01\n\x15ListAssistantsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"c\n\x16ListAssistantsResponse\x12\x30\n\nassistants\x18\x01 \x03(\x0b\x32\x1c.corral.control.v1.Assistant\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x82\x01\n\x16UpdateAssistantRequest\x12\x37\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.AssistantB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"J\n\x17UpdateAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\".\n\x16\x44\x65leteAssistantRequest\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteAssistantResponse2\xb6\x04\n\x10\x41ssistantService\x12n\n\x0f\x43reateAssistant\x12).corral.control.v1.CreateAssistantRequest\x1a*.corral.control.v1.CreateAssistantResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0cGetAssistant\x12&.corral.control.v1.GetAssistantRequest\x1a\'.corral.control.v1.GetAssistantResponse\"\x04\xa8\xbb\x18\x06\x12k\n\x0eListAssistants\x12(.corral.control.v1.ListAssistantsRequest\x1a).corral.control.v1.ListAssistantsResponse\"\x04\xa8\xbb\x18\x06\x12n\n\x0fUpdateAssistant\x12).corral.control.v1.UpdateAssistantRequest\x1a*.corral.control.v1.UpdateAssistantResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0f\x44\x65leteAssistant\x12).corral.control.v1.DeleteAssistantRequest\x1a*.corral.control.v1.DeleteAssistantResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)corral/control/v1/assistant_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a!corral/control/v1/assistant.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a,corral/control/v1/vector_store_service.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xea\x01\n\x16\x43reateAssistantRequest\x12\x37\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.AssistantB\x06\xca\xb7\x18\x02Z\x00\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12x\n\x11new_vector_stores\x18\x03 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB0\xca\xb7\x18,0\x01Z(tool_resources.file_search.vector_stores\"J\n\x17\x43reateAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\"+\n\x13GetAssistantRequest\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\"G\n\x14GetAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\"\x99\x01\n\x15ListAssistantsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"c\n\x16ListAssistantsResponse\x12\x30\n\nassistants\x18\x01 \x03(\x0b\x32\x1c.corral.control.v1.Assistant\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x82\x01\n\x16UpdateAssistantRequest\x12\x37\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.AssistantB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"J\n\x17UpdateAssistantResponse\x12/\n\tassistant\x18\x01 \x01(\x0b\x32\x1c.corral.control.v1.Assistant\".\n\x16\x44\x65leteAssistantRequest\x12\x14\n\x0c\x61ssistant_id\x18\x01 \x01(\t\"\x19\n\x17\x44\x65leteAssistantResponse2\xb6\x04\n\x10\x41ssistantService\x12n\n\x0f\x43reateAssistant\x12).corral.control.v1.CreateAssistantRequest\x1a*.corral.control.v1.CreateAssistantResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0cGetAssistant\x12&.corral.control.v1.GetAssistantRequest\x1a\'.corral.control.v1.GetAssistantResponse\"\x04\xa8\xbb\x18\x06\x12k\n\x0eListAssistants\x12(.corral.control.v1.ListAssistantsRequest\x1a).corral.control.v1.ListAssistantsResponse\"\x04\xa8\xbb\x18\x06\x12n\n\x0fUpdateAssistant\x12).corral.control.v1.UpdateAssistantRequest\x1a*.corral.control.v1.UpdateAssistantResponse\"\x04\xa8\xbb\x18\x07\x12n\n\x0f\x44\x65leteAssistant\x12).corral.control.v1.DeleteAssistantRequest\x1a*.corral.control.v1.DeleteAssistantResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,7 +42,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEASSISTANTREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_CREATEASSISTANTREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
   _globals['_CREATEASSISTANTREQUEST'].fields_by_name['new_vector_stores']._loaded_options = None
-  _globals['_CREATEASSISTANTREQUEST'].fields_by_name['new_vector_stores']._serialized_options = b'\312\267\030*Z(tool_resources.file_search.vector_stores'
+  _globals['_CREATEASSISTANTREQUEST'].fields_by_name['new_vector_stores']._serialized_options = b'\312\267\030,0\001Z(tool_resources.file_search.vector_stores'
   _globals['_LISTASSISTANTSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTASSISTANTSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_UPDATEASSISTANTREQUEST'].fields_by_name['assistant']._loaded_options = None
@@ -58,25 +58,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASSISTANTSERVICE'].methods_by_name['DeleteAssistant']._loaded_options = None
   _globals['_ASSISTANTSERVICE'].methods_by_name['DeleteAssistant']._serialized_options = b'\250\273\030\007'
   _globals['_CREATEASSISTANTREQUEST']._serialized_start=281
-  _globals['_CREATEASSISTANTREQUEST']._serialized_end=513
-  _globals['_CREATEASSISTANTRESPONSE']._serialized_start=515
-  _globals['_CREATEASSISTANTRESPONSE']._serialized_end=589
-  _globals['_GETASSISTANTREQUEST']._serialized_start=591
-  _globals['_GETASSISTANTREQUEST']._serialized_end=634
-  _globals['_GETASSISTANTRESPONSE']._serialized_start=636
-  _globals['_GETASSISTANTRESPONSE']._serialized_end=707
-  _globals['_LISTASSISTANTSREQUEST']._serialized_start=710
-  _globals['_LISTASSISTANTSREQUEST']._serialized_end=863
-  _globals['_LISTASSISTANTSRESPONSE']._serialized_start=865
-  _globals['_LISTASSISTANTSRESPONSE']._serialized_end=964
-  _globals['_UPDATEASSISTANTREQUEST']._serialized_start=967
-  _globals['_UPDATEASSISTANTREQUEST']._serialized_end=1097
-  _globals['_UPDATEASSISTANTRESPONSE']._serialized_start=1099
-  _globals['_UPDATEASSISTANTRESPONSE']._serialized_end=1173
-  _globals['_DELETEASSISTANTREQUEST']._serialized_start=1175
-  _globals['_DELETEASSISTANTREQUEST']._serialized_end=1221
-  _globals['_DELETEASSISTANTRESPONSE']._serialized_start=1223
-  _globals['_DELETEASSISTANTRESPONSE']._serialized_end=1248
-  _globals['_ASSISTANTSERVICE']._serialized_start=1251
-  _globals['_ASSISTANTSERVICE']._serialized_end=1817
+  _globals['_CREATEASSISTANTREQUEST']._serialized_end=515
+  _globals['_CREATEASSISTANTRESPONSE']._serialized_start=517
+  _globals['_CREATEASSISTANTRESPONSE']._serialized_end=591
+  _globals['_GETASSISTANTREQUEST']._serialized_start=593
+  _globals['_GETASSISTANTREQUEST']._serialized_end=636
+  _globals['_GETASSISTANTRESPONSE']._serialized_start=638
+  _globals['_GETASSISTANTRESPONSE']._serialized_end=709
+  _globals['_LISTASSISTANTSREQUEST']._serialized_start=712
+  _globals['_LISTASSISTANTSREQUEST']._serialized_end=865
+  _globals['_LISTASSISTANTSRESPONSE']._serialized_start=867
+  _globals['_LISTASSISTANTSRESPONSE']._serialized_end=966
+  _globals['_UPDATEASSISTANTREQUEST']._serialized_start=969
+  _globals['_UPDATEASSISTANTREQUEST']._serialized_end=1099
+  _globals['_UPDATEASSISTANTRESPONSE']._serialized_start=1101
+  _globals['_UPDATEASSISTANTRESPONSE']._serialized_end=1175
+  _globals['_DELETEASSISTANTREQUEST']._serialized_start=1177
+  _globals['_DELETEASSISTANTREQUEST']._serialized_end=1223
+  _globals['_DELETEASSISTANTRESPONSE']._serialized_start=1225
+  _globals['_DELETEASSISTANTRESPONSE']._serialized_end=1250
+  _globals['_ASSISTANTSERVICE']._serialized_start=1253
+  _globals['_ASSISTANTSERVICE']._serialized_end=1819
 # @@protoc_insertion_point(module_scope)

@@ -32,7 +32,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/thread_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a$corral/control/v1/conversation.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a,corral/control/v1/vector_store_service.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x99\x02\n\x13\x43reateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12\x38\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12v\n\x11new_vector_stores\x18\x04 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB.\xca\xb7\x18*Z(tool_resources.file_search.vector_stores\"A\n\x14\x43reateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\">\n\x11GetThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"\x96\x01\n\x12ListThreadsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x13ListThreadsResponse\x12*\n\x07threads\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"y\n\x13UpdateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x14UpdateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"(\n\x13\x44\x65leteThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteThreadResponse\"H\n\x14MigrateThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"N\n\x15MigrateThreadResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xf0\x04\n\rThreadService\x12\x65\n\x0c\x43reateThread\x12&.corral.control.v1.CreateThreadRequest\x1a\'.corral.control.v1.CreateThreadResponse\"\x04\xa8\xbb\x18\x07\x12\\\n\tGetThread\x12#.corral.control.v1.GetThreadRequest\x1a$.corral.control.v1.GetThreadResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0bListThreads\x12%.corral.control.v1.ListThreadsRequest\x1a&.corral.control.v1.ListThreadsResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cUpdateThread\x12&.corral.control.v1.UpdateThreadRequest\x1a\'.corral.control.v1.UpdateThreadResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0c\x44\x65leteThread\x12&.corral.control.v1.DeleteThreadRequest\x1a\'.corral.control.v1.DeleteThreadResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rMigrateThread\x12\'.corral.control.v1.MigrateThreadRequest\x1a(.corral.control.v1.MigrateThreadResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&corral/control/v1/thread_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a$corral/control/v1/conversation.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a\x1f\x63orral/control/v1/message.proto\x1a\x1e\x63orral/control/v1/thread.proto\x1a,corral/control/v1/vector_store_service.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x9b\x02\n\x13\x43reateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12\x38\n\x08messages\x18\x02 \x03(\x0b\x32\x1d.corral.control.v1.NewMessageB\x07\xca\xb7\x18\x03\x30\xe8\x07\x12\x1d\n\nrequest_id\x18\x03 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x12x\n\x11new_vector_stores\x18\x04 \x03(\x0b\x32+.corral.control.v1.CreateVectorStoreRequestB0\xca\xb7\x18,0\x01Z(tool_resources.file_search.vector_stores\"A\n\x14\x43reateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"%\n\x10GetThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\">\n\x11GetThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"\x96\x01\n\x12ListThreadsRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"Z\n\x13ListThreadsResponse\x12*\n\x07threads\x18\x01 \x03(\x0b\x32\x19.corral.control.v1.Thread\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"y\n\x13UpdateThreadRequest\x12\x31\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.ThreadB\x06\xca\xb7\x18\x02Z\x00\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"A\n\x14UpdateThreadResponse\x12)\n\x06thread\x18\x01 \x01(\x0b\x32\x19.corral.control.v1.Thread\"(\n\x13\x44\x65leteThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\"\x16\n\x14\x44\x65leteThreadResponse\"H\n\x14MigrateThreadRequest\x12\x11\n\tthread_id\x18\x01 \x01(\t\x12\x1d\n\nrequest_id\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\"N\n\x15MigrateThreadResponse\x12\x35\n\x0c\x63onversation\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.Conversation2\xf0\x04\n\rThreadService\x12\x65\n\x0c\x43reateThread\x12&.corral.control.v1.CreateThreadRequest\x1a\'.corral.control.v1.CreateThreadResponse\"\x04\xa8\xbb\x18\x07\x12\\\n\tGetThread\x12#.corral.control.v1.GetThreadRequest\x1a$.corral.control.v1.GetThreadResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0bListThreads\x12%.corral.control.v1.ListThreadsRequest\x1a&.corral.control.v1.ListThreadsResponse\"\x04\xa8\xbb\x18\x06\x12\x65\n\x0cUpdateThread\x12&.corral.control.v1.UpdateThreadRequest\x1a\'.corral.control.v1.UpdateThreadResponse\"\x04\xa8\xbb\x18\x07\x12\x65\n\x0c\x44\x65leteThread\x12&.corral.control.v1.DeleteThreadRequest\x1a\'.corral.control.v1.DeleteThreadResponse\"\x04\xa8\xbb\x18\x07\x12h\n\rMigrateThread\x12\'.corral.control.v1.MigrateThreadRequest\x1a(.corral.control.v1.MigrateThreadResponse\"\x04\xa8\xbb\x18\x07\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -46,7 +46,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATETHREADREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_CREATETHREADREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
   _globals['_CREATETHREADREQUEST'].fields_by_name['new_vector_stores']._loaded_options = None
-  _globals['_CREATETHREADREQUEST'].fields_by_name['new_vector_stores']._serialized_options = b'\312\267\030*Z(tool_resources.file_search.vector_stores'
+  _globals['_CREATETHREADREQUEST'].fields_by_name['new_vector_stores']._serialized_options = b'\312\267\030,0\001Z(tool_resources.file_search.vector_stores'
   _globals['_LISTTHREADSREQUEST'].fields_by_name['page_size']._loaded_options = None
   _globals['_LISTTHREADSREQUEST'].fields_by_name['page_size']._serialized_options = b'\312\267\030\t\021\000\000\000\000\000\000\000\000'
   _globals['_UPDATETHREADREQUEST'].fields_by_name['thread']._loaded_options = None
@@ -66,29 +66,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_THREADSERVICE'].methods_by_name['MigrateThread']._loaded_options = None
   _globals['_THREADSERVICE'].methods_by_name['MigrateThread']._serialized_options = b'\250\273\030\007'
   _globals['_CREATETHREADREQUEST']._serialized_start=346
-  _globals['_CREATETHREADREQUEST']._serialized_end=627
-  _globals['_CREATETHREADRESPONSE']._serialized_start=629
-  _globals['_CREATETHREADRESPONSE']._serialized_end=694
-  _globals['_GETTHREADREQUEST']._serialized_start=696
-  _globals['_GETTHREADREQUEST']._serialized_end=733
-  _globals['_GETTHREADRESPONSE']._serialized_start=735
-  _globals['_GETTHREADRESPONSE']._serialized_end=797
-  _globals['_LISTTHREADSREQUEST']._serialized_start=800
-  _globals['_LISTTHREADSREQUEST']._serialized_end=950
-  _globals['_LISTTHREADSRESPONSE']._serialized_start=952
-  _globals['_LISTTHREADSRESPONSE']._serialized_end=1042
-  _globals['_UPDATETHREADREQUEST']._serialized_start=1044
-  _globals['_UPDATETHREADREQUEST']._serialized_end=1165
-  _globals['_UPDATETHREADRESPONSE']._serialized_start=1167
-  _globals['_UPDATETHREADRESPONSE']._serialized_end=1232
-  _globals['_DELETETHREADREQUEST']._serialized_start=1234
-  _globals['_DELETETHREADREQUEST']._serialized_end=1274
-  _globals['_DELETETHREADRESPONSE']._serialized_start=1276
-  _globals['_DELETETHREADRESPONSE']._serialized_end=1298
-  _globals['_MIGRATETHREADREQUEST']._serialized_start=1300
-  _globals['_MIGRATETHREADREQUEST']._serialized_end=1372
-  _globals['_MIGRATETHREADRESPONSE']._serialized_start=1374
-  _globals['_MIGRATETHREADRESPONSE']._serialized_end=1452
-  _globals['_THREADSERVICE']._serialized_start=1455
-  _globals['_THREADSERVICE']._serialized_end=2079
+  _globals['_CREATETHREADREQUEST']._serialized_end=629
+  _globals['_CREATETHREADRESPONSE']._serialized_start=631
+  _globals['_CREATETHREADRESPONSE']._serialized_end=696
+  _globals['_GETTHREADREQUEST']._serialized_start=698
+  _globals['_GETTHREADREQUEST']._serialized_end=735
+  _globals['_GETTHREADRESPONSE']._serialized_start=737
+  _globals['_GETTHREADRESPONSE']._serialized_end=799
+  _globals['_LISTTHREADSREQUEST']._serialized_start=802
+  _globals['_LISTTHREADSREQUEST']._serialized_end=952
+  _globals['_LISTTHREADSRESPONSE']._serialized_start=954
+  _globals['_LISTTHREADSRESPONSE']._serialized_end=1044
+  _globals['_UPDATETHREADREQUEST']._serialized_start=1046
+  _globals['_UPDATETHREADREQUEST']._serialized_end=1167
+  _globals['_UPDATETHREADRESPONSE']._serialized_start=1169
+  _globals['_UPDATETHREADRESPONSE']._serialized_end=1234
+  _globals['_DELETETHREADREQUEST']._serialized_start=1236
+  _globals['_DELETETHREADREQUEST']._serialized_end=1276
+  _globals['_DELETETHREADRESPONSE']._serialized_start=1278
+  _globals['_DELETETHREADRESPONSE']._serialized_end=1300
+  _globals['_MIGRATETHREADREQUEST']._serialized_start=1302
+  _globals['_MIGRATETHREADREQUEST']._serialized_end=1374
+  _globals['_MIGRATETHREADRESPONSE']._serialized_start=1376
+  _globals['_MIGRATETHREADRESPONSE']._serialized_end=1454
+  _globals['_THREADSERVICE']._serialized_start=1457
+  _globals['_THREADSERVICE']._serialized_end=2081
 # @@protoc_insertion_point(module_scope)

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 import pytest
 from corral.control import v1 as control
+from corral.control.v1 import assistant_service_pb2, file_service_pb2, run_service_pb2
 from corral.inference import v1 as inference
 from corral.inference.v1 import adapter_pb2, sampling_pb2
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.options.v1 import limit_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from pydantic import TypeAdapter, ValidationError
@@ -62,6 +65,15 @@ REFUSED: list[tuple[Message, DomainError]] = [
         chat(scheduling={"queue_timeout": Duration(seconds=-1)}),
         OutOfRange(field="queue_timeout", value=-1, minimum=0, maximum=315_576_000_000),
     ),
+    (run_service_pb2.CreateRunRequest(), MissingField(field="assistant_id")),
+    (
+        assistant_service_pb2.CreateAssistantRequest(new_vector_stores=[{}, {}]),
+        TooLong(field="tool_resources.file_search.vector_stores", length=2, limit=1),
+    ),
+    (
+        run_service_pb2.SubmitToolOutputsRequest(outputs=[{}] * 4097),
+        TooLong(field="tool_outputs", length=4097, limit=4096),
+    ),
     (pb.RerankRequest(documents=["a"]), MissingField(field="query")),
     (pb.RerankRequest(query="a", documents=["a", ""]), MissingField(field="documents[1]")),
     (
@@ -89,6 +101,7 @@ ACCEPTED: dict[str, Message] = {
     "longest": chat(stopping={"stop": ["é" * 128] * 16}, label="a" * 256),
     "shortest time": engine_pb.WatchLoadRequest(interval=Duration(nanos=100_000_000)),
     "no time": engine_pb.WatchLoadRequest(),
+    "bytes instead of the header": file_service_pb2.CreateFileRequest(chunk=b"a"),
 }
 
 
@@ -132,8 +145,28 @@ def test_items_of_a_body_have_their_limit_in_bytes() -> None:
         adapter.validate_python("é" * 21)
 
 
+def test_a_message_may_contain_others_of_its_type() -> None:
+    """Each of them is checked."""
+    file = descriptor_pb2.FileDescriptorProto(name="node.proto", syntax="proto3")
+    node = file.message_type.add(name="Node")
+    text = node.field.add(name="text", number=1, label=1, type=9)
+    options: Any = text.options
+    options.Extensions[limit_pb2.limit].max_len = 1
+    node.field.add(name="next", number=2, label=1, type=11, type_name=".Node")
+    pool = descriptor_pool.DescriptorPool()
+    for each in (descriptor_pb2.DESCRIPTOR, limit_pb2.DESCRIPTOR):
+        pool.AddSerializedFile(each.serialized_pb)
+    pool.Add(file)
+    kind: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("Node"))
+
+    check_limits(kind(text="a", next=kind(text="b")))
+    with pytest.raises(TooLong) as caught:
+        check_limits(kind(next=kind(next=kind(text="ab"))))
+    assert caught.value.field == "next.next.text"
+
+
 def test_the_limits_of_all_requests_can_be_checked() -> None:
-    """Those of no message contain themselves."""
+    """Of each type of message."""
     for package in (control, inference):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             if module.name.endswith("_pb2"):
