@@ -6,12 +6,12 @@ from collections.abc import Sized
 from typing import Final
 
 from svc_kit.errors import InvalidField, MissingField, OutOfRange, ProjectNotFound, TooLong
+from svc_kit.rpc.field_limits import CONTROL_CHARACTERS
 
 MAX_NAME_CHARACTERS: Final = 255
 MAX_METADATA_PAIRS: Final = 16
 MAX_METADATA_KEY_CHARACTERS: Final = 64
 MAX_METADATA_VALUE_CHARACTERS: Final = 512
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def check_text(field: str, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
@@ -23,7 +23,7 @@ def check_text(field: str, text: str, limit: int = MAX_NAME_CHARACTERS) -> str:
     if not text:
         raise MissingField(field=field)
     check_length(field, text, limit)
-    if _CONTROL.search(text):
+    if CONTROL_CHARACTERS.search(text):
         raise InvalidField(field=field, problem="it contains control characters")
     return text
 

@@ -64,8 +64,8 @@ class JsonBodies:
         await self._large.reserve(scope, num_bytes, arrives=False)
 
     async def begin(self, scope: Scope) -> None:
-        """Wait until a call of the project may begin, which ends as `LargeBodies.begin` says.
-        Raises QueueFull."""
+        """Wait until a call of the project may begin; it counts until `end_arrival`. Raises
+        QueueFull."""
         await self._large.begin(scope, 0)
 
     def set_large(self, *, is_large: bool) -> None:

@@ -24,7 +24,7 @@ TOO_MANY_BYTES: Final = "too_many_bytes"
 """The type of Pydantic's error for `max_bytes`; its context has `length` and `limit`."""
 _INT32_MAX: Final = 2**31 - 1
 _DURATION: Final = "google.protobuf.Duration"
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _Limit = limit_pb2.Limit
 _Check = Callable[[Any, str, str], None]
 """Checks a value. Its name in errors is the path of its message with its own name."""
@@ -80,7 +80,13 @@ def _check_bytes(most: int, text: str) -> str:
 
 def _limit_of(field: FieldDescriptor) -> _Limit:
     options: Any = field.GetOptions()  # the stubs do not know the type of an extension
-    found: _Limit = options.Extensions[limit_pb2.limit]
+    own: _Limit = options.Extensions[limit_pb2.limit]
+    if not own.rule:
+        return own
+    rule: Any = limit_pb2.Rule.DESCRIPTOR.values_by_number[own.rule].GetOptions()
+    found = _Limit()
+    found.CopyFrom(rule.Extensions[limit_pb2.rule_limit])
+    found.MergeFrom(own)
     return found
 
 
@@ -230,7 +236,7 @@ def _check_number(field: FieldDescriptor, found: _Limit) -> _Check:
 
 def _check_text(found: _Limit) -> _Check:
     most, most_bytes, is_required = found.max_len or math.inf, found.max_bytes, found.required
-    pattern = _CONTROL if found.line else None
+    pattern = CONTROL_CHARACTERS if found.line else None
 
     def check(text: str, path: str, name: str) -> None:
         if is_required and not text:

@@ -163,7 +163,7 @@ EVENT_DATA: Final[Mapping[str, Any]] = {
     "mcp_call_failed": ItemPosition,
     "compaction_compacting": ItemPosition,
 }
-"""What an event says, by field of ResponseEvent."""
+"""The type of each event's data, by field of ResponseEvent."""
 
 
 def _created(response: response_pb2.Response) -> ResponseData:

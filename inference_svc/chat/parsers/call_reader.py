@@ -1,4 +1,4 @@
-"""Reads calls that are written as an example tells (`notation.py`).
+"""Reads calls by the examples of how a family writes them (`notation.py`).
 
 White space may be before each part of a call. Of several ways with the same beginning, the first
 one counts that can be read up to the arguments, before which nothing is emitted.

@@ -28,7 +28,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/control/v1/assistant.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n\tAssistant\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x17\n\x04name\x18\x05 \x01(\tB\t\xca\xb7\x18\x05 \x80\x02@\x01\x12\x1c\n\x0b\x64\x65scription\x18\x06 \x01(\tB\x07\xca\xb7\x18\x03 \x80\x04\x12\x1e\n\x0cinstructions\x18\x07 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0f\x12/\n\x05tools\x18\x08 \x03(\x0b\x32\x17.corral.control.v1.ToolB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x38\n\x0etool_resources\x18\t \x01(\x0b\x32 .corral.control.v1.ToolResources\x12S\n\x08metadata\x18\n \x03(\x0b\x32*.corral.control.v1.Assistant.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x37\n\x07options\x18\x0b \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\x0c \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\r \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!corral/control/v1/assistant.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/tool.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb6\x04\n\tAssistant\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x18\n\x05model\x18\x04 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x17\n\x04name\x18\x05 \x01(\tB\t\xca\xb7\x18\x05 \x80\x02@\x01\x12\x1c\n\x0b\x64\x65scription\x18\x06 \x01(\tB\x07\xca\xb7\x18\x03 \x80\x04\x12\x1e\n\x0cinstructions\x18\x07 \x01(\tB\x08\xca\xb7\x18\x04 \x80\xd0\x0f\x12/\n\x05tools\x18\x08 \x03(\x0b\x32\x17.corral.control.v1.ToolB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x38\n\x0etool_resources\x18\t \x01(\x0b\x32 .corral.control.v1.ToolResources\x12\x44\n\x08metadata\x18\n \x03(\x0b\x32*.corral.control.v1.Assistant.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x12\x37\n\x07options\x18\x0b \x01(\x0b\x32&.corral.inference.v1.GenerationOptions\x12\x38\n\x0fresponse_format\x18\x0c \x01(\x0b\x32\x1f.corral.control.v1.AnswerFormat\x12\x18\n\x10reasoning_effort\x18\r \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,9 +48,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ASSISTANT'].fields_by_name['tools']._loaded_options = None
   _globals['_ASSISTANT'].fields_by_name['tools']._serialized_options = b'\312\267\030\0030\200\001'
   _globals['_ASSISTANT'].fields_by_name['metadata']._loaded_options = None
-  _globals['_ASSISTANT'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_ASSISTANT'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
   _globals['_ASSISTANT']._serialized_start=189
-  _globals['_ASSISTANT']._serialized_end=770
-  _globals['_ASSISTANT_METADATAENTRY']._serialized_start=723
-  _globals['_ASSISTANT_METADATAENTRY']._serialized_end=770
+  _globals['_ASSISTANT']._serialized_end=755
+  _globals['_ASSISTANT_METADATAENTRY']._serialized_start=708
+  _globals['_ASSISTANT_METADATAENTRY']._serialized_end=755
 # @@protoc_insertion_point(module_scope)

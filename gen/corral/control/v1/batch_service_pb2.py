@@ -28,7 +28,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/batch_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/control/v1/batch.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\"\x80\x03\n\x12\x43reateBatchRequest\x12\x15\n\rinput_file_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12L\n\x11\x63ompletion_window\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x00u\"A\x12\\\n\x08metadata\x18\x04 \x03(\x0b\x32\x33.corral.control.v1.CreateBatchRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x45\n\noutput_ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x80\xc6\x43\x41\x12\x1d\n\nrequest_id\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x13\x43reateBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"#\n\x0fGetBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\";\n\x10GetBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"{\n\x12ListBatchesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\"Y\n\x13ListBatchesResponse\x12)\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Batch\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12\x43\x61ncelBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\">\n\x13\x43\x61ncelBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"&\n\x12\x44\x65leteBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteBatchResponse\"%\n\x11WatchBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\"=\n\x12WatchBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch2\xdc\x04\n\x0c\x42\x61tchService\x12\x62\n\x0b\x43reateBatch\x12%.corral.control.v1.CreateBatchRequest\x1a&.corral.control.v1.CreateBatchResponse\"\x04\xa8\xbb\x18\x07\x12Y\n\x08GetBatch\x12\".corral.control.v1.GetBatchRequest\x1a#.corral.control.v1.GetBatchResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0bListBatches\x12%.corral.control.v1.ListBatchesRequest\x1a&.corral.control.v1.ListBatchesResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0b\x43\x61ncelBatch\x12%.corral.control.v1.CancelBatchRequest\x1a&.corral.control.v1.CancelBatchResponse\"\x04\xa8\xbb\x18\x07\x12\x62\n\x0b\x44\x65leteBatch\x12%.corral.control.v1.DeleteBatchRequest\x1a&.corral.control.v1.DeleteBatchResponse\"\x04\xa8\xbb\x18\x07\x12\x61\n\nWatchBatch\x12$.corral.control.v1.WatchBatchRequest\x1a%.corral.control.v1.WatchBatchResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%corral/control/v1/batch_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1d\x63orral/control/v1/batch.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf1\x02\n\x12\x43reateBatchRequest\x12\x15\n\rinput_file_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12L\n\x11\x63ompletion_window\x18\x03 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x00u\"A\x12M\n\x08metadata\x18\x04 \x03(\x0b\x32\x33.corral.control.v1.CreateBatchRequest.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x12\x45\n\noutput_ttl\x18\x05 \x01(\x0b\x32\x19.google.protobuf.DurationB\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00 \xac@\x19\x00\x00\x00\x00\x80\xc6\x43\x41\x12\x1d\n\nrequest_id\x18\x06 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x13\x43reateBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"#\n\x0fGetBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\";\n\x10GetBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"{\n\x12ListBatchesRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\"Y\n\x13ListBatchesResponse\x12)\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x18.corral.control.v1.Batch\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"&\n\x12\x43\x61ncelBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\">\n\x13\x43\x61ncelBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch\"&\n\x12\x44\x65leteBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\"\x15\n\x13\x44\x65leteBatchResponse\"%\n\x11WatchBatchRequest\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\t\"=\n\x12WatchBatchResponse\x12\'\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\x18.corral.control.v1.Batch2\xdc\x04\n\x0c\x42\x61tchService\x12\x62\n\x0b\x43reateBatch\x12%.corral.control.v1.CreateBatchRequest\x1a&.corral.control.v1.CreateBatchResponse\"\x04\xa8\xbb\x18\x07\x12Y\n\x08GetBatch\x12\".corral.control.v1.GetBatchRequest\x1a#.corral.control.v1.GetBatchResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0bListBatches\x12%.corral.control.v1.ListBatchesRequest\x1a&.corral.control.v1.ListBatchesResponse\"\x04\xa8\xbb\x18\x06\x12\x62\n\x0b\x43\x61ncelBatch\x12%.corral.control.v1.CancelBatchRequest\x1a&.corral.control.v1.CancelBatchResponse\"\x04\xa8\xbb\x18\x07\x12\x62\n\x0b\x44\x65leteBatch\x12%.corral.control.v1.DeleteBatchRequest\x1a&.corral.control.v1.DeleteBatchResponse\"\x04\xa8\xbb\x18\x07\x12\x61\n\nWatchBatch\x12$.corral.control.v1.WatchBatchRequest\x1a%.corral.control.v1.WatchBatchResponse\"\x04\xa8\xbb\x18\x06\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,7 +40,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEBATCHREQUEST'].fields_by_name['completion_window']._loaded_options = None
   _globals['_CREATEBATCHREQUEST'].fields_by_name['completion_window']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000 \254@\031\000\000\000\000\000u\"A'
   _globals['_CREATEBATCHREQUEST'].fields_by_name['metadata']._loaded_options = None
-  _globals['_CREATEBATCHREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_CREATEBATCHREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
   _globals['_CREATEBATCHREQUEST'].fields_by_name['output_ttl']._loaded_options = None
   _globals['_CREATEBATCHREQUEST'].fields_by_name['output_ttl']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000 \254@\031\000\000\000\000\200\306CA'
   _globals['_CREATEBATCHREQUEST'].fields_by_name['request_id']._loaded_options = None
@@ -60,31 +60,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCHSERVICE'].methods_by_name['WatchBatch']._loaded_options = None
   _globals['_BATCHSERVICE'].methods_by_name['WatchBatch']._serialized_options = b'\250\273\030\006'
   _globals['_CREATEBATCHREQUEST']._serialized_start=192
-  _globals['_CREATEBATCHREQUEST']._serialized_end=576
-  _globals['_CREATEBATCHREQUEST_METADATAENTRY']._serialized_start=529
-  _globals['_CREATEBATCHREQUEST_METADATAENTRY']._serialized_end=576
-  _globals['_CREATEBATCHRESPONSE']._serialized_start=578
-  _globals['_CREATEBATCHRESPONSE']._serialized_end=640
-  _globals['_GETBATCHREQUEST']._serialized_start=642
-  _globals['_GETBATCHREQUEST']._serialized_end=677
-  _globals['_GETBATCHRESPONSE']._serialized_start=679
-  _globals['_GETBATCHRESPONSE']._serialized_end=738
-  _globals['_LISTBATCHESREQUEST']._serialized_start=740
-  _globals['_LISTBATCHESREQUEST']._serialized_end=863
-  _globals['_LISTBATCHESRESPONSE']._serialized_start=865
-  _globals['_LISTBATCHESRESPONSE']._serialized_end=954
-  _globals['_CANCELBATCHREQUEST']._serialized_start=956
-  _globals['_CANCELBATCHREQUEST']._serialized_end=994
-  _globals['_CANCELBATCHRESPONSE']._serialized_start=996
-  _globals['_CANCELBATCHRESPONSE']._serialized_end=1058
-  _globals['_DELETEBATCHREQUEST']._serialized_start=1060
-  _globals['_DELETEBATCHREQUEST']._serialized_end=1098
-  _globals['_DELETEBATCHRESPONSE']._serialized_start=1100
-  _globals['_DELETEBATCHRESPONSE']._serialized_end=1121
-  _globals['_WATCHBATCHREQUEST']._serialized_start=1123
-  _globals['_WATCHBATCHREQUEST']._serialized_end=1160
-  _globals['_WATCHBATCHRESPONSE']._serialized_start=1162
-  _globals['_WATCHBATCHRESPONSE']._serialized_end=1223
-  _globals['_BATCHSERVICE']._serialized_start=1226
-  _globals['_BATCHSERVICE']._serialized_end=1830
+  _globals['_CREATEBATCHREQUEST']._serialized_end=561
+  _globals['_CREATEBATCHREQUEST_METADATAENTRY']._serialized_start=514
+  _globals['_CREATEBATCHREQUEST_METADATAENTRY']._serialized_end=561
+  _globals['_CREATEBATCHRESPONSE']._serialized_start=563
+  _globals['_CREATEBATCHRESPONSE']._serialized_end=625
+  _globals['_GETBATCHREQUEST']._serialized_start=627
+  _globals['_GETBATCHREQUEST']._serialized_end=662
+  _globals['_GETBATCHRESPONSE']._serialized_start=664
+  _globals['_GETBATCHRESPONSE']._serialized_end=723
+  _globals['_LISTBATCHESREQUEST']._serialized_start=725
+  _globals['_LISTBATCHESREQUEST']._serialized_end=848
+  _globals['_LISTBATCHESRESPONSE']._serialized_start=850
+  _globals['_LISTBATCHESRESPONSE']._serialized_end=939
+  _globals['_CANCELBATCHREQUEST']._serialized_start=941
+  _globals['_CANCELBATCHREQUEST']._serialized_end=979
+  _globals['_CANCELBATCHRESPONSE']._serialized_start=981
+  _globals['_CANCELBATCHRESPONSE']._serialized_end=1043
+  _globals['_DELETEBATCHREQUEST']._serialized_start=1045
+  _globals['_DELETEBATCHREQUEST']._serialized_end=1083
+  _globals['_DELETEBATCHRESPONSE']._serialized_start=1085
+  _globals['_DELETEBATCHRESPONSE']._serialized_end=1106
+  _globals['_WATCHBATCHREQUEST']._serialized_start=1108
+  _globals['_WATCHBATCHREQUEST']._serialized_end=1145
+  _globals['_WATCHBATCHRESPONSE']._serialized_start=1147
+  _globals['_WATCHBATCHRESPONSE']._serialized_end=1208
+  _globals['_BATCHSERVICE']._serialized_start=1211
+  _globals['_BATCHSERVICE']._serialized_end=1815
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/control/v1/message.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x07\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.control.v1.Message.State\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63ompleted_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fincomplete_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x46\n\x11incomplete_reason\x18\x07 \x01(\x0e\x32+.corral.control.v1.Message.IncompleteReason\x12)\n\x04role\x18\x08 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12*\n\x05parts\x18\t \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\x12\x32\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x1d.corral.control.v1.Attachment\x12Q\n\x08metadata\x18\x0b \x03(\x0b\x32(.corral.control.v1.Message.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x14\n\x0c\x61ssistant_id\x18\x0c \x01(\t\x12\x0e\n\x06run_id\x18\r \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_IN_PROGRESS\x10\x01\x12\x13\n\x0fSTATE_COMPLETED\x10\x02\x12\x14\n\x10STATE_INCOMPLETE\x10\x03\"\xe7\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12$\n INCOMPLETE_REASON_CONTENT_FILTER\x10\x01\x12 \n\x1cINCOMPLETE_REASON_MAX_TOKENS\x10\x02\x12#\n\x1fINCOMPLETE_REASON_RUN_CANCELLED\x10\x03\x12!\n\x1dINCOMPLETE_REASON_RUN_EXPIRED\x10\x04\x12 \n\x1cINCOMPLETE_REASON_RUN_FAILED\x10\x05\"\xb9\x02\n\nNewMessage\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12=\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPartB\x11\xca\xb7\x18\r0d8\x01Z\x07\x63ontent\x12:\n\x0b\x61ttachments\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.AttachmentB\x06\xca\xb7\x18\x02\x30\x64\x12T\n\x08metadata\x18\x04 \x03(\x0b\x32+.corral.control.v1.NewMessage.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"O\n\nAttachment\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x30\n\x05tools\x18\x02 \x03(\x0e\x32!.corral.control.v1.AttachmentTool*R\n\x0e\x41ttachmentTool\x12\x1f\n\x1b\x41TTACHMENT_TOOL_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x41TTACHMENT_TOOL_FILE_SEARCH\x10\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x63orral/control/v1/message.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/item.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xad\x07\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tthread_id\x18\x02 \x01(\t\x12/\n\x05state\x18\x03 \x01(\x0e\x32 .corral.control.v1.Message.State\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63ompleted_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x33\n\x0fincomplete_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x46\n\x11incomplete_reason\x18\x07 \x01(\x0e\x32+.corral.control.v1.Message.IncompleteReason\x12)\n\x04role\x18\x08 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12*\n\x05parts\x18\t \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\x12\x32\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x1d.corral.control.v1.Attachment\x12\x42\n\x08metadata\x18\x0b \x03(\x0b\x32(.corral.control.v1.Message.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x12\x14\n\x0c\x61ssistant_id\x18\x0c \x01(\t\x12\x0e\n\x06run_id\x18\r \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STATE_IN_PROGRESS\x10\x01\x12\x13\n\x0fSTATE_COMPLETED\x10\x02\x12\x14\n\x10STATE_INCOMPLETE\x10\x03\"\xe7\x01\n\x10IncompleteReason\x12!\n\x1dINCOMPLETE_REASON_UNSPECIFIED\x10\x00\x12$\n INCOMPLETE_REASON_CONTENT_FILTER\x10\x01\x12 \n\x1cINCOMPLETE_REASON_MAX_TOKENS\x10\x02\x12#\n\x1fINCOMPLETE_REASON_RUN_CANCELLED\x10\x03\x12!\n\x1dINCOMPLETE_REASON_RUN_EXPIRED\x10\x04\x12 \n\x1cINCOMPLETE_REASON_RUN_FAILED\x10\x05\"\xaa\x02\n\nNewMessage\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12=\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPartB\x11\xca\xb7\x18\r0d8\x01Z\x07\x63ontent\x12:\n\x0b\x61ttachments\x18\x03 \x03(\x0b\x32\x1d.corral.control.v1.AttachmentB\x06\xca\xb7\x18\x02\x30\x64\x12\x45\n\x08metadata\x18\x04 \x03(\x0b\x32+.corral.control.v1.NewMessage.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"O\n\nAttachment\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x30\n\x05tools\x18\x02 \x03(\x0e\x32!.corral.control.v1.AttachmentTool*R\n\x0e\x41ttachmentTool\x12\x1f\n\x1b\x41TTACHMENT_TOOL_UNSPECIFIED\x10\x00\x12\x1f\n\x1b\x41TTACHMENT_TOOL_FILE_SEARCH\x10\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,7 +37,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE_METADATAENTRY']._loaded_options = None
   _globals['_MESSAGE_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_MESSAGE'].fields_by_name['metadata']._loaded_options = None
-  _globals['_MESSAGE'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_MESSAGE'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
   _globals['_NEWMESSAGE_METADATAENTRY']._loaded_options = None
   _globals['_NEWMESSAGE_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_NEWMESSAGE'].fields_by_name['parts']._loaded_options = None
@@ -45,21 +45,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NEWMESSAGE'].fields_by_name['attachments']._loaded_options = None
   _globals['_NEWMESSAGE'].fields_by_name['attachments']._serialized_options = b'\312\267\030\0020d'
   _globals['_NEWMESSAGE'].fields_by_name['metadata']._loaded_options = None
-  _globals['_NEWMESSAGE'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
-  _globals['_ATTACHMENTTOOL']._serialized_start=1504
-  _globals['_ATTACHMENTTOOL']._serialized_end=1586
+  _globals['_NEWMESSAGE'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
+  _globals['_ATTACHMENTTOOL']._serialized_start=1474
+  _globals['_ATTACHMENTTOOL']._serialized_end=1556
   _globals['_MESSAGE']._serialized_start=149
-  _globals['_MESSAGE']._serialized_end=1105
-  _globals['_MESSAGE_METADATAENTRY']._serialized_start=726
-  _globals['_MESSAGE_METADATAENTRY']._serialized_end=773
-  _globals['_MESSAGE_STATE']._serialized_start=775
-  _globals['_MESSAGE_STATE']._serialized_end=871
-  _globals['_MESSAGE_INCOMPLETEREASON']._serialized_start=874
-  _globals['_MESSAGE_INCOMPLETEREASON']._serialized_end=1105
-  _globals['_NEWMESSAGE']._serialized_start=1108
-  _globals['_NEWMESSAGE']._serialized_end=1421
-  _globals['_NEWMESSAGE_METADATAENTRY']._serialized_start=726
-  _globals['_NEWMESSAGE_METADATAENTRY']._serialized_end=773
-  _globals['_ATTACHMENT']._serialized_start=1423
-  _globals['_ATTACHMENT']._serialized_end=1502
+  _globals['_MESSAGE']._serialized_end=1090
+  _globals['_MESSAGE_METADATAENTRY']._serialized_start=711
+  _globals['_MESSAGE_METADATAENTRY']._serialized_end=758
+  _globals['_MESSAGE_STATE']._serialized_start=760
+  _globals['_MESSAGE_STATE']._serialized_end=856
+  _globals['_MESSAGE_INCOMPLETEREASON']._serialized_start=859
+  _globals['_MESSAGE_INCOMPLETEREASON']._serialized_end=1090
+  _globals['_NEWMESSAGE']._serialized_start=1093
+  _globals['_NEWMESSAGE']._serialized_end=1391
+  _globals['_NEWMESSAGE_METADATAENTRY']._serialized_start=711
+  _globals['_NEWMESSAGE_METADATAENTRY']._serialized_end=758
+  _globals['_ATTACHMENT']._serialized_start=1393
+  _globals['_ATTACHMENT']._serialized_end=1472
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/control/v1/thread.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/tool.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa7\x02\n\x06Thread\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x38\n\x0etool_resources\x18\x04 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12P\n\x08metadata\x18\x05 \x03(\x0b\x32\'.corral.control.v1.Thread.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x15\n\ractive_run_id\x18\x06 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x63orral/control/v1/thread.proto\x12\x11\x63orral.control.v1\x1a\x1c\x63orral/control/v1/tool.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x02\n\x06Thread\x12\n\n\x02id\x18\x01 \x01(\t\x12/\n\x0b\x63reate_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\x38\n\x0etool_resources\x18\x04 \x01(\x0b\x32 .corral.control.v1.ToolResources\x12\x41\n\x08metadata\x18\x05 \x03(\x0b\x32\'.corral.control.v1.Thread.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x12\x15\n\ractive_run_id\x18\x06 \x01(\t\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,9 +37,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_THREAD_METADATAENTRY']._loaded_options = None
   _globals['_THREAD_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_THREAD'].fields_by_name['metadata']._loaded_options = None
-  _globals['_THREAD'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_THREAD'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
   _globals['_THREAD']._serialized_start=148
-  _globals['_THREAD']._serialized_end=443
-  _globals['_THREAD_METADATAENTRY']._serialized_start=396
-  _globals['_THREAD_METADATAENTRY']._serialized_end=443
+  _globals['_THREAD']._serialized_end=428
+  _globals['_THREAD_METADATAENTRY']._serialized_start=381
+  _globals['_THREAD_METADATAENTRY']._serialized_end=428
 # @@protoc_insertion_point(module_scope)

@@ -31,7 +31,7 @@ from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__
 from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,corral/control/v1/vector_store_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a$corral/control/v1/vector_store.proto\x1a+corral/control/v1/vector_store_search.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\xa7\x03\n\x18\x43reateVectorStoreRequest\x12\x17\n\x04name\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1e\n\x0b\x64\x65scription\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12\x19\n\x08\x66ile_ids\x18\x03 \x03(\tB\x07\xca\xb7\x18\x03\x30\xf4\x03\x12\x35\n\x08\x63hunking\x18\x04 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x12\x36\n\x11\x65xpire_after_days\x18\x05 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\xd0v@H\x00\x88\x01\x01\x12\x62\n\x08metadata\x18\x06 \x03(\x0b\x32\x39.corral.control.v1.CreateVectorStoreRequest.MetadataEntryB\x15\xca\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01\x12\x1d\n\nrequest_id\x18\x07 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x14\n\x12_expire_after_days\"\x8c\x01\n\x19\x43reateVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"0\n\x15GetVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"N\n\x16GetVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\"\x9b\x01\n\x17ListVectorStoresRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"j\n\x18ListVectorStoresResponse\x12\x35\n\rvector_stores\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.VectorStore\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x93\x02\n\x18UpdateVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x1c\n\x04name\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01H\x00\x88\x01\x01\x12\x36\n\x11\x65xpire_after_days\x18\x03 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\xd0v@H\x01\x88\x01\x01\x12\x38\n\x08metadata\x18\x04 \x01(\x0b\x32&.corral.control.v1.VectorStoreMetadata\x12/\n\x0bupdate_mask\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x07\n\x05_nameB\x14\n\x12_expire_after_days\"\x9e\x01\n\x13VectorStoreMetadata\x12Y\n\x05pairs\x18\x01 \x03(\x0b\x32\x31.corral.control.v1.VectorStoreMetadata.PairsEntryB\x17\xca\xb7\x18\x13\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01Z\x00\x1a,\n\nPairsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x19UpdateVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\"3\n\x18\x44\x65leteVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"\x1b\n\x19\x44\x65leteVectorStoreResponse\"\xc0\x01\n\x18SearchVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x03(\t\x12\x13\n\x0bmax_results\x18\x03 \x01(\x05\x12\x32\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\".corral.control.v1.AttributeFilter\x12\x31\n\x07ranking\x18\x05 \x01(\x0b\x32 .corral.control.v1.SearchRanking\"\x8d\x01\n\x19SearchVectorStoreResponse\x12\x35\n\x04hits\x18\x01 \x03(\x0b\x32\'.corral.control.v1.VectorStoreSearchHit\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\x17WatchVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"P\n\x18WatchVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore2\xc1\x06\n\x12VectorStoreService\x12t\n\x11\x43reateVectorStore\x12+.corral.control.v1.CreateVectorStoreRequest\x1a,.corral.control.v1.CreateVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12k\n\x0eGetVectorStore\x12(.corral.control.v1.GetVectorStoreRequest\x1a).corral.control.v1.GetVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x12q\n\x10ListVectorStores\x12*.corral.control.v1.ListVectorStoresRequest\x1a+.corral.control.v1.ListVectorStoresResponse\"\x04\xa8\xbb\x18\x05\x12t\n\x11UpdateVectorStore\x12+.corral.control.v1.UpdateVectorStoreRequest\x1a,.corral.control.v1.UpdateVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12t\n\x11\x44\x65leteVectorStore\x12+.corral.control.v1.DeleteVectorStoreRequest\x1a,.corral.control.v1.DeleteVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12t\n\x11SearchVectorStore\x12+.corral.control.v1.SearchVectorStoreRequest\x1a,.corral.control.v1.SearchVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x12s\n\x10WatchVectorStore\x12*.corral.control.v1.WatchVectorStoreRequest\x1a+.corral.control.v1.WatchVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,corral/control/v1/vector_store_service.proto\x12\x11\x63orral.control.v1\x1a#corral/auth/v1/method_options.proto\x1a\x1f\x63orral/control/v1/listing.proto\x1a$corral/control/v1/vector_store.proto\x1a+corral/control/v1/vector_store_search.proto\x1a$corral/inference/v1/generation.proto\x1a\x1d\x63orral/options/v1/limit.proto\x1a google/protobuf/field_mask.proto\"\x98\x03\n\x18\x43reateVectorStoreRequest\x12\x17\n\x04name\x18\x01 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01\x12\x1e\n\x0b\x64\x65scription\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \x80\x04@\x01\x12\x19\n\x08\x66ile_ids\x18\x03 \x03(\tB\x07\xca\xb7\x18\x03\x30\xf4\x03\x12\x35\n\x08\x63hunking\x18\x04 \x01(\x0b\x32#.corral.control.v1.ChunkingStrategy\x12\x36\n\x11\x65xpire_after_days\x18\x05 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\xd0v@H\x00\x88\x01\x01\x12S\n\x08metadata\x18\x06 \x03(\x0b\x32\x39.corral.control.v1.CreateVectorStoreRequest.MetadataEntryB\x06\xca\xb7\x18\x02`\x01\x12\x1d\n\nrequest_id\x18\x07 \x01(\tB\t\xca\xb7\x18\x05 \x80\x01@\x01\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x14\n\x12_expire_after_days\"\x8c\x01\n\x19\x43reateVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"0\n\x15GetVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"N\n\x16GetVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\"\x9b\x01\n\x17ListVectorStoresRequest\x12 \n\tpage_size\x18\x01 \x01(\x05\x42\r\xca\xb7\x18\t\x11\x00\x00\x00\x00\x00\x00\x00\x00\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x04 \x01(\t\x12+\n\x05order\x18\x05 \x01(\x0e\x32\x1c.corral.control.v1.ListOrder\"j\n\x18ListVectorStoresResponse\x12\x35\n\rvector_stores\x18\x01 \x03(\x0b\x32\x1e.corral.control.v1.VectorStore\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\x93\x02\n\x18UpdateVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x1c\n\x04name\x18\x02 \x01(\tB\t\xca\xb7\x18\x05 \xff\x01@\x01H\x00\x88\x01\x01\x12\x36\n\x11\x65xpire_after_days\x18\x03 \x01(\x05\x42\x16\xca\xb7\x18\x12\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\xd0v@H\x01\x88\x01\x01\x12\x38\n\x08metadata\x18\x04 \x01(\x0b\x32&.corral.control.v1.VectorStoreMetadata\x12/\n\x0bupdate_mask\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.FieldMaskB\x07\n\x05_nameB\x14\n\x12_expire_after_days\"\x8f\x01\n\x13VectorStoreMetadata\x12J\n\x05pairs\x18\x01 \x03(\x0b\x32\x31.corral.control.v1.VectorStoreMetadata.PairsEntryB\x08\xca\xb7\x18\x04Z\x00`\x01\x1a,\n\nPairsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Q\n\x19UpdateVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore\"3\n\x18\x44\x65leteVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"\x1b\n\x19\x44\x65leteVectorStoreResponse\"\xc0\x01\n\x18SearchVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x03(\t\x12\x13\n\x0bmax_results\x18\x03 \x01(\x05\x12\x32\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\".corral.control.v1.AttributeFilter\x12\x31\n\x07ranking\x18\x05 \x01(\x0b\x32 .corral.control.v1.SearchRanking\"\x8d\x01\n\x19SearchVectorStoreResponse\x12\x35\n\x04hits\x18\x01 \x03(\x0b\x32\'.corral.control.v1.VectorStoreSearchHit\x12\x39\n\x0brate_limits\x18\x02 \x03(\x0b\x32$.corral.inference.v1.RateLimitStatus\"2\n\x17WatchVectorStoreRequest\x12\x17\n\x0fvector_store_id\x18\x01 \x01(\t\"P\n\x18WatchVectorStoreResponse\x12\x34\n\x0cvector_store\x18\x01 \x01(\x0b\x32\x1e.corral.control.v1.VectorStore2\xc1\x06\n\x12VectorStoreService\x12t\n\x11\x43reateVectorStore\x12+.corral.control.v1.CreateVectorStoreRequest\x1a,.corral.control.v1.CreateVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12k\n\x0eGetVectorStore\x12(.corral.control.v1.GetVectorStoreRequest\x1a).corral.control.v1.GetVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x12q\n\x10ListVectorStores\x12*.corral.control.v1.ListVectorStoresRequest\x1a+.corral.control.v1.ListVectorStoresResponse\"\x04\xa8\xbb\x18\x05\x12t\n\x11UpdateVectorStore\x12+.corral.control.v1.UpdateVectorStoreRequest\x1a,.corral.control.v1.UpdateVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12t\n\x11\x44\x65leteVectorStore\x12+.corral.control.v1.DeleteVectorStoreRequest\x1a,.corral.control.v1.DeleteVectorStoreResponse\"\x04\xa8\xbb\x18\x04\x12t\n\x11SearchVectorStore\x12+.corral.control.v1.SearchVectorStoreRequest\x1a,.corral.control.v1.SearchVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x12s\n\x10WatchVectorStore\x12*.corral.control.v1.WatchVectorStoreRequest\x1a+.corral.control.v1.WatchVectorStoreResponse\"\x04\xa8\xbb\x18\x05\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,7 +49,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['expire_after_days']._loaded_options = None
   _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['expire_after_days']._serialized_options = b'\312\267\030\022\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\320v@'
   _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['metadata']._loaded_options = None
-  _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['metadata']._serialized_options = b'\312\267\030\002`\001'
   _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_CREATEVECTORSTOREREQUEST'].fields_by_name['request_id']._serialized_options = b'\312\267\030\005 \200\001@\001'
   _globals['_LISTVECTORSTORESREQUEST'].fields_by_name['page_size']._loaded_options = None
@@ -61,7 +61,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._loaded_options = None
   _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._serialized_options = b'8\001'
   _globals['_VECTORSTOREMETADATA'].fields_by_name['pairs']._loaded_options = None
-  _globals['_VECTORSTOREMETADATA'].fields_by_name['pairs']._serialized_options = b'\312\267\030\0230\020J\005 \200\004@\001R\006 @8\001@\001Z\000'
+  _globals['_VECTORSTOREMETADATA'].fields_by_name['pairs']._serialized_options = b'\312\267\030\004Z\000`\001'
   _globals['_VECTORSTORESERVICE'].methods_by_name['CreateVectorStore']._loaded_options = None
   _globals['_VECTORSTORESERVICE'].methods_by_name['CreateVectorStore']._serialized_options = b'\250\273\030\004'
   _globals['_VECTORSTORESERVICE'].methods_by_name['GetVectorStore']._loaded_options = None
@@ -77,39 +77,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VECTORSTORESERVICE'].methods_by_name['WatchVectorStore']._loaded_options = None
   _globals['_VECTORSTORESERVICE'].methods_by_name['WatchVectorStore']._serialized_options = b'\250\273\030\005'
   _globals['_CREATEVECTORSTOREREQUEST']._serialized_start=324
-  _globals['_CREATEVECTORSTOREREQUEST']._serialized_end=747
-  _globals['_CREATEVECTORSTOREREQUEST_METADATAENTRY']._serialized_start=678
-  _globals['_CREATEVECTORSTOREREQUEST_METADATAENTRY']._serialized_end=725
-  _globals['_CREATEVECTORSTORERESPONSE']._serialized_start=750
-  _globals['_CREATEVECTORSTORERESPONSE']._serialized_end=890
-  _globals['_GETVECTORSTOREREQUEST']._serialized_start=892
-  _globals['_GETVECTORSTOREREQUEST']._serialized_end=940
-  _globals['_GETVECTORSTORERESPONSE']._serialized_start=942
-  _globals['_GETVECTORSTORERESPONSE']._serialized_end=1020
-  _globals['_LISTVECTORSTORESREQUEST']._serialized_start=1023
-  _globals['_LISTVECTORSTORESREQUEST']._serialized_end=1178
-  _globals['_LISTVECTORSTORESRESPONSE']._serialized_start=1180
-  _globals['_LISTVECTORSTORESRESPONSE']._serialized_end=1286
-  _globals['_UPDATEVECTORSTOREREQUEST']._serialized_start=1289
-  _globals['_UPDATEVECTORSTOREREQUEST']._serialized_end=1564
-  _globals['_VECTORSTOREMETADATA']._serialized_start=1567
-  _globals['_VECTORSTOREMETADATA']._serialized_end=1725
-  _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._serialized_start=1681
-  _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._serialized_end=1725
-  _globals['_UPDATEVECTORSTORERESPONSE']._serialized_start=1727
-  _globals['_UPDATEVECTORSTORERESPONSE']._serialized_end=1808
-  _globals['_DELETEVECTORSTOREREQUEST']._serialized_start=1810
-  _globals['_DELETEVECTORSTOREREQUEST']._serialized_end=1861
-  _globals['_DELETEVECTORSTORERESPONSE']._serialized_start=1863
-  _globals['_DELETEVECTORSTORERESPONSE']._serialized_end=1890
-  _globals['_SEARCHVECTORSTOREREQUEST']._serialized_start=1893
-  _globals['_SEARCHVECTORSTOREREQUEST']._serialized_end=2085
-  _globals['_SEARCHVECTORSTORERESPONSE']._serialized_start=2088
-  _globals['_SEARCHVECTORSTORERESPONSE']._serialized_end=2229
-  _globals['_WATCHVECTORSTOREREQUEST']._serialized_start=2231
-  _globals['_WATCHVECTORSTOREREQUEST']._serialized_end=2281
-  _globals['_WATCHVECTORSTORERESPONSE']._serialized_start=2283
-  _globals['_WATCHVECTORSTORERESPONSE']._serialized_end=2363
-  _globals['_VECTORSTORESERVICE']._serialized_start=2366
-  _globals['_VECTORSTORESERVICE']._serialized_end=3199
+  _globals['_CREATEVECTORSTOREREQUEST']._serialized_end=732
+  _globals['_CREATEVECTORSTOREREQUEST_METADATAENTRY']._serialized_start=663
+  _globals['_CREATEVECTORSTOREREQUEST_METADATAENTRY']._serialized_end=710
+  _globals['_CREATEVECTORSTORERESPONSE']._serialized_start=735
+  _globals['_CREATEVECTORSTORERESPONSE']._serialized_end=875
+  _globals['_GETVECTORSTOREREQUEST']._serialized_start=877
+  _globals['_GETVECTORSTOREREQUEST']._serialized_end=925
+  _globals['_GETVECTORSTORERESPONSE']._serialized_start=927
+  _globals['_GETVECTORSTORERESPONSE']._serialized_end=1005
+  _globals['_LISTVECTORSTORESREQUEST']._serialized_start=1008
+  _globals['_LISTVECTORSTORESREQUEST']._serialized_end=1163
+  _globals['_LISTVECTORSTORESRESPONSE']._serialized_start=1165
+  _globals['_LISTVECTORSTORESRESPONSE']._serialized_end=1271
+  _globals['_UPDATEVECTORSTOREREQUEST']._serialized_start=1274
+  _globals['_UPDATEVECTORSTOREREQUEST']._serialized_end=1549
+  _globals['_VECTORSTOREMETADATA']._serialized_start=1552
+  _globals['_VECTORSTOREMETADATA']._serialized_end=1695
+  _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._serialized_start=1651
+  _globals['_VECTORSTOREMETADATA_PAIRSENTRY']._serialized_end=1695
+  _globals['_UPDATEVECTORSTORERESPONSE']._serialized_start=1697
+  _globals['_UPDATEVECTORSTORERESPONSE']._serialized_end=1778
+  _globals['_DELETEVECTORSTOREREQUEST']._serialized_start=1780
+  _globals['_DELETEVECTORSTOREREQUEST']._serialized_end=1831
+  _globals['_DELETEVECTORSTORERESPONSE']._serialized_start=1833
+  _globals['_DELETEVECTORSTORERESPONSE']._serialized_end=1860
+  _globals['_SEARCHVECTORSTOREREQUEST']._serialized_start=1863
+  _globals['_SEARCHVECTORSTOREREQUEST']._serialized_end=2055
+  _globals['_SEARCHVECTORSTORERESPONSE']._serialized_start=2058
+  _globals['_SEARCHVECTORSTORERESPONSE']._serialized_end=2199
+  _globals['_WATCHVECTORSTOREREQUEST']._serialized_start=2201
+  _globals['_WATCHVECTORSTOREREQUEST']._serialized_end=2251
+  _globals['_WATCHVECTORSTORERESPONSE']._serialized_start=2253
+  _globals['_WATCHVECTORSTORERESPONSE']._serialized_end=2333
+  _globals['_VECTORSTORESERVICE']._serialized_start=2336
+  _globals['_VECTORSTORESERVICE']._serialized_end=3169
 # @@protoc_insertion_point(module_scope)

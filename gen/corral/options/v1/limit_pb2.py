@@ -25,13 +25,17 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63orral/options/v1/limit.proto\x12\x11\x63orral.options.v1\x1a google/protobuf/descriptor.proto\"\x97\x02\n\x05Limit\x12\x0f\n\x02gt\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03gte\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x03lte\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0f\n\x07max_len\x18\x04 \x01(\r\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x11\n\tmax_items\x18\x06 \x01(\r\x12\x10\n\x08required\x18\x07 \x01(\x08\x12\x0c\n\x04line\x18\x08 \x01(\x08\x12\'\n\x05items\x18\t \x01(\x0b\x32\x18.corral.options.v1.Limit\x12&\n\x04keys\x18\n \x01(\x0b\x32\x18.corral.options.v1.Limit\x12\x11\n\x04name\x18\x0b \x01(\tH\x03\x88\x01\x01\x42\x05\n\x03_gtB\x06\n\x04_gteB\x06\n\x04_lteB\x07\n\x05_name:H\n\x05limit\x12\x1d.google.protobuf.FieldOptions\x18\xf9\x86\x03 \x01(\x0b\x32\x18.corral.options.v1.Limitb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x63orral/options/v1/limit.proto\x12\x11\x63orral.options.v1\x1a google/protobuf/descriptor.proto\"\xbe\x02\n\x05Limit\x12\x0f\n\x02gt\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03gte\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x03lte\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x0f\n\x07max_len\x18\x04 \x01(\r\x12\x11\n\tmax_bytes\x18\x05 \x01(\r\x12\x11\n\tmax_items\x18\x06 \x01(\r\x12\x10\n\x08required\x18\x07 \x01(\x08\x12\x0c\n\x04line\x18\x08 \x01(\x08\x12\'\n\x05items\x18\t \x01(\x0b\x32\x18.corral.options.v1.Limit\x12&\n\x04keys\x18\n \x01(\x0b\x32\x18.corral.options.v1.Limit\x12\x11\n\x04name\x18\x0b \x01(\tH\x03\x88\x01\x01\x12%\n\x04rule\x18\x0c \x01(\x0e\x32\x17.corral.options.v1.RuleB\x05\n\x03_gtB\x06\n\x04_gteB\x06\n\x04_lteB\x07\n\x05_name*F\n\x04Rule\x12\x14\n\x10RULE_UNSPECIFIED\x10\x00\x12(\n\rRULE_METADATA\x10\x01\x1a\x15\xd2\xb7\x18\x11\x30\x10J\x05 \x80\x04@\x01R\x06 @8\x01@\x01:H\n\x05limit\x12\x1d.google.protobuf.FieldOptions\x18\xf9\x86\x03 \x01(\x0b\x32\x18.corral.options.v1.Limit:Q\n\nrule_limit\x12!.google.protobuf.EnumValueOptions\x18\xfa\x86\x03 \x01(\x0b\x32\x18.corral.options.v1.Limitb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.options.v1.limit_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_RULE'].values_by_name["RULE_METADATA"]._loaded_options = None
+  _globals['_RULE'].values_by_name["RULE_METADATA"]._serialized_options = b'\322\267\030\0210\020J\005 \200\004@\001R\006 @8\001@\001'
+  _globals['_RULE']._serialized_start=407
+  _globals['_RULE']._serialized_end=477
   _globals['_LIMIT']._serialized_start=87
-  _globals['_LIMIT']._serialized_end=366
+  _globals['_LIMIT']._serialized_end=405
 # @@protoc_insertion_point(module_scope)
