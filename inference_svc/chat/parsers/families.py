@@ -22,6 +22,10 @@ DEEPSEEK = (
         "<｜tool▁call▁begin｜>$name<｜tool▁sep｜>$arguments<｜tool▁call▁end｜>",
         _DEEPSEEK[0], "", _DEEPSEEK[1], variants=_DEEPSEEK_VARIANTS,
     ),
+    Calls(  # R1 and V3 without the fence
+        "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$name\n$arguments<｜tool▁call▁end｜>",
+        _DEEPSEEK[0], "", _DEEPSEEK[1], variants=_DEEPSEEK_VARIANTS, is_enforced=False,
+    ),
     *HERMES,  # templates do not describe tools, so they are described in Hermes
 )  # fmt: skip
 _KIMI = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
