@@ -52,7 +52,7 @@ FILLER: Final = set(
     )
 )
 """Words that add nothing to a name."""
-NAMED: Final = re.compile(r"(message|enum|service|oneof) \w+ \{|[\w.<>, ]+ \w+ = \d+;")
+NAMED: Final = re.compile(r"(message|enum|service|oneof) \w+ \{|([\w.<>, ]+ \w+ = \d+)(;| \[.*)")
 
 
 def words(text: str) -> set[str]:
@@ -72,9 +72,9 @@ def comments(path: Path) -> Iterator[tuple[str, str, str]]:
         if NAMED.fullmatch(line):
             yield line, " ".join(names), " ".join(comment)
         comment = []
-        if line.endswith("{"):
+        if line.endswith("{"):  # Of a declaration or of an option.
             names.append(line)
-        elif line == "}":
+        elif line.startswith("}"):
             names.pop()
 
 
