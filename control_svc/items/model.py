@@ -291,6 +291,8 @@ class Item:
     status: ItemStatus
     created_at: datetime
     content: Content
+    origin: str = field(default="", compare=False)
+    """The run or response that created it; empty for a caller, or if it is unknown."""
 
     @property
     def kind(self) -> str:

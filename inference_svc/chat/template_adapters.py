@@ -34,6 +34,7 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         messages = _results_as_user_turns(messages)
     elif capabilities.tool_responses:
         messages = _results_in_turns_of_calls(messages)
+    messages = _with_single_answers(messages) if capabilities.single_answers else messages
     for message in messages:
         for call in message.get("tool_calls", ()):
             arguments = call["function"]["arguments"]
@@ -150,10 +151,29 @@ def _results_in_turns_of_calls(messages: list[dict[str, Any]]) -> list[dict[str,
             and "tool_responses" in last
             and "tool_calls" not in message
         ):
-            last["content"] += ("\n" if last["content"] else "") + message["content"]
+            last["content"] = _joined(last, message)
         else:
             turns.append(message)
     return turns
+
+
+def _with_single_answers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join assistant messages in a row, up to one with calls."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else message
+        roles = {last["role"], message["role"]}
+        if last is message or roles != {"assistant"} or "tool_calls" in last:
+            turns.append(message)
+            continue
+        for key in last.keys() & {"reasoning_content", "thinking"}:
+            message[key] = last[key] + message.get(key, "")
+        turns[-1] = {**message, "content": _joined(last, message)}
+    return turns
+
+
+def _joined(*messages: dict[str, Any]) -> str:
+    return "\n".join(message["content"] for message in messages if message["content"])
 
 
 def _with_tools(

@@ -5,6 +5,7 @@ process can stop.
 """
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -639,6 +640,31 @@ async def test_several_calls_are_allowed_if_they_can_be_played_back(
     prompt = await templates.render(make_template(source), GREETING)
 
     assert not prompt.single_calls
+
+
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "[{{ m.role }}]{{ m.reasoning_content }}|{{ m.content }}{% endfor %}"
+)
+
+
+async def test_answers_in_a_row_are_joined_only_if_the_template_refuses_them(
+    templates: ChatTemplates,
+) -> None:
+    """With their reasoning; the answer to continue may be one of them."""
+    thought = replace(assistant("B"), reasoning="b")
+    turns = user("q"), assistant("A"), thought, thought, user("r"), assistant("C"), assistant("D")
+    free = ALTERNATING.replace("(m.role", "false and (m.role")
+
+    joined = await render(templates, ALTERNATING, conversation(*turns))
+    apart = await render(templates, free, conversation(*turns))
+
+    assert joined == "[user]|q[assistant]bb|A\nB\nB[user]|r[assistant]|C\nD"
+    assert (
+        apart
+        == "[user]|q[assistant]|A[assistant]b|B[assistant]b|B[user]|r[assistant]|C[assistant]|D"
+    )
 
 
 async def test_a_system_message_is_added_if_the_template_shows_tools_only_after_one(
