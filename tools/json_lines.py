@@ -19,10 +19,9 @@ def _items(value: Any, together: str) -> str:
         lines = [f"  {json.dumps(name)}: {json.dumps(item)}" for name, item in value.items()]
         return "{\n" + ",\n".join(lines) + "\n }"
     if value and isinstance(value, list | tuple):
-        numbered = enumerate(value)
-        groups = groupby(numbered, lambda each: _group(*each, together))
-        lines = (", ".join(json.dumps(item) for _, item in group) for _, group in groups)
-        return "[\n" + ",\n".join(f"  {line}" for line in lines) + "\n ]"
+        groups = groupby(enumerate(value), lambda each: _group(each[0], each[1], together))
+        shared = (", ".join(json.dumps(item) for _, item in group) for _, group in groups)
+        return "[\n" + ",\n".join(f"  {line}" for line in shared) + "\n ]"
     return json.dumps(value)
 
 
