@@ -5,6 +5,9 @@ messages that it renders.
 """
 
 import json
+import re
+from base64 import b32encode
+from hashlib import sha256
 from itertools import chain
 from typing import Any
 
@@ -36,9 +39,7 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         messages = _results_in_turns_of_calls(messages)
     messages = _with_single_answers(messages) if capabilities.single_answers else messages
     for message in messages:
-        for call in message.get("tool_calls", ()):
-            arguments = call["function"]["arguments"]
-            call["function"]["arguments"] = _arguments(arguments, capabilities.text_arguments)
+        _adapt_calls(message, capabilities)
     if tools:
         messages = _with_tools(messages, tools, capabilities)
         tools = tools if capabilities.tools else None
@@ -82,10 +83,23 @@ def _content(message: dict[str, Any], capabilities: Capabilities) -> Any:
     return [*thoughts, *({"type": "text", "text": each} for each in texts)]
 
 
-def _arguments(arguments: dict[str, Any], as_text: bool) -> Any:
-    if as_text or arguments["value"] is None:
-        return arguments["text"]
-    return arguments["value"]
+def _adapt_calls(message: dict[str, Any], capabilities: Capabilities) -> None:
+    """Write ids and arguments as the template takes them."""
+    write_id = _short_id if capabilities.short_ids else str
+    if "tool_call_id" in message:
+        message["tool_call_id"] = write_id(message["tool_call_id"])
+    for call in message.get("tool_calls", ()):
+        call["id"] = write_id(call["id"])
+        text, value = call["function"]["arguments"].values()
+        is_text = capabilities.text_arguments or value is None
+        call["function"]["arguments"] = text if is_text else value
+
+
+def _short_id(call_id: str) -> str:
+    """An id with nine letters and digits, always the same one for an id."""
+    if re.fullmatch("[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return b32encode(sha256(call_id.encode()).digest()).decode()[:9]
 
 
 def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
