@@ -147,7 +147,7 @@ def run_programs(base_url: str) -> int:
             expected = program["expected"]
             passed = {key: output.get(key) for key in expected} == expected
             problem = completed.stdout if passed else completed.stdout + completed.stderr
-            report(passed, f"{program['name']} ({lock}): {problem}")
+            print_result(passed, f"{program['name']} ({lock}): {problem}")
             failed += not passed
     return failed
 
@@ -218,7 +218,7 @@ def run_generated_client(python: Path) -> int:
         and MODEL in found.pop("models")
         and found == FOUND
     )
-    return report(passed, f"openapi-python-client: {problems} {found}")
+    return print_result(passed, f"openapi-python-client: {problems} {found}")
 
 
 def run_llmprobe() -> int:
@@ -233,7 +233,7 @@ def run_llmprobe() -> int:
     tiers = {each["tier"]: each["missing"] for each in found["coverage"]["byTier"]}
     surfaces = {each["surface"]: each["pct"] for each in found["conformance"]["bySurface"]}
     passed = surfaces == dict.fromkeys(SURFACES, 100) and tiers["core"] == []
-    return report(passed, f"llmprobe: {surfaces} {tiers}")
+    return print_result(passed, f"llmprobe: {surfaces} {tiers}")
 
 
 def _run_python(python: Path, arguments: list[str]) -> str:
@@ -246,7 +246,7 @@ def _run_python(python: Path, arguments: list[str]) -> str:
     return ended.stdout + ended.stderr
 
 
-def report(passed: bool, found: str) -> int:
+def print_result(passed: bool, found: str) -> int:
     """Print a line. Returns 0 if it passed."""
     print(f"{'passed' if passed else 'FAILED'} {found}")
     return 0 if passed else 1

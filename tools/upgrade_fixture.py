@@ -166,13 +166,14 @@ def make_adapters(api: Api, known: dict[str, Any]) -> None:
     still = api.adapter("still", make_adapter(), description="Changes nothing.")
     foreign = api.adapter("foreign", make_adapter(128))
     known["adapters"] = {"still": still["id"], "foreign": foreign["id"]}
-    for name, status in (("still", "ready"), ("foreign", "failed")):
-        wait_until(
-            lambda path=f"/adapters/{name}", status=status: (
-                [each["status"] for each in api.get(path)["engines"]] == [status]
-            ),
-            f"the adapter {name} is not {status}",
-        )
+
+    def has_status(name: str, status: str) -> bool:
+        return [each["status"] for each in api.get(f"/adapters/{name}")["engines"]] == [status]
+
+    wait_until(lambda: has_status("still", "ready"), "the adapter is not ready")
+    wait_until(
+        lambda: has_status("foreign", "failed"), "the adapter of another model has not failed"
+    )
 
 
 def make_store(api: Api, known: dict[str, Any]) -> None:
@@ -231,8 +232,7 @@ def make_runs(api: Api, known: dict[str, Any]) -> None:
     api.wait_for_status(
         run("completed", "plain", "What is the capital of France?", "run-1"), "completed"
     )
-    chosen = {"tool_choice": {"type": "file_search"}}
-    path = run("searched", "reader", "Where does Zorbo live?", **chosen)
+    path = run("searched", "reader", "Where does Zorbo live?", tool_choice={"type": "file_search"})
     api.wait_for_status(path, "completed", "failed", "incomplete")
     path = run("incomplete", "endless", STORY, max_completion_tokens=256)
     api.wait_for_status(path, "incomplete")
@@ -253,7 +253,8 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
     def respond(question: str, key: str = "", **more: Any) -> Any:
         return api.post("/responses", key, model=MODEL, input=question, **more)
 
-    cool, endless = {"temperature": 0}, {"ignore_eos": True}
+    cool: dict[str, Any] = {"temperature": 0}
+    endless: dict[str, Any] = {"ignore_eos": True}
     first = respond("What is the capital of Italy?", "response-1", **cool)
     second = respond("What is 17 plus 25?", **cool, previous_response_id=first["id"])
     made = {
@@ -267,7 +268,7 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
     cancel(api, f"/responses/{made['cancelled']['id']}")
     behind = made["in_background"] = respond("What is 3 plus 4?", **cool, background=True)
     api.wait_for_status(f"/responses/{behind['id']}", "completed")
-    encrypted = {"store": False, "include": ["reasoning.encrypted_content"]}
+    encrypted: dict[str, Any] = {"store": False, "include": ["reasoning.encrypted_content"]}
     thought = respond("What is 17 plus 25?", **cool, **encrypted, reasoning={"effort": "medium"})
     compacted = api.post("/responses/compact", model=MODEL, previous_response_id=second["id"])
     known["conversation"] = conversation
@@ -347,7 +348,7 @@ def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
         lambda: api.get(f"/batches/{batch['id']}")["request_counts"]["completed"] >= 3,
         "no line has completed",
     )
-    about = {"model": MODEL, "input": STORY, "ignore_eos": True, "temperature": 0}
+    about: dict[str, Any] = {"model": MODEL, "input": STORY, "ignore_eos": True, "temperature": 0}
     response = api.post("/responses", **about, max_output_tokens=700, background=True)
     run = create_run(api, assistants["endless"], STORY, max_completion_tokens=700, temperature=0)
     api.wait_for_events(f"{run_path(run)}/events", "thread.message.delta")

@@ -57,8 +57,8 @@ def test_each_response_has_a_message_of_its_own(responses: list[tuple[Turn, bool
     items: list[Item] = []
     for number, (pieces, asks) in enumerate(responses):
         if asks:
-            content = Message(role=Role.USER, content=(Text(text="?"),))
-            items.append(make_item(f"u{number}", content))
+            question = Message(role=Role.USER, content=(Text(text="?"),))
+            items.append(make_item(f"u{number}", question))
         for index, (kind, text) in enumerate(pieces):
             answer = Message(role=Role.ASSISTANT, content=(Text(text=text),))
             content = answer if kind == "text" else Reasoning(text=text)
