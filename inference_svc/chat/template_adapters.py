@@ -8,7 +8,7 @@ import json
 import re
 from base64 import b32encode
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 from inference_svc.chat.json_values import json_or_none
@@ -135,18 +135,12 @@ def _with_single_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
-    after_result = False
-    for message in messages:
-        is_result = message["role"] == "tool"
+    for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
         if is_result:
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if after_result:
-                turns[-1]["content"] += "\n" + text
-            else:
-                turns.append({"role": "user", "content": text})
+            texts = (f"<tool_response>\n{each['content']}\n</tool_response>" for each in group)
+            turns.append({"role": "user", "content": "\n".join(texts)})
         else:
-            turns.append(message)
-        after_result = is_result
+            turns += group
     return turns
 
 
