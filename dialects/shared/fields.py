@@ -166,7 +166,7 @@ def _shared_names(message: type[Message], body: type[WireModel], others: Set[str
     names = {*message.DESCRIPTOR.fields_by_name} - others
     if missing := names - body.model_fields.keys():
         fields = ", ".join(sorted(missing))
-        raise TypeError(f"{body.__name__} does not have {fields} of {message.__name__}")
+        raise TypeError(f"{body.__module__}.{body.__name__} lacks {fields} of {message.__name__}")
     return names
 
 
