@@ -81,10 +81,11 @@ def unwritten_fields(written: Mapping[Any, Written]) -> Iterator[str]:
         write(recorder)
         left.setdefault(message.DESCRIPTOR, {*message.DESCRIPTOR.fields_by_name})
         left[message.DESCRIPTOR] -= recorder.read
-        shapes[message.DESCRIPTOR].append(f"{shape.__name__} in {shape.__module__}")
+        shapes[message.DESCRIPTOR].append(f"{shape.__name__} of {shape.__module__}")
     for descriptor, names in left.items():
         for name in sorted(names - UNWRITTEN.get(descriptor.name, {}).keys()):
-            yield f"the field {name} of {descriptor.full_name} has no key in {shapes[descriptor]}"
+            places = " or ".join(shapes[descriptor])
+            yield f"the field {name} of {descriptor.full_name} has no key in {places}"
 
 
 def uncalled_rpcs(services: Iterable[ServiceDescriptor], sources: str) -> Iterator[str]:

@@ -134,6 +134,11 @@ EDITS: Final[Mapping[str, Sequence[Edit]]] = {
     "format of tool calls": [
         (_PARSERS + "families.py", r'^"""(.|\n)*?"""\n\n.*\n\n', ACME),
         (_PARSERS + "formats.py", '    OFF = "off"\n', '    ACME = "acme"\n'),
+        (
+            "docs/operate/configure.md",
+            r"\| `tool_calls` \|.*\n.*\n",
+            "| `acme` | `[ACME f {…}]` |\n",
+        ),
         (_PARSERS + "formats.py", "FAMILIES: .* = {\n", ACME_FAMILY),
     ],
 }
@@ -141,12 +146,12 @@ EXPECTED: Final[Mapping[str, Any]] = {
     "field of an assistant": ["first", "first", "second", "second"],
     "field of a vector store": ["first", "first", "second", "second"],
     "RPC with a route": 3600,
-    "sampling parameter": [1.5, 0.5],
+    "sampling parameter": [[1.5, 0.5], [False, True]],
     "format of tool calls": ["Hi", "", [["get_time", '{"a": 1}']]],
 }
 SOURCES: Final = (
     *("svc_kit", "model_files", "dialects", "gateway", "control_svc", "corral_cli", "protos"),
-    *("inference_svc", "migrations", "tools", "tests/support"),
+    *("inference_svc", "migrations", "tools", "tests/support", "docs/operate"),
 )
 
 

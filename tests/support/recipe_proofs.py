@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 
 from inference_svc.chat.parsers.formats import detect_format
+from inference_svc.engine.kv_cache.origin import recipe_of
 from inference_svc.engine.sampling_params import Sampling, Stage
 from inference_svc.llama.sampling.candidates import Candidates
 from inference_svc.llama.sampling.native_filters import ModelSizes, NativeFilters
@@ -23,6 +24,7 @@ from tests.support.control import SetClock, write_service_token
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_gateway
 from tests.support.response_client import make_small_control
+from tests.support.sequences import make_request
 from tests.support.turns import Golden, Parsed
 
 
@@ -59,8 +61,9 @@ async def touch_store(folder: Path) -> int:
     return int(touched["expires_at"] - created["expires_at"])
 
 
-async def sample() -> list[float]:
-    """Two logits behind the filter of the temperature, with the parameters of a chat."""
+async def sample() -> tuple[list[float], list[bool]]:
+    """Two logits behind the filter of the temperature, with the parameters of a chat; whether saved
+    states have the parameter, without it and with it."""
     fake, scratch = FakeInference(), Candidates(2)
     body = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "temperature": 0.5}
     async with run_gateway(fake) as gateway, gateway.client() as http:
@@ -71,7 +74,8 @@ async def sample() -> list[float]:
     filters.apply(scratch, lambda: 0)
     logits = [float(logit) for logit in scratch.view()["logit"]]
     filters.close()
-    return logits
+    recipes = [recipe_of(make_request(sampling=each)) for each in (Sampling(), sampling)]
+    return logits, ["least_temperature" in recipe for recipe in recipes]
 
 
 async def read_calls() -> Parsed:

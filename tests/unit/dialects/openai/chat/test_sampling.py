@@ -55,20 +55,6 @@ def test_every_field_is_converted(field: str, value: Any, path: str) -> None:
     assert converted == value
 
 
-def test_every_sampling_field_of_the_proto_can_be_set() -> None:
-    """No field is missing in the HTTP API."""
-    everything = make_params(
-        temperature=1.0, top_p=1.0, top_k=1, min_p=0.5, typical_p=0.5, top_n_sigma=1.0,
-        xtc_probability=0.5, xtc_threshold=0.5, dynatemp_range=0.5, dynatemp_exponent=1.0,
-        min_keep=1, repeat_penalty=1.5, repeat_last_n=1, frequency_penalty=1.0,
-        presence_penalty=1.0, dry_multiplier=1.0, mirostat=2, adaptive_target=0.5,
-        logit_bias={"1": 1}, allowed_token_ids=[1], samplers=["top_k"], seed=1,
-    )  # fmt: skip
-
-    reached = {field.name for field, _ in everything.ListFields()}
-    assert reached == {field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields}
-
-
 @pytest.mark.parametrize(
     ("seed", "sent"), [(-1, None), (0, 0), (-2, 2**64 - 2), (2**63, 2**63), (None, None)]
 )
