@@ -67,7 +67,8 @@ class _Recorder:
 
     def WhichOneof(self, name: str) -> str | None:
         self.read |= {each.name for each in self._message.DESCRIPTOR.oneofs_by_name[name].fields}
-        return self._message.WhichOneof(name)
+        chosen: str | None = self._message.WhichOneof(name)
+        return chosen
 
 
 def unwritten_fields(written: Mapping[Any, Written]) -> Iterator[str]:
@@ -102,12 +103,12 @@ def unserved_rpcs(services: Iterable[ServiceDescriptor]) -> Iterator[str]:
         each.service.full_name: each for each in _subclasses(Served) if hasattr(each, "service")
     }
     for service in services:
-        cls = served.get(service.full_name)
+        if service.full_name not in served:
+            yield f"{service.full_name} has no class in control_svc"
+            continue
+        cls = served[service.full_name]
         try:
-            if cls is None:
-                yield f"{service.full_name} has no class in control_svc"
-            else:
-                build_service(object.__new__(cls))
+            build_service(object.__new__(cls))
         except TypeError as error:
             yield f"{error}: {inspect.getsourcefile(cls)}"
 

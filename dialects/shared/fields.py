@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Mapping, Set
 from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 from pydantic import (
@@ -157,16 +158,16 @@ def message_of(message: type[MessageT], body: WireModel, **others: Any) -> Messa
     """Convert a body to a message, whose fields are those of the body with the same name, but for
     `others`, which are None if they are unset. Raises TypeError for a field of the message that is
     in neither, so that none is forgotten."""
-    names = _shared_names(message, type(body), frozenset(others))
+    names = _shared_names(message.DESCRIPTOR, type(body), frozenset(others))
     return message(**{name: getattr(body, name) for name in names}, **others)
 
 
 @cache
-def _shared_names(message: type[Message], body: type[WireModel], others: Set[str]) -> Set[str]:
-    names = {*message.DESCRIPTOR.fields_by_name} - others
+def _shared_names(message: Descriptor, body: type[WireModel], others: Set[str]) -> Set[str]:
+    names = {*message.fields_by_name} - others
     if missing := names - body.model_fields.keys():
         fields = ", ".join(sorted(missing))
-        raise TypeError(f"{body.__module__}.{body.__name__} lacks {fields} of {message.__name__}")
+        raise TypeError(f"{body.__module__}.{body.__name__} lacks {fields} of {message.name}")
     return names
 
 

@@ -73,24 +73,20 @@ message TouchVectorStoreResponse {
 }
 
 """
-LEAST: Final = """  // least_temperature is the lowest temperature. Unset: 0.
-  optional float least_temperature = 23 [(corral.options.v1.limit) = {lte: 100}];
+FLOOR: Final = """  // temp_floor replaces the temperature. Unset: 0 (off).
+  optional float temp_floor = 23 [(corral.options.v1.limit) = {lte: 100}];
 """
-LEAST_BODY: Final = """    least_temperature: Annotated[
-        float, _limit("least_temperature")
-    ] | None = None
-"""
-LEAST_FIELD: Final = "    least_temperature: float = 0.0\n"
+FLOOR_BODY: Final = '    temp_floor: Annotated[float, _limit("temp_floor")] | None = None\n'
+FLOOR_FIELD: Final = "    temp_floor: float = 0.0\n"
 ACME: Final = 'ACME = (Calls("$name $arguments]", "[ACME ", encloses_each=True),)\n'
 ACME_FAMILY: Final = '    ToolCallFormat.ACME: _written(families.ACME, ("[ACME ",)),\n'
 Edit = tuple[str, str, str]
 """A file; the text, found by a regular expression, behind which a text is inserted; and that."""
 _PROTOS, _STORES = "protos/corral/control/v1/", "control_svc/vector_stores/"
 _OPENAI, _PARSERS = "dialects/openai/", "inference_svc/chat/parsers/"
-_STORE_RPCS, _STORE_JSON = (
-    f"{_PROTOS}vector_store_service.proto",
-    f"{_OPENAI}resources/vector_stores.py",
-)
+_STORE_RPCS = f"{_PROTOS}vector_store_service.proto"
+_STORE_JSON = f"{_OPENAI}resources/vector_stores.py"
+_FILTERS = "inference_svc/llama/sampling/native_filters.py"
 _DOCSTRING: Final = r".*\n.*\n\n"
 EDITS: Final[Mapping[str, Sequence[Edit]]] = {
     "field of an assistant": [
@@ -113,32 +109,20 @@ EDITS: Final[Mapping[str, Sequence[Edit]]] = {
     "RPC with a route": [
         (_STORE_RPCS, r"\nservice VectorStoreService {", TOUCH_RPC),
         (_STORE_RPCS, "(?=message GetVector)", TOUCH_MESSAGES),
-        (
-            _STORES + "service.py",
-            r"from .*db.transaction import .*Transaction",
-            ", write_transaction",
-        ),
+        (_STORES + "service.py", "db.transaction import .*", ", write_transaction"),
         (_STORES + "service.py", "        return change\n", TOUCH),
         ("gateway/routes/vector_stores.py", r"return pb.Delete.*\n", TOUCH_ROUTE),
     ],
     "sampling parameter": [
-        ("protos/corral/inference/v1/sampling.proto", "uint64 seed = 22;\n", LEAST),
-        ("dialects/shared/sampling.py", f"class SamplingFields{_DOCSTRING}", LEAST_BODY),
-        ("inference_svc/engine/sampling_params.py", "(?=    top_k: int)", LEAST_FIELD),
-        (
-            "inference_svc/llama/sampling/native_filters.py",
-            r"llama_sampler_init_temp_ext\(\n\s+",
-            "settings.least_temperature or ",
-        ),
+        ("protos/corral/inference/v1/sampling.proto", "uint64 seed = 22;\n", FLOOR),
+        ("dialects/shared/sampling.py", f"class SamplingFields{_DOCSTRING}", FLOOR_BODY),
+        ("inference_svc/engine/sampling_params.py", "(?=    top_k: int)", FLOOR_FIELD),
+        (_FILTERS, r"llama_sampler_init_temp_ext\(\n\s+", "settings.temp_floor or "),
     ],
     "format of tool calls": [
         (_PARSERS + "families.py", r'^"""(.|\n)*?"""\n\n.*\n\n', ACME),
         (_PARSERS + "formats.py", '    OFF = "off"\n', '    ACME = "acme"\n'),
-        (
-            "docs/operate/configure.md",
-            r"\| `tool_calls` \|.*\n.*\n",
-            "| `acme` | `[ACME f {…}]` |\n",
-        ),
+        ("docs/operate/configure.md", r"\| `tool_calls` .*\n.*\n", "| `acme` | `[ACME …]` |\n"),
         (_PARSERS + "formats.py", "FAMILIES: .* = {\n", ACME_FAMILY),
     ],
 }
@@ -183,9 +167,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     for edit in chain.from_iterable(EDITS.values()):
         carry_out(edit, copy)
     run_in(copy, "bash", "tools/generate_protos.sh")
-    folder = tmp_path_factory.mktemp("services")
+    run_in(copy, sys.executable, "-m", "tools.lacks")
+    proofs = sys.executable, "-m", "tests.support.recipe_proofs"
     found: Mapping[str, Any] = json.loads(
-        run_in(copy, sys.executable, "-m", "tests.support.recipe_proofs", str(folder))
+        run_in(copy, *proofs, str(tmp_path_factory.mktemp("services")))
     )
     return found
 

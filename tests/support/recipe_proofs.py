@@ -67,7 +67,7 @@ async def sample() -> tuple[list[float], list[bool]]:
     fake, scratch = FakeInference(), Candidates(2)
     body = {"model": "fake", "messages": [{"role": "user", "content": "x"}], "temperature": 0.5}
     async with run_gateway(fake) as gateway, gateway.client() as http:
-        await http.post("/v1/chat/completions", json={**body, "least_temperature": 2})
+        await http.post("/v1/chat/completions", json={**body, "temp_floor": 2})
     sampling = to_sampling(fake.calls.requests[0].options.sampling, Sampling())
     filters = NativeFilters([Stage.TEMPERATURE], sampling, ModelSizes(None, 2, 8))
     scratch.fill(np.array([3.0, 1.0], np.float32), None)
@@ -75,7 +75,7 @@ async def sample() -> tuple[list[float], list[bool]]:
     logits = [float(logit) for logit in scratch.view()["logit"]]
     filters.close()
     recipes = [recipe_of(make_request(sampling=each)) for each in (Sampling(), sampling)]
-    return logits, ["least_temperature" in recipe for recipe in recipes]
+    return logits, ["temp_floor" in recipe for recipe in recipes]
 
 
 async def read_calls() -> Parsed:
