@@ -23,7 +23,7 @@ NOTE: Final = "  // note is a remark of at most 200 characters. Empty: none.\n"
 LINE: Final = "[(corral.options.v1.limit) = {max_len: 200}];\n"
 FIELD: Final = '    note: str = ""\n'
 BODY: Final = '    note: Annotated[str, _limit("note")] | None = None\n'
-COLUMN: Final = "    note: Mapped[str] = mapped_column(Text)\n"
+COLUMN: Final = "    note: Mapped[str]\n"
 LAST_MIGRATION: Final = max(path.stem[:4] for path in (ROOT / "migrations/versions").glob("*.py"))
 MIGRATION: Final = f'''"""Notes of vector stores."""
 
@@ -87,7 +87,7 @@ _OPENAI, _PARSERS = "dialects/openai/", "inference_svc/chat/parsers/"
 _STORE_RPCS = f"{_PROTOS}vector_store_service.proto"
 _STORE_JSON = f"{_OPENAI}resources/vector_stores.py"
 _FILTERS = "inference_svc/llama/sampling/native_filters.py"
-_DOCSTRING: Final = r".*\n.*\n\n"
+_NAME: Final = r"(.|\n)*?(?=    name: )"
 EDITS: Final[Mapping[str, Sequence[Edit]]] = {
     "field of an assistant": [
         (_PROTOS + "assistant.proto", "effort = 13;\n", f"{NOTE}  string note = 14 {LINE}"),
@@ -99,12 +99,12 @@ EDITS: Final[Mapping[str, Sequence[Edit]]] = {
         (_PROTOS + "vector_store.proto", "model = 12;\n", f"{NOTE}  string note = 13;\n"),
         (_STORE_RPCS, "message Create.*\n", f"{NOTE}  string note = 8 {LINE}"),
         (_STORE_RPCS, "message Update.*\n", f"{NOTE}  optional string note = 6 {LINE}"),
-        (_STORES + "model.py", f"class StoreSettings{_DOCSTRING}", FIELD),
+        (_STORES + "model.py", f"class StoreSettings{_NAME}", FIELD),
         (_STORES + "tables.py", "    # set by the caller\n", COLUMN),
         ("migrations/versions/next_note.py", "", MIGRATION),
-        (_STORE_JSON, f"class VectorStoreBody{_DOCSTRING}", BODY),
-        (_STORE_JSON, f"class VectorStoreUpdateBody{_DOCSTRING}", BODY),
-        (_STORE_JSON, rf"class VectorStore\({_DOCSTRING}", "    note: str\n"),
+        (_STORE_JSON, f"class VectorStoreBody{_NAME}", BODY),
+        (_STORE_JSON, f"class VectorStoreUpdateBody{_NAME}", BODY),
+        (_STORE_JSON, rf"class VectorStore\({_NAME}", "    note: str\n"),
     ],
     "RPC with a route": [
         (_STORE_RPCS, r"\nservice VectorStoreService {", TOUCH_RPC),
@@ -115,12 +115,12 @@ EDITS: Final[Mapping[str, Sequence[Edit]]] = {
     ],
     "sampling parameter": [
         ("protos/corral/inference/v1/sampling.proto", "uint64 seed = 22;\n", FLOOR),
-        ("dialects/shared/sampling.py", f"class SamplingFields{_DOCSTRING}", FLOOR_BODY),
+        ("dialects/shared/sampling.py", "(?=    temperature: Annotated)", FLOOR_BODY),
         ("inference_svc/engine/sampling_params.py", "(?=    top_k: int)", FLOOR_FIELD),
         (_FILTERS, r"llama_sampler_init_temp_ext\(\n\s+", "settings.temp_floor or "),
     ],
     "format of tool calls": [
-        (_PARSERS + "families.py", r'^"""(.|\n)*?"""\n\n.*\n\n', ACME),
+        (_PARSERS + "families.py", "(?=HERMES = )", ACME),
         (_PARSERS + "formats.py", '    OFF = "off"\n', '    ACME = "acme"\n'),
         ("docs/operate/configure.md", r"\| `tool_calls` .*\n.*\n", "| `acme` | `[ACME …]` |\n"),
         (_PARSERS + "formats.py", "FAMILIES: .* = {\n", ACME_FAMILY),
