@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from corral.control.v1 import run_service_pb2 as pb
 
 from control_svc.base.pagination import Page
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import changed_values, page_request
 from control_svc.base.resource import Methods
 from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.limits.buckets import RateLimits
@@ -53,7 +53,7 @@ class RunServicer(Methods[Run]):
 
     async def UpdateRun(self, project: str, request: pb.UpdateRunRequest) -> Run:
         """Change the metadata of a run."""
-        changed = changed_fields(request, ("metadata",))
+        changed = changed_values(request, "thread_id", "run_id")
         metadata = dict(request.metadata) if changed else None
         return await self.runs.update(project, request.thread_id, request.run_id, metadata)
 
