@@ -128,8 +128,9 @@ class CallInput(ItemPosition):
     input: Annotated[str, From("text")]
 
 
-LIFECYCLE: Final = frozenset(
-    {"created", "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"}
+LIFECYCLE: Final = (
+    *("created", "queued", "in_progress"),
+    *("completed", "incomplete", "failed", "cancelled"),
 )
 EVENT_DATA: Final[Mapping[str, Any]] = {
     **dict.fromkeys(LIFECYCLE, ResponseData),

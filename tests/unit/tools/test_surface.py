@@ -1,5 +1,10 @@
 """Reading and comparing the public surface."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tools.surface import differences, read_parts
@@ -22,3 +27,11 @@ def test_every_section_is_read_with_its_prose_separate() -> None:
     sections = {name.split("/")[1] for name, value in parts["surface"].items() if value}
     assert sections == set(SECTIONS.split())
     assert "/settings/gateway/listen/schema/description" in parts["prose"].keys() - parts["surface"]
+
+
+def test_the_surface_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Also the order of its lists: none is that of a set."""
+    for seed in ("1", "2"):
+        command = [sys.executable, "-m", "tools.surface", "write", str(tmp_path / seed)]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+    assert (tmp_path / "1").read_bytes() == (tmp_path / "2").read_bytes()
