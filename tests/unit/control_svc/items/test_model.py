@@ -4,15 +4,19 @@ from typing import get_args
 
 import pytest
 
-from control_svc.items.input_items import MAX_TOOLS, InputItem
+from control_svc.items.input_items import InputItem
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
+    CustomToolCall,
+    CustomToolCallOutput,
     FileCitation,
     FileInput,
     FileSearchCall,
+    FunctionCall,
     FunctionCallOutput,
     Image,
+    McpApprovalResponse,
     McpCall,
     McpListTools,
     McpToolDescription,
@@ -25,8 +29,10 @@ from control_svc.items.model import (
     Text,
     TokenLogprob,
 )
+from control_svc.items.proto import INPUT_ITEM
 from control_svc.items.queries import decode_content, encode_content
-from svc_kit.errors import DomainError, TooLong
+from svc_kit.errors import DomainError, InvalidField, MissingField, TooLong
+from svc_kit.rpc.field_limits import check_limits
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
 LOGPROB = TokenLogprob(
@@ -66,17 +72,64 @@ def test_a_document_round_trips(content: Content) -> None:
     assert decode_content(encode_content(content)) == content
 
 
-def test_a_list_of_mcp_tools_is_limited() -> None:
-    """Callers send such lists too, and each turn's prompt contains all tools."""
-    tools = [
-        McpToolDescription(name=f"t{n}", description="", input_schema_json="{}")
-        for n in range(MAX_TOOLS + 1)
-    ]
-    InputItem(content=McpListTools(server_label="s", tools=tuple(tools[1:]))).check("input[0]")
-    with pytest.raises(TooLong) as error:
-        InputItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
+def call(call_id: str, name: str = "f") -> FunctionCall:
+    """A call of a function."""
+    return FunctionCall(call_id=call_id, name=name, arguments="{}")
 
-    assert (error.value.field, error.value.limit) == ("input[0].tools", MAX_TOOLS)
+
+def custom_call(call_id: str, name: str = "f") -> CustomToolCall:
+    """A call of a custom tool."""
+    return CustomToolCall(call_id=call_id, name=name, input="x")
+
+
+def output(call_id: str) -> FunctionCallOutput:
+    """The output of a function."""
+    return FunctionCallOutput(call_id=call_id, output=())
+
+
+def custom_output(call_id: str) -> CustomToolCallOutput:
+    """The output of a custom tool."""
+    return CustomToolCallOutput(call_id=call_id, output=())
+
+
+def approval(request_id: str) -> McpApprovalResponse:
+    """An approval."""
+    return McpApprovalResponse(approval_request_id=request_id, approve=True)
+
+
+def mcp_list(num_tools: int) -> McpListTools:
+    """A list of so many tools."""
+    tool = McpToolDescription(name="t", description="", input_schema_json="{}")
+    return McpListTools(server_label="s", tools=(tool,) * num_tools)
+
+
+@pytest.mark.parametrize(
+    ("valid", "invalid", "error", "field"),
+    [
+        (mcp_list(128), mcp_list(129), TooLong, "tools"),
+        (call("c" * 64), call("c" * 65), TooLong, "call_id"),
+        (call("c"), call(""), MissingField, "call_id"),
+        (call("c"), call("a\nb"), InvalidField, "call_id"),
+        (call("c", "f" * 128), call("c", "f" * 129), TooLong, "name"),
+        (call("c"), call("c", ""), MissingField, "name"),
+        (custom_call("c"), custom_call("c" * 65), TooLong, "call_id"),
+        (custom_call("c"), custom_call("c", "a\tb"), InvalidField, "name"),
+        (output("c"), output(""), MissingField, "call_id"),
+        (custom_output("c"), custom_output("c" * 65), TooLong, "call_id"),
+        (approval("a" * 64), approval("a" * 65), TooLong, "approval_request_id"),
+        (approval("a"), approval(""), MissingField, "approval_request_id"),
+    ],
+    ids=str,
+)
+def test_names_and_ids_of_calls_are_limited(
+    valid: Content, invalid: Content, error: type[DomainError], field: str
+) -> None:
+    """The error names the item, not its kind."""
+    check_limits(INPUT_ITEM.to_message(InputItem(content=valid)), "input[0].")
+    with pytest.raises(error) as caught:
+        check_limits(INPUT_ITEM.to_message(InputItem(content=invalid)), "input[0].")
+
+    assert caught.value.field == f"input[0].{field}"
 
 
 @pytest.mark.parametrize("name", ["content", "output"])

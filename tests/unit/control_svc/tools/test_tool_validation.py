@@ -1,9 +1,12 @@
 """Validation of tools, tool choices and filters: what cannot be carried out is refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+from corral.control.v1 import response_pb2, run_service_pb2
+from corral.control.v1 import tool_pb2 as pb
 
 from control_svc.agent.turn import turn_tool
 from control_svc.inference.turns import ChoiceMode
@@ -16,12 +19,8 @@ from control_svc.tools.model import (
     Tool,
     ToolChoice,
 )
-from control_svc.tools.tool_validation import (
-    MAX_SEARCHED_STORES,
-    check_choice,
-    check_enforceable,
-    check_tools,
-)
+from control_svc.tools.proto import TOOL
+from control_svc.tools.tool_validation import check_choice, check_enforceable, check_tools
 from control_svc.vector_stores.filters import (
     MAX_DEPTH,
     Comparator,
@@ -36,9 +35,11 @@ from svc_kit.errors import (
     InvalidJson,
     InvalidType,
     MissingField,
+    OutOfRange,
     TooLong,
     UnsupportedValue,
 )
+from svc_kit.rpc.field_limits import check_limits
 
 LARK = CustomTool(name="sql", syntax="lark", definition='start: "x"')
 DATE = CustomTool(name="date", syntax="regex", definition="[0-9]{4}|never")
@@ -73,16 +74,80 @@ def test_an_unsupported_grammar_is_refused(
     assert refused.value.field == f"tools[0].format.{field}"
 
 
-@pytest.mark.parametrize("kind", [FunctionTool, CustomTool])
-def test_descriptions_are_as_long_as_agents_write_them(
-    kind: type[FunctionTool | CustomTool],
+@pytest.mark.parametrize(
+    ("valid", "invalid", "error", "field"),
+    [
+        (
+            FunctionTool(name="f", description="x" * 65_536),  # Codex has one of 6,000
+            FunctionTool(name="f", description="x" * 65_537),
+            TooLong,
+            "function.description",
+        ),
+        (
+            CustomTool(name="f", description="x" * 65_536),
+            CustomTool(name="f", description="x" * 65_537),
+            TooLong,
+            "custom.description",
+        ),
+        (
+            FunctionTool(name="f", parameters_json="x" * 131_072),
+            FunctionTool(name="f", parameters_json="\u00e9" * 65_537),
+            TooLong,
+            "function.parameters",
+        ),
+        (
+            CustomTool(name="f", syntax="regex", definition="x" * 131_072),
+            CustomTool(name="f", syntax="regex", definition="x" * 131_073),
+            TooLong,
+            "format.definition",
+        ),
+        (
+            FileSearchTool(vector_store_ids=("vs_1",) * 16),  # each of them is searched
+            FileSearchTool(vector_store_ids=("vs_1",) * 17),
+            TooLong,
+            "file_search.vector_store_ids",
+        ),
+        (
+            FileSearchTool(max_results=50),
+            FileSearchTool(max_results=0),
+            OutOfRange,
+            "file_search.max_num_results",
+        ),
+        (
+            FileSearchTool(score_threshold=1),
+            FileSearchTool(score_threshold=math.nan),
+            OutOfRange,
+            "file_search.ranking_options.score_threshold",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_tool_is_limited(
+    valid: Tool, invalid: Tool, error: type[DomainError], field: str
 ) -> None:
-    """Codex has one of 6,000 characters; the limit is 65,536."""
-    check_tools((kind(name="spawn_agent", description="x" * 65_536),))
-    with pytest.raises(TooLong) as error:
-        check_tools((kind(name="spawn_agent", description="x" * 65_537),))
+    """The error names the field as the Assistants API does."""
+    check_limits(TOOL.encode(valid), "tools[0].")
+    with pytest.raises(error) as caught:
+        check_limits(TOOL.encode(invalid), "tools[0].")
 
-    assert error.value.field.endswith(".description")
+    assert caught.value.field == f"tools[0].{field}"
+
+
+def test_the_schema_of_a_format_is_limited() -> None:
+    """Errors name it as the API does in which it came."""
+    limit, kind = 131_072, pb.AnswerFormat.KIND_JSON_SCHEMA
+    for format_field, request in (
+        ("text.format", response_pb2.ResponseSettings()),
+        ("response_format", run_service_pb2.RunOptions(assistant_id="asst_1")),
+    ):
+        target = getattr(request, format_field.removeprefix("text."))
+        target.MergeFrom(pb.AnswerFormat(kind=kind, schema_json="x" * limit))
+        check_limits(request)
+        target.schema_json += "x"
+        with pytest.raises(TooLong) as caught:
+            check_limits(request)
+
+        assert caught.value.field == f"{format_field}.json_schema.schema"
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(allowed_names=("other",))])
@@ -191,12 +256,3 @@ def test_a_filter_that_is_not_json_is_refused() -> None:
     """As InvalidJson."""
     with pytest.raises(InvalidJson):
         check_tools((FileSearchTool(filters_json="{"),))
-
-
-def test_the_stores_of_a_search_tool_are_limited() -> None:
-    """Each of them is searched."""
-    check_tools([FileSearchTool(vector_store_ids=("vs_1",) * MAX_SEARCHED_STORES)])
-    with pytest.raises(TooLong) as caught:
-        check_tools([FileSearchTool(vector_store_ids=("vs_1",) * (MAX_SEARCHED_STORES + 1))])
-
-    assert caught.value.field == "tools[0].file_search.vector_store_ids"
