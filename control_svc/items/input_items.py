@@ -65,6 +65,12 @@ class InputItem:
         _check_numbers(content, field)
 
 
+def check_items(items: Sequence[InputItem], field: str) -> None:
+    """Check the items of a field. Raises the errors of `InputItem.check`."""
+    for index, item in enumerate(items):
+        item.check(f"{field}[{index}]")
+
+
 def content_parts(content: Content) -> tuple[Part, ...]:
     """The parts of a message or of a tool output; empty for other items."""
     if isinstance(content, Message):
