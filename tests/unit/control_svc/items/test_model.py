@@ -3,23 +3,18 @@
 from typing import get_args
 
 import pytest
+from corral.control.v1 import item_pb2 as pb
 
 from control_svc.items.input_items import InputItem
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
-    CustomToolCall,
-    CustomToolCallOutput,
     FileCitation,
     FileInput,
     FileSearchCall,
-    FunctionCall,
     FunctionCallOutput,
     Image,
-    McpApprovalResponse,
     McpCall,
-    McpListTools,
-    McpToolDescription,
     Message,
     Part,
     Reasoning,
@@ -29,7 +24,6 @@ from control_svc.items.model import (
     Text,
     TokenLogprob,
 )
-from control_svc.items.proto import INPUT_ITEM
 from control_svc.items.queries import decode_content, encode_content
 from svc_kit.errors import DomainError, InvalidField, MissingField, TooLong
 from svc_kit.rpc.field_limits import check_limits
@@ -72,64 +66,43 @@ def test_a_document_round_trips(content: Content) -> None:
     assert decode_content(encode_content(content)) == content
 
 
-def call(call_id: str, name: str = "f") -> FunctionCall:
-    """A call of a function."""
-    return FunctionCall(call_id=call_id, name=name, arguments="{}")
-
-
-def custom_call(call_id: str, name: str = "f") -> CustomToolCall:
-    """A call of a custom tool."""
-    return CustomToolCall(call_id=call_id, name=name, input="x")
-
-
-def output(call_id: str) -> FunctionCallOutput:
-    """The output of a function."""
-    return FunctionCallOutput(call_id=call_id, output=())
-
-
-def custom_output(call_id: str) -> CustomToolCallOutput:
-    """The output of a custom tool."""
-    return CustomToolCallOutput(call_id=call_id, output=())
-
-
-def approval(request_id: str) -> McpApprovalResponse:
-    """An approval."""
-    return McpApprovalResponse(approval_request_id=request_id, approve=True)
-
-
-def mcp_list(num_tools: int) -> McpListTools:
-    """A list of so many tools."""
-    tool = McpToolDescription(name="t", description="", input_schema_json="{}")
-    return McpListTools(server_label="s", tools=(tool,) * num_tools)
-
-
 @pytest.mark.parametrize(
-    ("valid", "invalid", "error", "field"),
+    ("kind", "field", "longest"),
     [
-        (mcp_list(128), mcp_list(129), TooLong, "tools"),
-        (call("c" * 64), call("c" * 65), TooLong, "call_id"),
-        (call("c"), call(""), MissingField, "call_id"),
-        (call("c"), call("a\nb"), InvalidField, "call_id"),
-        (call("c", "f" * 128), call("c", "f" * 129), TooLong, "name"),
-        (call("c"), call("c", ""), MissingField, "name"),
-        (custom_call("c"), custom_call("c" * 65), TooLong, "call_id"),
-        (custom_call("c"), custom_call("c", "a\tb"), InvalidField, "name"),
-        (output("c"), output(""), MissingField, "call_id"),
-        (custom_output("c"), custom_output("c" * 65), TooLong, "call_id"),
-        (approval("a" * 64), approval("a" * 65), TooLong, "approval_request_id"),
-        (approval("a"), approval(""), MissingField, "approval_request_id"),
+        ("function_call", "call_id", 64),
+        ("function_call", "name", 128),
+        ("function_call_output", "call_id", 64),
+        ("custom_tool_call", "call_id", 64),
+        ("custom_tool_call", "name", 128),
+        ("custom_tool_call_output", "call_id", 64),
+        ("mcp_approval_response", "approval_request_id", 64),
     ],
-    ids=str,
 )
-def test_names_and_ids_of_calls_are_limited(
-    valid: Content, invalid: Content, error: type[DomainError], field: str
-) -> None:
+def test_names_and_ids_of_calls_are_limited(kind: str, field: str, longest: int) -> None:
     """The error names the item, not its kind."""
-    check_limits(INPUT_ITEM.to_message(InputItem(content=valid)), "input[0].")
-    with pytest.raises(error) as caught:
-        check_limits(INPUT_ITEM.to_message(InputItem(content=invalid)), "input[0].")
+    item = pb.Item()
+    content = getattr(item, kind)
+    for each in {"call_id", "name"}.intersection(content.DESCRIPTOR.fields_by_name):
+        setattr(content, each, "x")
+    setattr(content, field, "x" * longest)
+    check_limits(item, "input[0].")
+    for value, error in (("", MissingField), ("x\t", InvalidField), ("x" * 129, TooLong)):
+        setattr(content, field, value)
+        with pytest.raises(error) as caught:
+            check_limits(item, "input[0].")
 
-    assert caught.value.field == f"input[0].{field}"
+        assert caught.value.field == f"input[0].{field}"
+
+
+def test_a_list_of_mcp_tools_is_limited() -> None:
+    """Callers send such lists too, and each turn's prompt contains all tools."""
+    tools = [pb.McpToolDescription(name="t")] * 128
+    check_limits(pb.Item(mcp_list_tools=pb.McpListToolsItem(tools=tools)), "input[0].")
+    more = pb.McpListToolsItem(tools=[*tools, *tools[:1]])
+    with pytest.raises(TooLong) as error:
+        check_limits(pb.Item(mcp_list_tools=more), "input[0].")
+
+    assert (error.value.field, error.value.limit) == ("input[0].tools", 128)
 
 
 @pytest.mark.parametrize("name", ["content", "output"])
