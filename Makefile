@@ -43,6 +43,7 @@ check: dev ## Check format, lint, types, layers, protos, generated code and docs
 	$(IN_VENV) tools/check_breaking.sh
 	$(IN_VENV) tools/check_protos.sh
 	$(BIN)/python -m tools.generate_docs --check
+	$(BIN)/python -m tools.lacks
 	$(BIN)/python -m bench.report --check
 	@$(BIN)/python -m tools.code_size
 

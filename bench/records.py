@@ -40,7 +40,7 @@ class Record:
         results = [result.to_json() for result in part.conclude(self.measurements)]
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        partial.write_text(layout(asdict(self) | {"results": results}))
+        partial.write_text(layout(asdict(self) | {"results": results}, together="round"))
         partial.rename(path)
 
 

@@ -1,5 +1,4 @@
-"""Runs the programs of tests/clients/more, and one of tests/clients/matrix, with clients of others,
-for `make more-clients`.
+"""Runs the clients of the second table of tests/clients/clients.toml, for `make more-clients`.
 
 The packages are installed by name, in their newest releases, into throwaway environments; so this
 is no part of the tests. `ARGS=--write` writes the results with versions and date into the second
@@ -9,198 +8,29 @@ environments that are tried alone.
 
 import datetime
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-from tools.client_matrix import (
+from tools.client_table import (
     CHECKS,
-    DOCUMENT,
     FOLDERS,
+    TABLE,
     Row,
-    print_row,
-    program_path,
+    clients,
+    read_lines,
     result_table,
     run_program,
-    write_between,
+    write_lines,
 )
 from tools.corral_server import running_server
 
-BEGIN: Final = "<!-- more clients: made by make more-clients ARGS=--write -->"
-END: Final = "<!-- /more clients -->"
 INSTALL_TIMEOUT_S: Final = 900
-
-
-class Tried(NamedTuple):
-    """A client: its name in the table, the package whose version is listed, and the argument of the
-    environment's program, or of its own."""
-
-    name: str
-    package: str
-    argument: str
-    program: str = ""
-
-
-class Environment(NamedTuple):
-    """Packages that are installed together, and the program of their clients."""
-
-    name: str
-    packages: str
-    program: str
-    clients: Sequence[Tried]
-
-
-def _same(prefix: str, names: str) -> list[Tried]:
-    """Clients that are called as their packages."""
-    return [Tried(f"{prefix}`{name}`", name, name) for name in names.split()]
-
-
-PYTHON: Final = (
-    Environment(
-        "sdks",
-        "openai groq together cerebras-cloud-sdk huggingface_hub fireworks-ai portkey-ai langfuse",
-        "openai_shaped.py",
-        [
-            Tried("OpenAI for Python, `AzureOpenAI`", "openai", "azure"),
-            Tried("Groq for Python", "groq", "groq"),
-            Tried("Together for Python", "together", "together"),
-            Tried("Cerebras for Python", "cerebras-cloud-sdk", "cerebras-cloud-sdk"),
-            Tried("Hugging Face for Python", "huggingface_hub", "huggingface_hub"),
-            Tried("Fireworks for Python", "fireworks-ai", "fireworks-ai"),
-            Tried("Portkey for Python", "portkey-ai", "portkey-ai"),
-            Tried("Langfuse's `openai`", "langfuse", "langfuse"),
-        ],
-    ),
-    Environment(
-        "langchain",
-        "langchain-openai langchain-anthropic langchain-ollama langchain-groq langchain-mistralai "
-        "langchain-deepseek langchain-xai langchain-together langchain-cerebras",
-        "langchain_models.py",
-        [
-            Tried("LangChain, `AzureChatOpenAI`", "langchain-openai", "azure"),
-            *_same(
-                "LangChain, ",
-                "langchain-anthropic langchain-ollama langchain-groq langchain-mistralai "
-                "langchain-deepseek langchain-xai langchain-together langchain-cerebras",
-            ),
-        ],
-    ),
-    Environment(
-        "pydantic-ai",
-        "pydantic-ai-slim[openai,anthropic,groq,mistral,huggingface]",
-        "pydantic_ai_models.py",
-        [
-            Tried(f"pydantic-ai, {name}", "pydantic-ai-slim", argument)
-            for name, argument in (
-                ("Anthropic", "anthropic"),
-                ("Groq", "groq"),
-                ("Hugging Face", "huggingface"),
-                ("Mistral", "mistral"),
-                ("Ollama", "ollama"),
-                ("responses", "responses"),
-            )
-        ],
-    ),
-    Environment(
-        "haystack",
-        "haystack-ai ollama-haystack anthropic-haystack",
-        "haystack_generators.py",
-        _same("Haystack, ", "haystack-ai ollama-haystack anthropic-haystack"),
-    ),
-    Environment(
-        "autogen",
-        "autogen-agentchat autogen-ext[openai]",
-        "autogen_client.py",
-        [Tried("AutoGen", "autogen-ext", "")],
-    ),
-    Environment(
-        "smolagents",
-        "smolagents[openai]",
-        "smolagents_model.py",
-        [Tried("smolagents", "smolagents", "")],
-    ),
-    Environment(
-        "semantic-kernel",
-        "semantic-kernel",
-        "semantic_kernel_chat.py",
-        [Tried("Semantic Kernel", "semantic-kernel", "")],
-    ),
-    Environment(
-        "agno",
-        "agno openai anthropic",
-        "agno_agents.py",
-        [
-            Tried("Agno, chat", "agno", "chat"),
-            Tried("Agno, responses", "agno", "responses"),
-            Tried("Agno, Anthropic", "agno", "anthropic"),
-        ],
-    ),
-    Environment(
-        "guidance",
-        "guidance openai",
-        "guidance_models.py",
-        [Tried("guidance", "guidance", "")],
-    ),
-)
-_AI_SDK: Final = (
-    "@ai-sdk/openai @ai-sdk/anthropic @ai-sdk/azure @ai-sdk/groq @ai-sdk/mistral @ai-sdk/deepseek "
-    "@ai-sdk/togetherai @ai-sdk/xai @ai-sdk/cerebras @ai-sdk/fireworks ollama-ai-provider-v2"
-)
-NODE: Final = (
-    Environment(
-        "ai-sdk",
-        f"ai@6 {_AI_SDK} zod",
-        "ai_sdk_providers.mjs",
-        [
-            Tried("AI SDK, `@ai-sdk/openai`, chat", "@ai-sdk/openai", "@ai-sdk/openai#chat"),
-            Tried(
-                "AI SDK, `@ai-sdk/openai`, responses", "@ai-sdk/openai", "@ai-sdk/openai#responses"
-            ),
-            Tried("AI SDK, `@ai-sdk/azure`", "@ai-sdk/azure", "@ai-sdk/azure#chat"),
-            *_same(
-                "AI SDK, ",
-                _AI_SDK.replace("@ai-sdk/openai ", "").replace("@ai-sdk/azure ", ""),
-            ),
-        ],
-    ),
-    Environment(
-        "node-sdks",
-        "openai groq-sdk together-ai @cerebras/cerebras_cloud_sdk @huggingface/inference",
-        "openai_shaped.mjs",
-        [
-            Tried("OpenAI for Node, `AzureOpenAI`", "openai", "openai#azure"),
-            Tried("Groq for Node", "groq-sdk", "groq-sdk"),
-            Tried("Together for Node", "together-ai", "together-ai"),
-            Tried(
-                "Cerebras for Node",
-                "@cerebras/cerebras_cloud_sdk",
-                "@cerebras/cerebras_cloud_sdk",
-            ),
-            Tried("Hugging Face for Node", "@huggingface/inference", "@huggingface/inference"),
-        ],
-    ),
-    Environment(
-        "langchain-js",
-        "@langchain/core @langchain/openai @langchain/anthropic @langchain/ollama @langchain/groq "
-        "@langchain/mistralai @openai/agents openai zod portkey-ai",
-        "langchain_models.mjs",
-        [
-            *_same(
-                "LangChain.js, ",
-                "@langchain/openai @langchain/anthropic @langchain/ollama @langchain/groq "
-                "@langchain/mistralai",
-            ),
-            Tried("Portkey for Node", "portkey-ai", "portkey-ai", "openai_shaped.mjs"),
-            Tried("Agents SDK for Node, chat", "@openai/agents", "chat", "agents_js.mjs"),
-            Tried("Agents SDK for Node, responses", "@openai/agents", "responses", "agents_js.mjs"),
-        ],
-    ),
-)
+RECIPE: Final = "more-clients"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -208,15 +38,15 @@ def main(arguments: Sequence[str]) -> int:
     only = [each for each in arguments if not each.startswith("--")]
     num_failed = 0
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as base_url:
-        for environment in (*NODE, *PYTHON):
-            if only and environment.name not in only:
+        for environment in (*TABLE["node"], *TABLE["python"]):
+            if only and environment["name"] not in only:
                 continue
-            home = Path(folder, environment.name)
+            home = Path(folder, environment["name"])
             home.mkdir()
             rows = []
             for row in _try_all(environment, home, base_url):
                 rows.append(row)
-                print_row(row)
+                row.print()
             num_failed += sum(bool(row.failures) for row in rows)
             if "--write" in arguments:
                 _write(rows)
@@ -226,38 +56,33 @@ def main(arguments: Sequence[str]) -> int:
 
 def _write(rows: Sequence[Row]) -> None:
     """Write rows into the table; those of other clients stay."""
-    _, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    written = rest.partition(END)[0].strip().splitlines()[2:]
     today = datetime.datetime.now(datetime.UTC).date()
-    head, line, *new = result_table(rows).splitlines()
-    known = {_name(each): each for each in written}
+    head, line, *new = result_table(rows)
+    known = {_name(each): each for each in read_lines(RECIPE)[2:]}
     known |= {_name(each): f"{each} {today:%Y-%m-%d} |" for each in new}
-    names = [client.name for each in (*PYTHON, *NODE) for client in each.clients]
+    environments = (*TABLE["python"], *TABLE["node"])
+    names = [client["name"] for each in environments for client in each["clients"]]
     lines = [known[name] for name in names if name in known]
-    write_between(BEGIN, END, "\n".join([f"{head} tried |", f"{line}---|", *lines]))
+    write_lines(RECIPE, [f"{head} tried |", f"{line}---|", *lines])
 
 
 def _name(line: str) -> str:
     return line.split("|")[1].strip()
 
 
-def _try_all(environment: Environment, home: Path, base_url: str) -> Iterator[Row]:
+def _try_all(environment: Mapping[str, Any], home: Path, base_url: str) -> Iterator[Row]:
     """The rows of the clients of an environment, which is installed into an empty folder."""
-    is_python = environment in PYTHON
+    is_python = environment in TABLE["python"]
     install = _install_python if is_python else _install_node
-    problem = install(environment.packages.split(), home)
-    for client in environment.clients:
+    version = _python_version if is_python else _node_version
+    problem = install(environment["packages"].split(), home)
+    for client in clients(environment["clients"], program=environment["program"]):
         if problem:
             yield Row(client.name, "", dict.fromkeys(CHECKS, problem))
             continue
-        program = client.program or environment.program
-        if is_python:
-            command = [str(home / "bin" / "python"), str(program_path(program))]
-        else:
-            command = ["node", str(home / program)]
-        version = _python_version if is_python else _node_version
-        arguments = [client.argument] if client.argument else []
-        problems = run_program([*command, *arguments], base_url, HOME=str(home))
+        python = str(home / "bin" / "python")
+        command = client.command(python) if is_python else client.command("node", home)
+        problems = run_program(command, base_url, HOME=str(home))
         yield Row(client.name, version(client.package, home), problems)
 
 
@@ -281,13 +106,7 @@ def _install_node(packages: Sequence[str], home: Path) -> str:
 def _run(command: Sequence[str], cwd: Path | None = None) -> str:
     try:
         completed = subprocess.run(
-            command,
-            cwd=cwd,
-            env={**os.environ},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=INSTALL_TIMEOUT_S,
+            command, cwd=cwd, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"not installed: {error}"

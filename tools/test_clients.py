@@ -1,132 +1,103 @@
-"""Run the tests of tests/clients/ against a new server, for `make test-clients`.
+"""Runs the tests of tests/clients against a new server, for `make test-clients`.
 
-Starts `corral up` on free ports with the bundled model and runs two sets of tests: the tests for
-Node with its own test runner, and Python programs that use Anthropic's client or libraries built on
-OpenAI's. The output of each program is compared with `EXPECTED`. Then the clients of
-`client_matrix.py` run, with `--write` also for the table in docs/use/clients.md, and the tests
+Starts `corral up` on free ports with the bundled model and runs the tests for Node with its own
+test runner, and then programs of tests/clients/clients.toml: those that print what they found, and
+those of the first table of docs/use/clients.md, which `--write` writes. Then follow the tests
 beside transformers, with lm-eval, with a generated client, with oidc-provider and with llmprobe.
 These libraries have lock files and virtual environments separate from Corral's.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.model_hub import run_model_hub
-from tools.client_matrix import CLIENTS as ALL
-from tools.client_matrix import run_clients, write_table
+from tools.client_table import (
+    CLIENTS,
+    ROOT,
+    TABLE,
+    Client,
+    Row,
+    clients,
+    result_table,
+    run_program,
+    write_lines,
+)
 from tools.corral_server import running_server
-from tools.document_clients import run_generated_client, run_llmprobe
 
-ROOT = Path(__file__).resolve().parent.parent
-CLIENTS = ROOT / "tests" / "clients"
-NODE_TIMEOUT_MS = 120_000
+NODE_TIMEOUT_MS: Final = 120_000
 """Time limit of each Node test, in milliseconds."""
-_ANTHROPIC = {
-    "retrieved": True,
-    "same_text": True,
-    "reason": ["end_turn", "end_turn"],
-    "counted": True,
-    "cached": True,
-    "parsed": "City",
-    "request_id": True,
-    "call": ["get_weather", ["city"], "tool_use"],
-    "answered": "text",
-    "missing": "not_found_error",
-    "too_long": True,
-    "after_leaving": "message",
-    "results": {"bad": "errored", "good": "succeeded"},
-    "message": "assistant",
-    "listed": True,
-    "deleted": "message_batch_deleted",
+OUTSIDE: Final = ROOT / "tests" / "outside"
+NODE_PACKAGES: Final = {"node": CLIENTS, "agents": CLIENTS, "llmprobe": OUTSIDE / "llmprobe"}
+"""The folders of the packages for Node, by lock."""
+MODEL: Final = "demo-chat"
+GENERATED_CLIENT: Final = Path(__file__).with_name("generated_client_program.py")
+WARNINGS: Final = ["WARNING parsing GET /v1/messages/batches/{batch_id}/results within default."]
+"""The generator does not know lines of JSON."""
+TWO_BODIES: Final = "generated.api.default.create_adapter_v1_adapters_post"
+"""It forgets an import where a body is a form or JSON."""
+FOUND: Final = {
+    "broken": [TWO_BODIES],
+    "error": [404, "model_not_found"],
+    "response": ["completed", "MessageItem"],
+    "message": ["assistant", "end_turn"],
 }
-EXPECTED = {
-    ("anthropic-0.80.0", "anthropic_messages.py"): _ANTHROPIC,
-    ("anthropic-2.10.0", "anthropic_messages.py"): _ANTHROPIC,
-    ("clients", "agents_sdk.py"): {"streamed": True, "items": 4, "called": 1, "output": "sunny"},
-    ("clients", "ollama_client.py"): {
-        "same_text": True,
-        "counts": True,
-        "done": [True, "stop"],
-        "calls": ["get_weather"],
-        "answered": True,
-        "formed": True,
-        "continued": True,
-        "loaded": "load",
-        "vectors": [2, True],
-        "listed": True,
-        "running": ["demo-chat:latest"],
-        "family": "llama",
-        "pulled": "success",
-        "error": [404, "model 'missing' not found"],
-        "after_leaving": "assistant",
-    },
-    ("clients", "ollama_models.py"): {
-        "statuses": ["pulling manifest", "success"],
-        "digests": True,
-        "again": "success",
-        "shown": "llama",
-        "copied": "success",
-        "listed": ["hf.co/owner/models:Q8_0", "mine:latest"],
-        "answered": True,
-        "deleted": ["success", "success"],
-        "left": [],
-        "missing": 404,
-        "registry": [400, "write hf.co/OWNER/REPOSITORY:QUANTIZATION"],
-        "quantization": [400, "demo-Q8_0.gguf"],
-    },
-    ("clients", "langchain_ollama_chat.py"): {
-        "same_text": True,
-        "tokens": True,
-        "tools": ["get_weather"],
-        "answered": True,
-        "form": True,
-        "vectors": 2,
-    },
-    ("clients", "langchain_responses.py"): {
-        "same_text": True,
-        "chained": True,
-        "tools": ["get_weather"],
-        "form": True,
-        "tokens": True,
-    },
-}
-"""JSON fields that each program must print, by its lock file and name; its other fields are not
-compared."""
+"""What the program finds, beside an answer and the models."""
+SURFACES: Final = (
+    *("models", "chat", "responses", "messages", "count-tokens", "embeddings", "completions"),
+)
+"""Routes that llmprobe requires and the bundled model can show."""
 
 
-def main() -> int:
-    """Run all tests. Returns 0 if they pass; the Node tests are skipped if Node is missing."""
+def main(arguments: list[str]) -> int:
+    """Run all tests. Returns 0 if they pass; what needs Node is skipped if Node or npm is missing.
+    With `--write`, writes the table if no client of it failed and none was skipped."""
     with (
         tempfile.TemporaryDirectory() as data_dir,
         run_model_hub({"demo-Q8_0.gguf": BUNDLED_PATH.read_bytes()}) as hub,
         running_server(Path(data_dir), variables=hub.variables) as base_url,
     ):
-        failures = run_node(base_url) or run_programs(base_url) or run_matrix(base_url)
+        failures = (
+            with_node_packages(CLIENTS, lambda: run_node_tests(base_url))
+            or run_programs(base_url)
+            or run_table(base_url, writes="--write" in arguments)
+        )
     return (
         failures
-        or run_beside("transformers", "CORRAL_TRANSFORMERS", "transformers")
-        or run_beside("lm-eval", "CORRAL_LM_EVAL", "lm_eval")
+        or run_tests("transformers", CORRAL_TRANSFORMERS=str(install("transformers")))
+        or run_tests("lm_eval", CORRAL_LM_EVAL=str(install("lm-eval")))
         or run_generated_client(install("openapi-client"))
-        or run_with_node_packages("oidc")
-        or run_probe()
+        or with_node_packages(OUTSIDE / "oidc", lambda: run_tests("oidc"))
+        or with_node_packages(OUTSIDE / "llmprobe", run_llmprobe)
     )
 
 
-def run_node(base_url: str) -> int:
-    """Run the Node tests. Returns the exit code; 0 if Node or npm is missing."""
+def with_node_packages(folder: Path, run: Callable[[], int]) -> int:
+    """Install the packages of a folder's lock file, and run. Returns the exit code; 0 if Node or
+    npm is missing."""
+    name = folder.relative_to(ROOT)
     missing = [program for program in ("node", "npm") if shutil.which(program) is None]
     if missing:
-        print(f"SKIPPED tests/clients/*.test.mjs: {' and '.join(missing)} not found")
+        print(f"SKIPPED {name}: {' and '.join(missing)} not found")
         return 0
-    if not install_node_packages(CLIENTS):
-        return 1
+    quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
+    if subprocess.run(quiet, cwd=folder, check=False).returncode == 0:
+        return run()
+    print(f"npm ci failed in {name}; is the package registry reachable?", file=sys.stderr)
+    return 1
+
+
+def run_node_tests(base_url: str) -> int:
+    """Run the tests for Node. Returns the exit code."""
     environment = {**os.environ, "CORRAL_BASE_URL": base_url}
     tests = sorted(path.name for path in CLIENTS.glob("*.test.mjs"))
     options = ["--test-reporter=spec", f"--test-timeout={NODE_TIMEOUT_MS}"]
@@ -134,68 +105,11 @@ def run_node(base_url: str) -> int:
     return subprocess.run(command, cwd=CLIENTS, env=environment, check=False).returncode
 
 
-def install_node_packages(folder: Path) -> bool:
-    """Install the packages of a folder's lock file. Returns whether it succeeded."""
-    quiet = ["npm", "ci", "--silent", "--ignore-scripts"]
-    if subprocess.run(quiet, cwd=folder, check=False).returncode == 0:
-        return True
-    problem = f"npm ci failed in {folder.relative_to(ROOT)}; is the package registry reachable?"
-    print(problem, file=sys.stderr)
-    return False
-
-
-def run_probe() -> int:
-    """Run llmprobe. Returns the exit code; 0 if Node or npm is missing."""
-    if shutil.which("npm") is None:
-        print("SKIPPED llmprobe: npm not found")
-        return 0
-    is_installed = install_node_packages(ROOT / "tests" / "outside" / "llmprobe")
-    return run_llmprobe() if is_installed else 1
-
-
-def run_with_node_packages(name: str) -> int:
-    """Run the tests in a folder of tests/outside with its packages for Node. Returns the exit code;
-    0 if Node or npm is missing."""
-    folder = ROOT / "tests" / "outside" / name
-    if shutil.which("npm") is None:
-        print(f"SKIPPED tests/outside/{name}: npm not found")
-        return 0
-    if not install_node_packages(folder):
-        return 1
-    command = [sys.executable, "-m", "pytest", "-q", str(folder)]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
-
-
-def run_programs(base_url: str) -> int:
-    """Run the programs. Returns 0 if each printed the expected fields."""
-    return sum(not run_program(lock, name, base_url) for lock, name in EXPECTED)
-
-
-def run_matrix(base_url: str) -> int:
-    """Run the clients of the table. Returns the number that failed; with `--write` as an argument,
-    writes the table if none did and none was skipped."""
-
-    def command_of(lock: str) -> list[str] | None:
-        if lock not in ("node", "agents"):
-            supported = lock != "open-webui" or sys.version_info < (3, 13)
-            return [str(install(lock))] if supported else None
-        node = shutil.which("node")
-        if node is None or not (CLIENTS / "node_modules").is_dir():
-            return None
-        return [node if lock == "node" else sys.executable]
-
-    rows = run_clients(base_url, command_of)
-    failed = sum(bool(row.failures) for row in rows)
-    if "--write" in sys.argv[1:] and not failed and len(rows) == len(ALL):
-        write_table(rows)
-    return failed
-
-
-def run_beside(name: str, variable: str, folder: str) -> int:
-    """Run the tests in a folder of tests/outside with the Python that has the packages of a lock
-    file in an environment variable. Returns the exit code."""
-    environment = {**os.environ, variable: str(install(name))}
-    command = [sys.executable, "-m", "pytest", "-q", f"tests/outside/{folder}"]
+def run_tests(folder: str, **variables: str) -> int:
+    """Run the tests in a folder of tests/outside with environment variables. Returns the exit
+    code."""
+    command = [sys.executable, "-m", "pytest", "-q", str(OUTSIDE / folder)]
+    environment = {**os.environ, **variables}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
@@ -217,23 +131,126 @@ def install(name: str) -> Path:
     return python
 
 
-def run_program(lock: str, name: str, base_url: str) -> bool:
-    """Run a program with the packages of a lock file. Returns whether it exited with 0 and printed
-    the expected fields."""
-    python = install(lock)
-    environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
-    environment.pop("PYTHONPATH", None)
-    program = [python, CLIENTS / "programs" / name]
-    completed = subprocess.run(
-        program, env=environment, capture_output=True, text=True, check=False
+def run_programs(base_url: str) -> int:
+    """Run the programs that print what they found. Returns how many failed, or printed other
+    fields than the table has."""
+    failed = 0
+    for program in TABLE["programs"]:
+        for lock in program["locks"]:
+            command = [install(lock), CLIENTS / "programs" / program["name"]]
+            environment = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": "none"}
+            environment.pop("PYTHONPATH", None)
+            completed = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+            output = json.loads(completed.stdout) if completed.returncode == 0 else {}
+            expected = program["expected"]
+            passed = {key: output.get(key) for key in expected} == expected
+            problem = completed.stdout if passed else completed.stdout + completed.stderr
+            print_result(passed, f"{program['name']} ({lock}): {problem}")
+            failed += not passed
+    return failed
+
+
+def run_table(base_url: str, *, writes: bool) -> int:
+    """Run the clients of the table. Returns the number that failed."""
+    rows = []
+    for client in clients(TABLE["matrix"]):
+        interpreter = find_interpreter(client.lock)
+        if interpreter is None:
+            print(f"SKIPPED {client.name}: its packages cannot be installed here")
+            continue
+        problems = run_program(client.command(interpreter), base_url)
+        rows.append(Row(client.name, version(client), problems))
+        rows[-1].print()
+    failed = sum(bool(row.failures) for row in rows)
+    if writes and not failed and len(rows) == len(TABLE["matrix"]):
+        others = (f"{each.name} {version(each)}" for each in clients(TABLE["with_own_tests"]))
+        below = f"With tests of their own: {', '.join(others)}."
+        write_lines("test-clients", [*result_table(rows), "", below])
+    return failed
+
+
+def find_interpreter(lock: str) -> str | None:
+    """The command that runs programs with the packages of a lock; None if they cannot be
+    installed."""
+    if lock not in ("node", "agents"):
+        supported = lock != "open-webui" or sys.version_info < (3, 13)
+        return str(install(lock)) if supported else None
+    node = shutil.which("node") if (CLIENTS / "node_modules").is_dir() else None
+    return sys.executable if node and lock == "agents" else node
+
+
+def version(client: Client) -> str:
+    """The version of a client in its lock file."""
+    if client.lock in NODE_PACKAGES:
+        packages = json.loads((NODE_PACKAGES[client.lock] / "package.json").read_text())
+        return str(packages["dependencies"][client.package])
+    lock = (ROOT / "requirements" / f"{client.lock}.txt").read_text()
+    found = re.search(rf"^{re.escape(client.package)}==([^ ;]+)", lock, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"requirements/{client.lock}.txt has no {client.package}")
+    return found[1]
+
+
+def run_generated_client(python: Path) -> int:
+    """Generate a client, import all of it, and make requests with it. Returns the exit code.
+
+    `python` has the packages of requirements/openapi-client.txt.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        data_dir = Path(folder, "data")
+        data_dir.mkdir()
+        with running_server(data_dir) as base_url:
+            url = base_url.removesuffix("/v1")
+            generate = ["-m", "openapi_python_client", "generate", "--url", f"{url}/openapi.json"]
+            generate += ["--meta", "none", "--output-path", str(Path(folder, "generated"))]
+            config = Path(folder, "config.yml")
+            config.write_text("literal_enums: true\n")  # some values differ only in their case
+            generate += ["--config", str(config)]
+            output = _run_python(python, generate)
+            _run_python(python, [str(GENERATED_CLIENT), folder, url, MODEL])
+        found: dict[str, Any] = json.loads(Path(folder, "found.json").read_text())
+    problems = re.findall("^(?:WARNING|Unable to process).*", output, re.MULTILINE)
+    passed = (
+        problems == WARNINGS
+        and "Paris" in found.pop("answer")
+        and MODEL in found.pop("models")
+        and found == FOUND
     )
-    output = json.loads(completed.stdout) if completed.returncode == 0 else {}
-    expected = EXPECTED[lock, name]
-    passed = {key: output.get(key) for key in expected} == expected
-    problem = "" if passed else completed.stderr
-    print(f"{'passed' if passed else 'FAILED'} {name} ({lock}): {completed.stdout}{problem}")
-    return passed
+    return print_result(passed, f"openapi-python-client: {problems} {found}")
+
+
+def run_llmprobe() -> int:
+    """Run llmprobe. Returns 0 if each requirement of its routes is met. Its questions for large
+    models are not judged."""
+    program = OUTSIDE / "llmprobe" / "node_modules" / ".bin" / "llmprobe"
+    with tempfile.TemporaryDirectory() as folder, running_server(Path(folder)) as base_url:
+        report = Path(folder, "report.json")
+        options = ["--model", MODEL, "--no-bench", "--no-save", "--no-color", "--save", str(report)]
+        subprocess.run([str(program), base_url, *options], capture_output=True, check=False)
+        found: dict[str, Any] = json.loads(report.read_text())
+    tiers = {each["tier"]: each["missing"] for each in found["coverage"]["byTier"]}
+    surfaces = {each["surface"]: each["pct"] for each in found["conformance"]["bySurface"]}
+    passed = surfaces == dict.fromkeys(SURFACES, 100) and tiers["core"] == []
+    return print_result(passed, f"llmprobe: {surfaces} {tiers}")
+
+
+def _run_python(python: Path, arguments: list[str]) -> str:
+    """Run a program. Returns its output. Raises CalledProcessError."""
+    programs = str(python.parent)  # of the formatter that the generator starts
+    environment = {"PATH": programs + os.pathsep + os.environ["PATH"], "NO_PROXY": "*"}
+    ended = subprocess.run(
+        [python, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    return ended.stdout + ended.stderr
+
+
+def print_result(passed: bool, found: str) -> int:
+    """Print a line. Returns 0 if it passed."""
+    print(f"{'passed' if passed else 'FAILED'} {found}")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

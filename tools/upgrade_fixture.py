@@ -19,42 +19,42 @@ model:
 
 import argparse
 import contextlib
-import hashlib
 import io
 import json
 import lzma
 import os
-import re
 import signal
 import subprocess
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import grpc
-import httpx
 from corral.control.v1 import file_service_pb2, job_service_pb2
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
-from corral.control.v1.job_service_pb2_grpc import JobServiceStub
 
-from tests.support.gguf_files import F32Tensor, gguf_bytes
+from tests.support.batches import CHAT, batch_line
 from tests.support.processes import Ends
+from tests.support.registry import adapter_bytes, lora_pair
+from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import CONTROL, ENGINE
-from tests.support.services import CORRAL, MODEL, Corral, corral_up
+from tests.support.services import MODEL, Corral, corral_up
+from tests.support.upgrade_client import (
+    Api,
+    FixtureError,
+    Operator,
+    connect,
+    mask_times,
+    sha256,
+    wait_until,
+)
 from tools.json_lines import layout
 from tools.postgres import create_database, run_postgres
 
-INFERENCE = {
-    "engine.slots": 4,
-    "engine.context_tokens": 2048,
-    "engine.saved_prefix_mib": 1,
-}
+INFERENCE = {"engine.slots": 4, "engine.context_tokens": 2048, "engine.saved_prefix_mib": 1}
 FOR_EVER_S = 1e9
 """Expiry of runs. Stored documents contain it, and the test shifts only times in columns."""
 NUM_LINES = 24
@@ -62,180 +62,10 @@ PASSAGES = {
     "zorbo.txt": "Zorbo the fox lives under the old mill. He keeps a blue lantern there.",
     "tides.txt": "The tide comes in twice a day. The moon pulls the sea towards itself.",
 }
-WEATHER = {
-    "name": "get_weather",
-    "description": "Get the current weather for a city.",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-    },
-}
 QUESTION = "What is the weather in Paris?"
 STORY = "Tell me a story about a fox named Zorbo."
 LONG_QUESTION = f"{' '.join(PASSAGES.values())} What is the capital of Norway?"
 """Long enough to be archived."""
-
-
-class FixtureError(Exception):
-    """The services did not reach the required state."""
-
-
-def wait_until(condition: Callable[[], Any], problem: str, timeout_s: float = 60.0) -> Any:
-    """Poll until the condition is true; return its value. Raises FixtureError with the problem."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.TransportError, grpc.RpcError):
-            if result := condition():
-                return result
-        time.sleep(0.02)
-    raise FixtureError(problem)
-
-
-@dataclass
-class Api:
-    """HTTP client of a running Corral; records the requests that the test repeats."""
-
-    corral: Corral
-    http: httpx.Client
-    repeatable: list[dict[str, Any]] = field(default_factory=list)
-
-    def request(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request and return the JSON of the response. Raises FixtureError."""
-        response = self.http.request(method, f"/v1{path}", **options)
-        if response.is_error:
-            raise FixtureError(f"{method} {path}: {response.status_code} {response.text}")
-        return response.json()
-
-    def get(self, path: str, **params: Any) -> Any:
-        """Get an object or a list."""
-        return self.request("GET", path, params=params)
-
-    def post(self, path: str, key: str = "", **body: Any) -> Any:
-        """Create an object. With an idempotency key, the test repeats the request."""
-        headers = {"idempotency-key": key} if key else {}
-        made = self.request("POST", path, json=body, headers=headers)
-        if key:
-            self.repeatable.append({"path": path, "key": key, "json": body, "id": made["id"]})
-        return made
-
-    def file(self, name: str, content: bytes, purpose: str, key: str = "", **form: str) -> Any:
-        """Upload a file."""
-        headers = {"idempotency-key": key} if key else {}
-        form = {"purpose": purpose, **form}
-        made = self.request(
-            "POST", "/files", data=form, files={"file": (name, content)}, headers=headers
-        )
-        if key:
-            sent = {"name": name, "content": content.decode(), "form": form}
-            self.repeatable.append({"path": "/files", "key": key, "file": sent, "id": made["id"]})
-        return made
-
-    def adapter(self, name: str, content: bytes, **form: str) -> Any:
-        """Register an adapter."""
-        return self.request(
-            "POST",
-            "/adapters",
-            data={"name": name, **form},
-            files={"file": (f"{name}.gguf", content)},
-        )
-
-    def batch(self, lines: list[dict[str, Any]], key: str = "", name: str = "in.jsonl") -> Any:
-        """Create a batch with a new input file."""
-        content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        file = self.file(name, content, "batch")
-        return self.post(
-            "/batches",
-            key,
-            input_file_id=file["id"],
-            endpoint="/v1/chat/completions",
-            completion_window="24h",
-            metadata={"made": "before"},
-        )
-
-    def wait_for_status(self, path: str, *states: str) -> Any:
-        """Wait until the status of an object is one of `states`, and return the object."""
-
-        def get_in_state() -> Any:
-            resource = self.get(path)
-            return resource if resource["status"] in states else None
-
-        return wait_until(get_in_state, f"{path} is not {states}")
-
-    def events(self, path: str, **params: str) -> str:
-        """Read all events of a finished stream."""
-        response = self.http.get(f"/v1{path}", params=params)
-        response.raise_for_status()
-        return response.text
-
-    def events_so_far(self, path: str, required: str, **params: str) -> str:
-        """Read an open stream until 1 s passes without an event. `required` must have occurred."""
-        text = ""
-        with (
-            contextlib.suppress(httpx.ReadTimeout),
-            self.http.stream("GET", f"/v1{path}", params=params, timeout=1.0) as response,
-        ):
-            for part in response.iter_text():
-                text += part
-        if required not in text:
-            raise FixtureError(f"{path}: no {required} in {text}")
-        return text[: text.rfind("\n\n") + 2]
-
-    def wait_for_events(self, path: str, name: str, **params: str) -> None:
-        """Read an open stream until it has three events with this name."""
-        text = ""
-        with self.http.stream("GET", f"/v1{path}", params=params) as response:
-            for part in response.iter_text():
-                text += part
-                if text.count(f"event: {name}") > 2:
-                    break
-
-
-@contextlib.contextmanager
-def connect(corral: Corral, secret: str = "") -> Iterator[Api]:
-    """Connect to the API, with or without an API key."""
-    headers = {"authorization": f"Bearer {secret}"} if secret else {}
-    with httpx.Client(base_url=corral.url, headers=headers, timeout=60, trust_env=False) as http:
-        yield Api(corral, http)
-
-
-@dataclass
-class Operator:
-    """The operator of the installation, who has the service token."""
-
-    corral: Corral
-    token_file: Path
-
-    def command(self, *arguments: str) -> str:
-        """Run `corral` and return its output. Raises FixtureError."""
-        access = ["--control", self.corral.control, "--service-token-file", str(self.token_file)]
-        completed = subprocess.run(
-            [str(CORRAL), *arguments, *access],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(Path.cwd() / "gen")]),
-            },
-            text=True,
-            capture_output=True,
-            check=False,
-        )
-        if completed.returncode:
-            raise FixtureError(completed.stderr)
-        return completed.stdout
-
-    def key(self, project: str, *flags: str) -> dict[str, str]:
-        """Create an API key; return its secret and id."""
-        words = self.command("keys", "create", "--project", project, *flags).split()
-        secret = words[words.index("once):") + 1]
-        return {"secret": secret, "id": next(each for each in words if each.startswith("key_"))}
-
-    def jobs(self, state: Any = job_service_pb2.Job.STATE_UNSPECIFIED) -> list[Any]:
-        """List the jobs of all projects."""
-        bearer = ("authorization", f"Bearer {self.token_file.read_text().strip()}")
-        with grpc.insecure_channel(self.corral.control) as channel:
-            request = job_service_pb2.ListJobsRequest(state=state)
-            response = JobServiceStub(channel).ListJobs(request, metadata=(bearer,), timeout=10)
-        return list(response.jobs)
 
 
 def send_signal(corral: Corral, command: str, number: signal.Signals) -> None:
@@ -245,54 +75,46 @@ def send_signal(corral: Corral, command: str, number: signal.Signals) -> None:
 
 def make_line(number: int, max_tokens: int = 40, **body: Any) -> dict[str, Any]:
     """Return a request line of a batch."""
-    request = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": f"Tell me story {number}."}],
-        "max_tokens": max_tokens,
-        "ignore_eos": True,
-        **body,
-    }
-    return {
-        "custom_id": f"line-{number:02}",
-        "method": "POST",
-        "url": "/v1/chat/completions",
-        "body": request,
-    }
+    asked = [{"role": "user", "content": f"Tell me story {number}."}]
+    fields = {"model": MODEL, "messages": asked, "max_tokens": max_tokens, "ignore_eos": True}
+    return batch_line(f"line-{number:02}", CHAT, **{**fields, **body})
 
 
-def sha256(text: str) -> str:
-    """SHA-256 of a text in hexadecimal."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def mask_times(text: str) -> str:
-    """Replace every time in JSON by null, because the test shifts times to the present."""
-    return re.sub(r'("(?:\w+_at|created)":)\s*\d+', r"\1null", text)
-
-
-def adapter_bytes(width: int = 256) -> bytes:
+def make_adapter(width: int = 256) -> bytes:
     """Return a small adapter without effect; with another width it does not fit the demo model."""
-    metadata = {
-        "general.type": "adapter",
-        "general.architecture": "llama",
-        "general.name": "still",
-        "adapter.type": "lora",
-        "adapter.lora.alpha": 4.0,
-    }
-    name = "blk.0.attn_q.weight"
-    halves = [F32Tensor(f"{name}.lora_a", (width, 4)), F32Tensor(f"{name}.lora_b", (4, width))]
-    return gguf_bytes(metadata, halves)
+    about = {"general__name": "still", "general__base_model__0__name": None}
+    halves = lora_pair(a=(width, 4), b=(4, width))
+    return adapter_bytes(halves, **about, adapter__lora__alpha=4.0)
 
 
 def create_run(api: Api, assistant: str, question: str, key: str = "", **about: Any) -> Any:
     """Create a run on a new thread."""
     thread = api.post("/threads", messages=[{"role": "user", "content": question}])
-    return api.post(
-        f"/threads/{thread['id']}/runs",
-        key,
-        assistant_id=assistant,
-        **about,
-    )
+    return api.post(f"/threads/{thread['id']}/runs", key, assistant_id=assistant, **about)
+
+
+def create_upload(api: Api, filename: str, key: str = "") -> str:
+    """Create an upload of ten bytes; return its path."""
+    about = {"purpose": "assistants", "mime_type": "text/plain"}
+    return f"/uploads/{api.post('/uploads', key, bytes=10, filename=filename, **about)['id']}"
+
+
+def add_part(api: Api, upload: str, content: bytes) -> str:
+    """Add a part to an upload; return its id."""
+    part_id: str = api.request("POST", f"{upload}/parts", files={"data": ("p", content)})["id"]
+    return part_id
+
+
+def cancel(api: Api, path: str) -> None:
+    """Cancel an object as soon as it is in progress."""
+    api.wait_for_status(path, "in_progress")
+    api.post(f"{path}/cancel")
+    api.wait_for_status(path, "cancelled")
+
+
+def ids(objects: dict[str, Any]) -> dict[str, str]:
+    """The ids of objects, by their names."""
+    return {name: each["id"] for name, each in objects.items()}
 
 
 def run_path(run: Any) -> str:
@@ -321,68 +143,50 @@ def make_keys(operator: Operator, known: dict[str, Any]) -> None:
 def make_archived(api: Api, known: dict[str, Any]) -> None:
     """Create responses whose cached prefixes are archived when later requests need the memory."""
     about: dict[str, Any] = {"model": MODEL, "temperature": 0}
-    archived = [
-        api.post("/responses", **about, input=f"{word} {LONG_QUESTION}")["id"]
-        for word in ("Listen.", "Well!")
-    ]
-
-    known["responses"] = {"archived": archived[0], "archived_and_deleted": archived[1]}
+    words = {"archived": "Listen.", "archived_and_deleted": "Well!"}
+    known["responses"] = {
+        name: api.post("/responses", **about, input=f"{word} {LONG_QUESTION}")["id"]
+        for name, word in words.items()
+    }
 
 
 def make_files(api: Api, known: dict[str, Any]) -> None:
     """Create files, and finished uploads."""
     api.file("notes.txt", b"Remember the milk.\n", "user_data", "file-1")
-    api.file("short.txt", b"Gone in a month.\n", "assistants", **{
-        "expires_after[anchor]": "created_at", "expires_after[seconds]": "2592000",
-    })  # fmt: skip
-    whole = api.post(
-        "/uploads", bytes=10, filename="w.txt", purpose="assistants", mime_type="text/plain"
-    )
-    parts = [
-        api.request("POST", f"/uploads/{whole['id']}/parts", files={"data": ("p", piece)})["id"]
-        for piece in (b"hello", b"world")
-    ]
-    completed = api.post(f"/uploads/{whole['id']}/complete", part_ids=parts)
-    dropped = api.post(
-        "/uploads", bytes=10, filename="d.txt", purpose="assistants", mime_type="text/plain"
-    )
-    api.post(f"/uploads/{dropped['id']}/cancel")
-    known["upload_file"] = completed["file"]["id"]
+    expiry = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "2592000"}
+    api.file("short.txt", b"Gone in a month.\n", "assistants", **expiry)
+    whole = create_upload(api, "w.txt")
+    parts = [add_part(api, whole, piece) for piece in (b"hello", b"world")]
+    known["upload_file"] = api.post(f"{whole}/complete", part_ids=parts)["file"]["id"]
+    api.post(f"{create_upload(api, 'd.txt')}/cancel")
 
 
 def make_adapters(api: Api, known: dict[str, Any]) -> None:
     """Create an adapter that is loaded, and one that cannot be loaded."""
-    known["adapters"] = {
-        name: api.adapter(name, content, **form)["id"]
-        for name, content, form in (
-            ("still", adapter_bytes(), {"description": "Changes nothing."}),
-            ("foreign", adapter_bytes(128), {}),
-        )
-    }
+    still = api.adapter("still", make_adapter(), description="Changes nothing.")
+    foreign = api.adapter("foreign", make_adapter(128))
+    known["adapters"] = {"still": still["id"], "foreign": foreign["id"]}
+
+    def has_status(name: str, status: str) -> bool:
+        return [each["status"] for each in api.get(f"/adapters/{name}")["engines"]] == [status]
+
+    wait_until(lambda: has_status("still", "ready"), "the adapter is not ready")
     wait_until(
-        lambda: [each["status"] for each in api.get("/adapters/still")["engines"]] == ["ready"],
-        "the adapter is not ready",
-    )
-    wait_until(
-        lambda: [each["status"] for each in api.get("/adapters/foreign")["engines"]] == ["failed"],
-        "the adapter of another model has not failed",
+        lambda: has_status("foreign", "failed"), "the adapter of another model has not failed"
     )
 
 
 def make_store(api: Api, known: dict[str, Any]) -> None:
     """Create a vector store with indexed files and a file that cannot be read."""
     store = api.post("/vector_stores", "store-1", name="library", metadata={"shelf": "3"})
-    files = [api.file(name, body.encode(), "assistants") for name, body in PASSAGES.items()]
-    batch = api.post(
-        f"/vector_stores/{store['id']}/file_batches",
-        "file-batch-1",
-        file_ids=[each["id"] for each in files],
-        attributes={"year": 2024},
-    )
-    api.wait_for_status(f"/vector_stores/{store['id']}/file_batches/{batch['id']}", "completed")
+    path = f"/vector_stores/{store['id']}"
+    files = [api.file(name, body.encode(), "assistants")["id"] for name, body in PASSAGES.items()]
+    about = {"file_ids": files, "attributes": {"year": 2024}}
+    batch = api.post(f"{path}/file_batches", "file-batch-1", **about)
+    api.wait_for_status(f"{path}/file_batches/{batch['id']}", "completed")
     bad = api.file("bad.pdf", b"\x00\xff\xfe no text \x00", "assistants")
-    api.post(f"/vector_stores/{store['id']}/files", "store-file-1", file_id=bad["id"])
-    api.wait_for_status(f"/vector_stores/{store['id']}/files/{bad['id']}", "failed")
+    api.post(f"{path}/files", "store-file-1", file_id=bad["id"])
+    api.wait_for_status(f"{path}/files/{bad['id']}", "failed")
     known["store"] = {"id": store["id"], "batch": batch["id"], "bad": bad["id"]}
 
 
@@ -393,145 +197,97 @@ def make_batches(api: Api, known: dict[str, Any]) -> None:
     invalid = api.batch([{"custom_id": "a", "method": "POST"}])
     api.wait_for_status(f"/batches/{invalid['id']}", "failed")
     long = api.batch([make_line(number, 1500) for number in range(4)])
-    api.wait_for_status(f"/batches/{long['id']}", "in_progress")
-    api.post(f"/batches/{long['id']}/cancel")
-    api.wait_for_status(f"/batches/{long['id']}", "cancelled")
-    known["batches"] = {
-        "completed": done["id"], "failed": invalid["id"], "cancelled": long["id"]
-    }  # fmt: skip
+    cancel(api, f"/batches/{long['id']}")
+    known["batches"] = ids({"completed": done, "failed": invalid, "cancelled": long})
 
 
 def make_assistants(api: Api, known: dict[str, Any]) -> None:
     """Create assistants, and a thread without runs."""
-    plain = api.post(
-        "/assistants", "assistant-1", model=MODEL, name="Plain", temperature=0, metadata={"n": "1"}
-    )
-    endless = api.post("/assistants", model=MODEL, name="Endless", ignore_eos=True)
-    caller_of = api.post(
-        "/assistants",
-        model=MODEL,
-        name="Caller",
-        temperature=0,
-        tools=[{"type": "function", "function": WEATHER}],
-    )
-    reader = api.post(
-        "/assistants",
-        model=MODEL,
-        name="Reader",
-        temperature=0,
-        tools=[{"type": "file_search"}],
-        tool_resources={"file_search": {"vector_store_ids": [known["store"]["id"]]}},
-    )
-    known["assistants"] = {
-        "plain": plain["id"],
-        "endless": endless["id"],
-        "caller": caller_of["id"],
-        "reader": reader["id"],
+    stores = {"file_search": {"vector_store_ids": [known["store"]["id"]]}}
+    searches = {"tools": [{"type": "file_search"}], "tool_resources": stores}
+    made = {
+        name.lower(): api.post("/assistants", key, model=MODEL, name=name, **about)
+        for name, key, about in (
+            ("Plain", "assistant-1", {"temperature": 0, "metadata": {"n": "1"}}),
+            ("Endless", "", {"ignore_eos": True}),
+            ("Caller", "", {"temperature": 0, "tools": [WEATHER]}),
+            ("Reader", "", {"temperature": 0, **searches}),
+        )
     }
-    thread = api.post(
-        "/threads",
-        "thread-1",
-        messages=[{"role": "user", "content": "My name is Zorbo."}],
-        metadata={"k": "v"},
-    )
+    known["assistants"] = ids(made)
+    messages = [{"role": "user", "content": "My name is Zorbo."}]
+    thread = api.post("/threads", "thread-1", messages=messages, metadata={"k": "v"})
     api.post(f"/threads/{thread['id']}/messages", "message-1", role="user", content="Hello!")
     known["thread"] = thread["id"]
 
 
 def make_runs(api: Api, known: dict[str, Any]) -> None:
     """Create finished runs."""
-    plain, endless, caller_of, reader = (
-        known["assistants"][name] for name in ("plain", "endless", "caller", "reader")
+    assistants, runs = known["assistants"], {}
+
+    def run(name: str, assistant: str, question: str, key: str = "", **about: Any) -> str:
+        runs[name] = create_run(api, assistants[assistant], question, key, **about)
+        return run_path(runs[name])
+
+    api.wait_for_status(
+        run("completed", "plain", "What is the capital of France?", "run-1"), "completed"
     )
-    runs = {"completed": create_run(api, plain, "What is the capital of France?", "run-1")}
-    api.wait_for_status(run_path(runs["completed"]), "completed")
-    runs["searched"] = create_run(
-        api, reader, "Where does Zorbo live?", tool_choice={"type": "file_search"}
-    )
-    api.wait_for_status(run_path(runs["searched"]), "completed", "failed", "incomplete")
-    runs["incomplete"] = create_run(api, endless, STORY, max_completion_tokens=256)
-    api.wait_for_status(run_path(runs["incomplete"]), "incomplete")
-    runs["answered"] = create_run(api, caller_of, QUESTION)
-    waiting = api.wait_for_status(run_path(runs["answered"]), "requires_action")
-    api.post(f"{run_path(waiting)}/submit_tool_outputs", "outputs-1", tool_outputs=outputs(waiting))
-    api.wait_for_status(run_path(runs["answered"]), "completed")
-    runs["cancelled"] = create_run(api, endless, STORY)
-    api.wait_for_status(run_path(runs["cancelled"]), "in_progress")
-    api.post(f"{run_path(runs['cancelled'])}/cancel")
-    api.wait_for_status(run_path(runs["cancelled"]), "cancelled")
-    known["runs"] = {name: [run["thread_id"], run["id"]] for name, run in runs.items()}
+    path = run("searched", "reader", "Where does Zorbo live?", tool_choice={"type": "file_search"})
+    api.wait_for_status(path, "completed", "failed", "incomplete")
+    path = run("incomplete", "endless", STORY, max_completion_tokens=256)
+    api.wait_for_status(path, "incomplete")
+    path = run("answered", "caller", QUESTION)
+    waiting = api.wait_for_status(path, "requires_action")
+    api.post(f"{path}/submit_tool_outputs", "outputs-1", tool_outputs=outputs(waiting))
+    api.wait_for_status(path, "completed")
+    cancel(api, run("cancelled", "endless", STORY))
+    known["runs"] = {name: [each["thread_id"], each["id"]] for name, each in runs.items()}
 
 
 def make_responses(api: Api, known: dict[str, Any]) -> None:
     """Create finished responses, and a conversation."""
-    about: dict[str, Any] = {"model": MODEL, "temperature": 0}
-    conversation = api.post(
-        "/conversations",
-        "conversation-1",
-        items=[{"type": "message", "role": "user", "content": "The word is sesame."}],
-        metadata={"topic": "words"},
-    )
-    first = api.post("/responses", "response-1", **about, input="What is the capital of Italy?")
-    second = api.post(
-        "/responses", **about, input="What is 17 plus 25?", previous_response_id=first["id"]
-    )
-    kept = api.post(
-        "/responses", **about, input="Hello!", conversation=conversation["id"], instructions="Hi."
-    )
-    short = api.post("/responses", model=MODEL, input=STORY, ignore_eos=True, max_output_tokens=30)
-    called = api.post(
-        "/responses", **about, input=QUESTION, tools=[{"type": "function", **WEATHER}]
-    )
-    given_up = api.post("/responses", model=MODEL, input=STORY, ignore_eos=True, background=True)
-    api.wait_for_status(f"/responses/{given_up['id']}", "in_progress")
-    api.post(f"/responses/{given_up['id']}/cancel")
-    api.wait_for_status(f"/responses/{given_up['id']}", "cancelled")
-    behind = api.post("/responses", **about, input="What is 3 plus 4?", background=True)
-    api.wait_for_status(f"/responses/{behind['id']}", "completed")
-    thought = api.post(
-        "/responses",
-        **about,
-        input="What is 17 plus 25?",
-        store=False,
-        reasoning={"effort": "medium"},
-        include=["reasoning.encrypted_content"],
-    )
-    compacted = api.post("/responses/compact", model=MODEL, previous_response_id=second["id"])
-    known["conversation"] = conversation["id"]
-    known["compacted"] = compacted["output"]
-    known["thought"] = thought["output"]
-    known["responses"] |= {
-        "first": first["id"],
-        "second": second["id"],
-        "in_conversation": kept["id"],
-        "incomplete": short["id"],
-        "called": called["id"],
-        "cancelled": given_up["id"],
-        "in_background": behind["id"],
+    items = [{"type": "message", "role": "user", "content": "The word is sesame."}]
+    about = {"items": items, "metadata": {"topic": "words"}}
+    conversation = api.post("/conversations", "conversation-1", **about)["id"]
+
+    def respond(question: str, key: str = "", **more: Any) -> Any:
+        return api.post("/responses", key, model=MODEL, input=question, **more)
+
+    cool: dict[str, Any] = {"temperature": 0}
+    endless: dict[str, Any] = {"ignore_eos": True}
+    first = respond("What is the capital of Italy?", "response-1", **cool)
+    second = respond("What is 17 plus 25?", **cool, previous_response_id=first["id"])
+    made = {
+        "first": first,
+        "second": second,
+        "in_conversation": respond("Hello!", **cool, conversation=conversation, instructions="Hi."),
+        "incomplete": respond(STORY, **endless, max_output_tokens=30),
+        "called": respond(QUESTION, **cool, tools=[{"type": "function", **WEATHER["function"]}]),
+        "cancelled": respond(STORY, **endless, background=True),
     }
+    cancel(api, f"/responses/{made['cancelled']['id']}")
+    behind = made["in_background"] = respond("What is 3 plus 4?", **cool, background=True)
+    api.wait_for_status(f"/responses/{behind['id']}", "completed")
+    encrypted: dict[str, Any] = {"store": False, "include": ["reasoning.encrypted_content"]}
+    thought = respond("What is 17 plus 25?", **cool, **encrypted, reasoning={"effort": "medium"})
+    compacted = api.post("/responses/compact", model=MODEL, previous_response_id=second["id"])
+    known["conversation"] = conversation
+    known["compacted"], known["thought"] = compacted["output"], thought["output"]
+    known["responses"] |= ids(made)
 
 
 def make_project(corral: Corral, secret: str) -> dict[str, Any]:
     """Create objects of the project of a key; return their ids."""
     with connect(corral, secret) as red:
-        file = red.file("red.txt", b"Only for reds.\n", "user_data", "file-1")
-        response = red.post("/responses", "response-1", model=MODEL, input="Hi!", temperature=0)
-        adapter = red.adapter("still", adapter_bytes(), default_scale="0.5")
-        upload = red.post(
-            "/uploads",
-            "upload-1",
-            bytes=10,
-            filename="r.txt",
-            purpose="assistants",
-            mime_type="text/plain",
-        )
-        return {
-            "file": file["id"],
-            "response": response["id"],
-            "adapter": adapter["id"],
-            "upload": upload["id"],
-            "repeatable": red.repeatable,
+        made = {
+            "file": red.file("red.txt", b"Only for reds.\n", "user_data", "file-1"),
+            "response": red.post(
+                "/responses", "response-1", model=MODEL, input="Hi!", temperature=0
+            ),
+            "adapter": red.adapter("still", make_adapter(), default_scale="0.5"),
         }
+        upload = create_upload(red, "r.txt", "upload-1").removeprefix("/uploads/")
+        return {**ids(made), "upload": upload, "repeatable": red.repeatable}
 
 
 def make_expired(api: Api, known: dict[str, Any]) -> None:
@@ -551,38 +307,27 @@ def make_dead(corral: Corral, api: Api, operator: Operator, known: dict[str, Any
     file = api.file("late.txt", b"A late file speaks of comets.\n", "assistants")
     api.post(f"/vector_stores/{known['store']['id']}/files", file_id=file["id"])
 
-    def kinds_in(state: Any) -> set[str]:
-        return {job.kind for job in operator.jobs(state)}
+    def kinds_in(*states: Any) -> set[str]:
+        return {job.kind for state in states for job in operator.jobs(state)}
 
+    dead, running = job_service_pb2.Job.STATE_DEAD, job_service_pb2.Job.STATE_RUNNING
     killed: set[int] = set()
-    while kinds_in(job_service_pb2.Job.STATE_DEAD) < kinds:
-        wait_until(
-            lambda: (
-                (
-                    kinds_in(job_service_pb2.Job.STATE_RUNNING)
-                    | kinds_in(job_service_pb2.Job.STATE_DEAD)
-                )
-                >= kinds
-            ),
-            "the jobs do not run",
-        )
-        if kinds_in(job_service_pb2.Job.STATE_DEAD) >= kinds:
+
+    def is_back() -> bool:
+        family = corral.program.family()
+        return any(CONTROL in each.command and each.pid not in killed for each in family)
+
+    while kinds_in(dead) < kinds:
+        wait_until(lambda: kinds_in(running, dead) >= kinds, "the jobs do not run")
+        if kinds_in(dead) >= kinds:
             break
         killed.add(corral.program.member(CONTROL).pid)
         send_signal(corral, CONTROL, signal.SIGKILL)
-        wait_until(
-            lambda: any(
-                CONTROL in each.command and each.pid not in killed
-                for each in corral.program.family()
-            ),
-            "the control service is not back",
-        )
+        wait_until(is_back, "the control service is not back")
         wait_until(lambda: operator.jobs() is not None, "the control service does not answer")
     send_signal(corral, ENGINE, signal.SIGCONT)
-    known["dead"] = {
-        job.kind: {"id": job.id, "subject": job.subject}
-        for job in operator.jobs(job_service_pb2.Job.STATE_DEAD)
-    }
+    jobs = operator.jobs(dead)
+    known["dead"] = {job.kind: {"id": job.id, "subject": job.subject} for job in jobs}
     known["runs"]["failed"] = [run["thread_id"], run["id"]]
     known["responses"]["failed"] = response["id"]
     known["batches"]["dead"] = batch["id"]
@@ -594,38 +339,24 @@ def make_open(corral: Corral, api: Api, known: dict[str, Any]) -> None:
     assistants = known["assistants"]
     waiting = create_run(api, assistants["caller"], QUESTION)
     waiting = api.wait_for_status(run_path(waiting), "requires_action")
-    half = api.post(
-        "/uploads",
-        "upload-1",
-        bytes=10,
-        filename="half.txt",
-        purpose="assistants",
-        mime_type="text/plain",
-    )
-    part = api.request("POST", f"/uploads/{half['id']}/parts", files={"data": ("p", b"hello")})
-    known["upload"] = {"id": half["id"], "part": part["id"]}
+    half = create_upload(api, "half.txt", "upload-1")
+    part = add_part(api, half, b"hello")
+    known["upload"] = {"id": half.removeprefix("/uploads/"), "part": part}
 
     batch = api.batch([make_line(number) for number in range(NUM_LINES)], "batch-2", "half.jsonl")
     wait_until(
         lambda: api.get(f"/batches/{batch['id']}")["request_counts"]["completed"] >= 3,
         "no line has completed",
     )
-    response = api.post(
-        "/responses",
-        model=MODEL,
-        input=STORY,
-        ignore_eos=True,
-        max_output_tokens=700,
-        background=True,
-        temperature=0,
-    )
+    about: dict[str, Any] = {"model": MODEL, "input": STORY, "ignore_eos": True, "temperature": 0}
+    response = api.post("/responses", **about, max_output_tokens=700, background=True)
     run = create_run(api, assistants["endless"], STORY, max_completion_tokens=700, temperature=0)
     api.wait_for_events(f"{run_path(run)}/events", "thread.message.delta")
     api.wait_for_events(f"/responses/{response['id']}", "response.output_text.delta", stream="true")
     send_signal(corral, ENGINE, signal.SIGSTOP)
 
-    known["runs"]["waiting"] = [waiting["thread_id"], waiting["id"]]
-    known["runs"]["open"] = [run["thread_id"], run["id"]]
+    for name, each in (("waiting", waiting), ("open", run)):
+        known["runs"][name] = [each["thread_id"], each["id"]]
     known["responses"]["open"] = response["id"]
     known["batches"]["half"] = batch["id"]
     known["calls"] = outputs(waiting)
@@ -635,27 +366,20 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
     """Create objects that are queued behind the unfinished ones."""
     assistants, store = known["assistants"], known["store"]["id"]
     queued_run = create_run(api, assistants["plain"], "What is the capital of Spain?")
-    queued = api.post(
-        "/responses",
-        model=MODEL,
-        input="What is the word?",
-        conversation=known["conversation"],
-        background=True,
-    )
+    about = {"conversation": known["conversation"], "background": True}
+    queued = api.post("/responses", model=MODEL, input="What is the word?", **about)
     waiting_batch = api.batch([make_line(number) for number in range(3)], "", "later.jsonl")
     files = [
-        api.file(name, body.encode(), "assistants")
+        api.file(name, body, "assistants")["id"]
         for name, body in (
-            ("bees.txt", "Bees dance to show where flowers are."),
-            ("rails.txt", "Trains run on rails of steel."),
-            ("sand.txt", "Sand is made of very small stones."),
+            ("bees.txt", b"Bees dance to show where flowers are."),
+            ("rails.txt", b"Trains run on rails of steel."),
+            ("sand.txt", b"Sand is made of very small stones."),
         )
     ]
-    api.post(f"/vector_stores/{store}/files", file_id=files[0]["id"])
-    file_batch = api.post(
-        f"/vector_stores/{store}/file_batches", file_ids=[each["id"] for each in files[1:]]
-    )
-    later = api.adapter("later", adapter_bytes() + bytes(32))
+    api.post(f"/vector_stores/{store}/files", file_id=files[0])
+    file_batch = api.post(f"/vector_stores/{store}/file_batches", file_ids=files[1:])
+    later = api.adapter("later", make_adapter() + bytes(32))
     deleted = known["responses"].pop("archived_and_deleted")
     api.request("DELETE", f"/responses/{deleted}")
     known["runs"]["queued"] = [queued_run["thread_id"], queued_run["id"]]
@@ -663,68 +387,54 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
     known["deleted_response"] = deleted
     known["batches"]["queued"] = waiting_batch["id"]
     known["store"]["late_batch"] = file_batch["id"]
-    known["store"]["in_progress"] = [each["id"] for each in files]
+    known["store"]["in_progress"] = files
     known["adapters"]["later"] = later["id"]
 
 
 def record_state(corral: Corral, api: Api, operator: Operator, known: dict[str, Any]) -> None:
     """Record the objects, streams, pages, usage and jobs at the end."""
-    store = known["store"]["id"]
+    store = f"/vector_stores/{known['store']['id']}"
     lists = ["/files", "/batches", "/assistants", "/threads", "/vector_stores", "/adapters"]
     objects = {path: api.get(path, limit=100) for path in lists}
+    streams = known["streams"] = {}
+
+    def record(*paths: str) -> None:
+        objects.update((path, api.get(path)) for path in paths)
+
     for name, (thread_id, run_id) in known["runs"].items():
         path = f"/threads/{thread_id}/runs/{run_id}"
-        objects[path] = api.get(path)
-        objects[f"{path}/steps"] = api.get(f"{path}/steps")
-        objects[f"/threads/{thread_id}/messages"] = api.get(f"/threads/{thread_id}/messages")
-        known.setdefault("streams", {})[path] = (
+        record(path, f"{path}/steps", f"/threads/{thread_id}/messages")
+        streams[path] = (
             api.events_so_far(f"{path}/events", "thread.run.created")
             if name in ("waiting", "open", "queued")
             else sha256(mask_times(api.events(f"{path}/events")))
         )
-    objects[f"/threads/{known['thread']}/messages"] = api.get(
-        f"/threads/{known['thread']}/messages"
-    )
     for name, response_id in known["responses"].items():
         path = f"/responses/{response_id}"
-        objects[path] = api.get(path)
-        objects[f"{path}/input_items"] = api.get(f"{path}/input_items")
-        known["streams"][path] = (
+        record(path, f"{path}/input_items")
+        streams[path] = (
             api.events_so_far(path, "response.created", stream="true")
             if name in ("open", "queued")
             else sha256(mask_times(api.events(path, stream="true")))
         )
     conversation = f"/conversations/{known['conversation']}"
-    objects[conversation] = api.get(conversation)
-    objects[f"{conversation}/items"] = api.get(f"{conversation}/items")
-    objects[f"/vector_stores/{store}/files"] = api.get(f"/vector_stores/{store}/files")
-    for name in ("batch", "late_batch"):
-        path = f"/vector_stores/{store}/file_batches/{known['store'][name]}"
-        objects[path] = api.get(path)
+    record(f"/threads/{known['thread']}/messages", conversation, f"{conversation}/items")
+    batches = (f"{store}/file_batches/{known['store'][name]}" for name in ("batch", "late_batch"))
+    record(f"{store}/files", *batches)
     known["objects"] = objects
     known["contents"] = {
         file["id"]: sha256(api.http.get(f"/v1/files/{file['id']}/content").text)
         for file in objects["/files"]["data"]
     }
     with grpc.insecure_channel(corral.control) as channel:
-        pages = FileServiceStub(channel)
-        page = pages.ListFiles(file_service_pb2.ListFilesRequest(page_size=2))
-        rest = pages.ListFiles(
-            file_service_pb2.ListFilesRequest(page_size=100, page_token=page.next_page_token)
-        )
-    known["page"] = {
-        "token": page.next_page_token,
-        "page_size": 2,
-        "rest": [file.id for file in rest.files],
-    }
+        pages, request = FileServiceStub(channel), file_service_pb2.ListFilesRequest
+        token = pages.ListFiles(request(page_size=2)).next_page_token
+        rest = pages.ListFiles(request(page_size=100, page_token=token))
+    known["page"] = {"token": token, "page_size": 2, "rest": [file.id for file in rest.files]}
     known["usage"] = operator.command("usage", "--days", "1")
+    state_name = job_service_pb2.Job.State.Name
     known["jobs"] = [
-        {
-            "id": job.id,
-            "kind": job.kind,
-            "subject": job.subject,
-            "state": job_service_pb2.Job.State.Name(job.state),
-        }
+        {"id": job.id, "kind": job.kind, "subject": job.subject, "state": state_name(job.state)}
         for job in operator.jobs()
     ]
 
@@ -760,16 +470,9 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
         operator = Operator(corral, token_file)
         with connect(corral) as api:
             make_keys(operator, known)
-            for make_some in (
-                make_archived,
-                make_files,
-                make_adapters,
-                make_store,
-                make_batches,
-                make_assistants,
-                make_runs,
-                make_responses,
-            ):
+            for make_some in (make_archived, make_files, make_adapters, make_store, make_batches):
+                make_some(api, known)
+            for make_some in (make_assistants, make_runs, make_responses):
                 make_some(api, known)
             known["red"] = make_project(corral, known["keys"]["inference"]["secret"])
             make_expired(api, known)

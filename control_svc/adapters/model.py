@@ -1,7 +1,7 @@
 """LoRA adapters: the registered object, the desired state of frontends, and their reports."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -77,20 +77,6 @@ class NewAdapter:
         check_digest("sha256", self.sha256, SHA256_DIGITS)
         if self.file_id and self.path:
             raise InvalidField(field="path", problem="cannot be combined with 'file_id'")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdapterChanges:
-    """Changes of an adapter; None leaves a field unchanged."""
-
-    default_scale: float | None = None
-    standing_scale: float | None = None
-    description: str | None = None
-
-    def apply(self, adapter: Adapter) -> Adapter:
-        """Return the changed adapter."""
-        changed = {name: value for name, value in asdict(self).items() if value is not None}
-        return replace(adapter, **changed)
 
 
 # ---- desired state

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from corral.control.v1 import adapter_pb2
 from corral.control.v1 import adapter_service_pb2 as adapter_pb
@@ -11,7 +11,6 @@ from corral.control.v1 import adapter_service_pb2 as adapter_pb
 from control_svc.adapters.model import (
     DEFAULT_SCALE,
     Adapter,
-    AdapterChanges,
     AdapterReport,
     AdapterWithReports,
     DesiredAdapter,
@@ -21,7 +20,7 @@ from control_svc.adapters.model import (
     NewAdapter,
 )
 from control_svc.base import ids
-from control_svc.base.proto import changed_fields
+from control_svc.base.proto import changed_values
 from control_svc.base.validation import check_text
 from model_files.adapter_facts import AdapterFacts
 from svc_kit.auth.principal import current_principal
@@ -43,12 +42,11 @@ _REPORT: Final = MessageMapper(AdapterReport, adapter_pb2.AdapterReport)
 _DESIRED: Final = MessageMapper(DesiredAdapter, adapter_pb2.DesiredAdapter)
 
 
-def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> AdapterChanges:
-    """Convert an update. Raises InvalidField for a wrong mask."""
-    changed = changed_fields(request, ("default_scale", "standing_scale", "description"))
-    changes = AdapterChanges(**{field: getattr(request, field) for field in changed})
-    if "default_scale" in changed and not request.HasField("default_scale"):
-        return replace(changes, default_scale=DEFAULT_SCALE)
+def adapter_changes(request: adapter_pb.UpdateAdapterRequest) -> dict[str, Any]:
+    """The changes of an update, by field. Raises InvalidField for a wrong mask."""
+    changes = changed_values(request, "adapter", "etag")
+    if "default_scale" in changes and not request.HasField("default_scale"):
+        changes["default_scale"] = DEFAULT_SCALE
     return changes
 
 

@@ -129,7 +129,9 @@ class Adapters(Methods[Adapter]):
         Raises AdapterNotFound, StaleGeneration, TooLong, InvalidField or OutOfRange.
         """
         changes = convert.adapter_changes(request)
-        changed = await self._change(project, request.adapter, request.etag, changes.apply)
+        changed = await self._change(
+            project, request.adapter, request.etag, lambda current: replace(current, **changes)
+        )
         return pb.UpdateAdapterResponse(adapter=convert.adapter_with_reports_to_pb(changed))
 
     async def RetryAdapter(

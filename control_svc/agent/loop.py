@@ -190,6 +190,7 @@ class _Attempt:
         """The item of a draft. Calls of an interrupted turn are not executed."""
         is_complete = turn_is_complete or draft.is_done or draft.is_whole_call
         item = draft.item(ItemStatus.COMPLETED if is_complete else ItemStatus.INCOMPLETE)
+        item = replace(item, origin=self._work.settings.label)
         if draft.kind is not DraftKind.HOSTED:
             return item
         intent = self._intent(draft)

@@ -43,7 +43,7 @@ class LoopSettings:
 
     project: str
     label: str
-    """The id of the run or response, for logs."""
+    """The id of the run or response: the origin of its items, and for logs."""
     model: str
     instructions: str = ""
     tools: tuple[Tool, ...] = ()

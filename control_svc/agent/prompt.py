@@ -1,8 +1,8 @@
 """Converts items to the messages of a turn, and finds which of them fit into a context.
 
-Consecutive reasoning, text and calls of the assistant are merged into one message, except texts
-without reasoning between them, and what follows a call. Equal items always give equal messages, so
-that prefixes stay cached.
+Consecutive reasoning, text and calls of the assistant are merged into one message, except what
+different runs or responses created, texts without reasoning between them, and what follows a call.
+Equal items always give equal messages, so that prefixes stay cached.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,6 +118,8 @@ class _MessageBuilder:
         }
         self._messages: list[TurnMessage] = []
         self._group = _Group()
+        self._origin = ""
+        """The run or response that created the last output."""
         self._last_calls = -1
         """Where the last message with calls is."""
 
@@ -129,6 +131,7 @@ class _MessageBuilder:
 
     def _add(self, item: Item) -> None:
         name = self._names.get(item.id, item.id)
+        self._start_turn(item)
         match item.content:
             case Message(role=Role.ASSISTANT) as message:
                 if self._group.thought is None:
@@ -153,6 +156,21 @@ class _MessageBuilder:
                     self._append(TurnMessage(TurnRole.TOOL, parts, call_id=output.call_id))
             case _:
                 self._add_hosted(item)
+
+    def _start_turn(self, item: Item) -> None:
+        """End the message before if another run or response wrote it. An approved call belongs to
+        the turn that asked."""
+        match item.content:
+            case (
+                Message()
+                | Reasoning()
+                | FunctionCall()
+                | CustomToolCall()
+                | FileSearchCall()
+                | McpCall(approval_request_id="")
+            ) if item.origin != self._origin:
+                self._close_group()
+                self._origin = item.origin
 
     def _add_hosted(self, item: Item) -> None:
         match item.content:

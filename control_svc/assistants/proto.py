@@ -119,7 +119,7 @@ MESSAGE: Final = MessageMapper(
             Item,
             message_pb2.Message,
             renamed={"status": "state"},
-            only_domain=["content"],
+            only_domain=["content", "origin"],
             is_part=True,
         ),
         "message": MessageMapper(

@@ -40,13 +40,15 @@ def check_mask(mask: FieldMask, changes: Message, editable: Collection[str]) -> 
     return mask
 
 
-def changed_fields(request: Any, editable: Collection[str]) -> set[str]:
-    """The fields that an update changes, if they are fields of the request itself.
-
-    Raises InvalidField for a mask with other fields than `editable`.
+def changed_values(request: Any, *fixed: str) -> dict[str, Any]:
+    """The values that an update changes, if they are fields of the request itself, by field; of one
+    that is cleared its default. All but `fixed` can be changed; raises InvalidField for a mask with
+    others.
     """
+    editable = {*request.DESCRIPTOR.fields_by_name} - {*fixed, "update_mask"}
     mask = check_mask(request.update_mask, request, editable)
-    return {path.split(".")[0] for path in mask.paths}
+    names = {path.split(".")[0] for path in mask.paths}
+    return {name: getattr(request, name) for name in names}
 
 
 def apply_mask(current: MessageT, changes: MessageT, mask: FieldMask) -> MessageT:

@@ -11,7 +11,7 @@ from corral.control.v1 import conversation_service_pb2 as pb
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.ids import creation_key
 from control_svc.base.pagination import PAGE_BYTES
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import changed_values, page_request
 from control_svc.base.resource import MAX_PAGE, Edit, Resource
 from control_svc.conversations.model import Conversation, NewConversation, NewItems
 from control_svc.conversations.queries import ConversationQueries
@@ -62,7 +62,8 @@ class Conversations(Resource[Conversation, NewConversation]):
 
     def edit(self, request: pb.UpdateConversationRequest) -> Edit[Conversation]:
         """Raises InvalidField."""
-        metadata = dict(request.metadata) if changed_fields(request, ("metadata",)) else None
+        is_changed = bool(changed_values(request, "conversation_id"))
+        metadata = dict(request.metadata) if is_changed else None
 
         async def change(_tx: Transaction, current: Conversation) -> Conversation:
             return current if metadata is None else replace(current, metadata=metadata)

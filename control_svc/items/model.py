@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from pydantic import Field
 
 MAX_TEXT_BYTES: Final = 1_048_576
 """Limit of the text of one message; OpenAI has the same number, in characters."""
@@ -291,6 +293,9 @@ class Item:
     status: ItemStatus
     created_at: datetime
     content: Content
+    origin: Annotated[str, Field(exclude=True)] = field(default="", compare=False)
+    """The run or response that created it; empty for a caller, or if it is unknown. A timeline has
+    it, documents do not."""
 
     @property
     def kind(self) -> str:

@@ -31,7 +31,7 @@ _CONTENTS: Final = (
     MessageMapper(CustomToolCallOutput, pb.ToolOutputItem, uses=[PART]),
     MessageMapper(FileSearchCall, pb.FileSearchCallItem, only_domain=["first"]),
 )
-ITEM: Final = MessageMapper(Item, pb.Item, uses=_CONTENTS)
+ITEM: Final = MessageMapper(Item, pb.Item, uses=_CONTENTS, only_domain=["origin"])
 INPUT_ITEM: Final = MessageMapper(
     InputItem, pb.Item, uses=_CONTENTS, only_domain=["reference"], only_message=["create_time"]
 )

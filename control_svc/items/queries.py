@@ -91,7 +91,7 @@ def decode_content(document: bytes) -> Content:
 
 
 _MAX_IDS_PER_QUERY: Final = 500
-_TimelineSelect = Select[int, ItemRow]
+_TimelineSelect = Select[int, str, ItemRow]
 
 
 class TimelineQueries(Queries):
@@ -272,7 +272,7 @@ class TimelineQueries(Queries):
             ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id
         )
         return (
-            select(TimelineItemRow.position, ItemRow)
+            select(TimelineItemRow.position, TimelineItemRow.origin, ItemRow)
             .join(ItemRow, is_item)
             .where(*self._in_timeline(timeline), *_filter_clauses(item_filter))
         )
@@ -313,9 +313,9 @@ def _values(item: Item) -> dict[str, object]:
     }
 
 
-def _timeline_item(row: Row[int, ItemRow]) -> TimelineItem:
-    position, item = row
-    return TimelineItem(position, item_from_row(item))
+def _timeline_item(row: Row[int, str, ItemRow]) -> TimelineItem:
+    position, origin, item = row
+    return TimelineItem(position, item_from_row(item, origin))
 
 
 async def read_call_parts(query: Select[*tuple[Any, ...]], session: AsyncSession) -> list[CallPart]:
@@ -331,7 +331,7 @@ async def read_call_parts(query: Select[*tuple[Any, ...]], session: AsyncSession
     ]
 
 
-def item_from_row(row: ItemRow) -> Item:
-    """Convert a row to an item."""
+def item_from_row(row: ItemRow, origin: str = "") -> Item:
+    """Convert a row, whose origin is known by its timeline, to an item."""
     status, content = ItemStatus(row.status), decode_content(row.document)
-    return read_row(Item, row, status=status, content=content)
+    return read_row(Item, row, status=status, content=content, origin=origin)

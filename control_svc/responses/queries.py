@@ -115,7 +115,8 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         if not is_id(response_id, RESPONSE):
             return []  # a database may reject the characters of a malformed id
         chain = self._chain(response_id)
-        query = self._join_items(select(chain, TimelineItemRow.position, ItemRow), chain)
+        placed = TimelineItemRow.position, TimelineItemRow.origin
+        query = self._join_items(select(chain, *placed, ItemRow), chain)
         query = query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
         rows = await self._session.execute(query)
         links = [list(group) for _, group in groupby(rows, key=lambda row: row.depth)]
@@ -240,7 +241,7 @@ def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> ChainLink:
         conversation_end=first.conversation_end,
         is_compacted=bool(first.is_compacted),
         items=[
-            TimelineItem(row.position, item_from_row(row.ItemRow))
+            TimelineItem(row.position, item_from_row(row.ItemRow, row.origin))
             for row in rows
             if row.ItemRow is not None
         ],

@@ -17,7 +17,7 @@ from control_svc.assistants.queries import AssistantQueries, ThreadQueries
 from control_svc.base import ids
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
 from control_svc.base.pagination import PAGE_BYTES, Page
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import changed_values, page_request
 from control_svc.base.resource import MAX_PAGE, Methods
 from control_svc.db.transaction import Transaction, read_transaction, write_transaction
 from control_svc.event_log.model import BEFORE_FIRST, encode_events
@@ -230,7 +230,7 @@ class Runs(Methods[Run]):
     @write_transaction
     async def UpdateRun(self, tx: Transaction, request: pb.UpdateRunRequest) -> Run:
         """Replace the metadata, unless the mask is empty. Raises RunNotFound or InvalidField."""
-        changed = changed_fields(request, ("metadata",))
+        changed = changed_values(request, "thread_id", "run_id")
         await RunQueries(tx).get_in_thread(request.thread_id, request.run_id)
         run = await RunQueries(tx).lock(request.run_id)
         if changed:

@@ -10,7 +10,7 @@ from corral.control.v1 import vector_store_pb2
 from control_svc.base.idempotency import IdempotencyRecord, record_request
 from control_svc.base.ids import FILE, VECTOR_STORE_BATCH
 from control_svc.base.pagination import Page
-from control_svc.base.proto import changed_fields, page_request
+from control_svc.base.proto import changed_values, page_request
 from control_svc.base.resource import MAX_PAGE, Methods
 from control_svc.db.transaction import (
     Transaction,
@@ -124,7 +124,7 @@ class VectorFiles(Methods[StoreFile]):
         Raises VectorStoreNotFound, VectorStoreFileNotFound, MissingField, InvalidField, OutOfRange
         or TooLong.
         """
-        is_changed = bool(changed_fields(request, ("attributes",)))
+        is_changed = bool(changed_values(request, "vector_store_id", "file_id"))
         attributes = convert.read_attributes(request.attributes) if is_changed else {}
         check_attributes(attributes)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -156,15 +156,21 @@ class StoreFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorStore:
-    """A stored vector store."""
+class StoreSettings:
+    """What callers set of a vector store."""
 
-    id: str
-    name: str
+    name: str = ""
     description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     life_days: int | None = None
     """Days from the last use until expiry; None if the store does not expire."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorStore(StoreSettings):
+    """A stored vector store."""
+
+    id: str
     counts: FileCounts = FileCounts()
     num_chunks: int = 0
     """Number of chunks of completed files."""
@@ -297,14 +303,10 @@ class NewStoreFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewVectorStore:
+class NewVectorStore(StoreSettings):
     """Parameters of a new store."""
 
-    name: str = ""
-    description: str = ""
     files: Sequence[NewStoreFile] = ()
-    life_days: int | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
 
     def check(self, path: str = "") -> None:
@@ -316,35 +318,8 @@ class NewVectorStore:
 
     def make(self, store_id: str, now: datetime) -> VectorStore:
         """Create the store in its initial state."""
-        return VectorStore(
-            id=store_id,
-            name=self.name,
-            description=self.description,
-            metadata=dict(self.metadata),
-            life_days=self.life_days,
-            created_at=now,
-            active_at=now,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreChanges:
-    """An update of a store. Fields that are None do not change."""
-
-    name: str | None = None
-    life_days: int | None = None
-    """0 removes the expiry."""
-    metadata: Mapping[str, str] | None = None
-
-    def apply_to(self, store: VectorStore) -> VectorStore:
-        """Return the updated store."""
-        if self.name is not None:
-            store = replace(store, name=self.name)
-        if self.life_days is not None:
-            store = replace(store, life_days=self.life_days or None)
-        if self.metadata is not None:
-            store = replace(store, metadata=dict(self.metadata))
-        return store
+        settings = {each.name: getattr(self, each.name) for each in fields(StoreSettings)}
+        return VectorStore(**settings, id=store_id, created_at=now, active_at=now)
 
 
 def check_files(files: Sequence[NewStoreFile], field: str) -> None:

@@ -9,7 +9,7 @@ from corral.control.v1 import vector_store_pb2 as pb
 from corral.control.v1 import vector_store_search_pb2 as search_pb
 from corral.control.v1 import vector_store_service_pb2 as stores_pb
 
-from control_svc.base.proto import changed_fields
+from control_svc.base.proto import changed_values
 from control_svc.db.transaction import Clock
 from control_svc.vector_stores.filters import (
     FIELD,
@@ -26,7 +26,6 @@ from control_svc.vector_stores.model import (
     FileState,
     NewStoreFile,
     NewVectorStore,
-    StoreChanges,
     StoreFile,
     StoreState,
     VectorStore,
@@ -120,14 +119,15 @@ def file_to_pb(file: StoreFile) -> pb.VectorStoreFile:
     return FILE.to_message(file if is_complete else replace(file, usage_bytes=0))
 
 
-def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> StoreChanges:
-    """Convert an update of a store. Raises InvalidField for a wrong mask."""
-    changed = changed_fields(request, ("name", "expire_after_days", "metadata"))
-    return StoreChanges(
-        name=request.name if "name" in changed else None,
-        life_days=request.expire_after_days if "expire_after_days" in changed else None,
-        metadata=dict(request.metadata.pairs) if "metadata" in changed else None,
-    )
+def store_changes(request: stores_pb.UpdateVectorStoreRequest) -> dict[str, Any]:
+    """The changes of an update, by their fields in `StoreSettings`. Raises InvalidField for a wrong
+    mask."""
+    changes = changed_values(request, "vector_store_id")
+    if "expire_after_days" in changes:
+        changes["life_days"] = changes.pop("expire_after_days") or None
+    if "metadata" in changes:
+        changes["metadata"] = dict(changes["metadata"].pairs)
+    return changes
 
 
 def read_attributes(attributes: Mapping[str, pb.AttributeValue]) -> dict[str, AttributeValue]:

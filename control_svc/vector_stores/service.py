@@ -87,7 +87,7 @@ class VectorStores(Resource[VectorStore, NewVectorStore]):
 
         async def change(_tx: Transaction, current: VectorStore) -> VectorStore:
             current.check_not_expired(self.clock())
-            return changes.apply_to(current).touch(self.clock())
+            return replace(current, **changes).touch(self.clock())
 
         return change
 

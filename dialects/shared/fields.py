@@ -1,9 +1,12 @@
 """Base of request bodies: strict Pydantic models, unions by JSON type, DomainErrors."""
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Set
+from functools import cache
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -130,6 +133,7 @@ def split_inputs(
 
 BY_KIND = Discriminator(json_kind)
 Body = TypeVar("Body", bound=WireModel)
+MessageT = TypeVar("MessageT", bound=Message)
 
 
 def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body:
@@ -148,6 +152,23 @@ def validate(model: type[Body], fields: Mapping[str, Any], at: str = "") -> Body
     if model.route:
         check_route(fields, model.route)
     raise problem
+
+
+def message_of(message: type[MessageT], body: WireModel, **others: Any) -> MessageT:
+    """Convert a body to a message, whose fields are those of the body with the same name, but for
+    `others`, which are None if they are unset. Raises TypeError for a field of the message that is
+    in neither, so that none is forgotten."""
+    names = _shared_names(message.DESCRIPTOR, type(body), frozenset(others))
+    return message(**{name: getattr(body, name) for name in names}, **others)
+
+
+@cache
+def _shared_names(message: Descriptor, body: type[WireModel], others: Set[str]) -> Set[str]:
+    names = {*message.fields_by_name} - others
+    if missing := names - body.model_fields.keys():
+        fields = ", ".join(sorted(missing))
+        raise TypeError(f"{body.__module__}.{body.__name__} lacks {fields} of {message.name}")
+    return names
 
 
 def check_type(fields: Mapping[str, Any], path: str, supported: Container[str]) -> str:

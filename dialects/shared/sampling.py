@@ -7,7 +7,15 @@ from typing import Annotated, Any
 from corral.inference.v1 import sampling_pb2
 from pydantic import Field, Tag
 
-from dialects.shared.fields import BY_KIND, INT32_MAX, MAX_TOKENS, TokenId, WireModel, resolve_alias
+from dialects.shared.fields import (
+    BY_KIND,
+    INT32_MAX,
+    MAX_TOKENS,
+    TokenId,
+    WireModel,
+    message_of,
+    resolve_alias,
+)
 from svc_kit.errors import InvalidField, InvalidType, OutOfRange, UnsupportedValue
 from svc_kit.rpc.field_limits import limit
 
@@ -93,12 +101,13 @@ def sampling_params(
         temperature = 1.0 if temperature is None else temperature
         top_p = 1.0 if top_p is None else top_p
         top_k, min_p = top_k or 0, min_p or 0.0
-    params = sampling_pb2.SamplingParams(
+    params = message_of(
+        sampling_pb2.SamplingParams,
+        body,
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,
         min_p=min_p,
-        allowed_token_ids=body.allowed_token_ids,
         repetition_penalty=resolve_alias(body, "repeat_penalty", "repetition_penalty"),
         penalty_last_n=body.repeat_last_n,
         logit_bias=_logit_bias(body.logit_bias),
@@ -108,8 +117,10 @@ def sampling_params(
             if name != _FINAL_SAMPLER
         ],
         seed=_seed(body.seed),
+        dry=None,
+        mirostat=None,
+        adaptive=None,
     )
-    _copy_fields(body, params, _SAME_NAME)
     _set_dry(body, params)
     _set_mirostat(body, params)
     _copy_fields(body, params.adaptive, ("target", "decay"), prefix="adaptive_")
@@ -125,17 +136,6 @@ def _copy_fields(
             setattr(message, name, value)
 
 
-_SAME_NAME = (
-    "frequency_penalty",
-    "presence_penalty",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "min_keep",
-)
 _SAMPLERS = {
     "penalties": sampling_pb2.SAMPLER_KIND_PENALTIES,
     "dry": sampling_pb2.SAMPLER_KIND_DRY,

@@ -5,7 +5,10 @@ messages that it renders.
 """
 
 import json
-from itertools import chain
+import re
+from base64 import b32encode
+from hashlib import sha256
+from itertools import chain, groupby
 from typing import Any
 
 from inference_svc.chat.json_values import json_or_none
@@ -34,10 +37,9 @@ def adapt(variables: dict[str, Any], capabilities: Capabilities) -> dict[str, An
         messages = _results_as_user_turns(messages)
     elif capabilities.tool_responses:
         messages = _results_in_turns_of_calls(messages)
+    messages = _with_single_answers(messages) if capabilities.single_answers else messages
     for message in messages:
-        for call in message.get("tool_calls", ()):
-            arguments = call["function"]["arguments"]
-            call["function"]["arguments"] = _arguments(arguments, capabilities.text_arguments)
+        _adapt_calls(message, capabilities)
     if tools:
         messages = _with_tools(messages, tools, capabilities)
         tools = tools if capabilities.tools else None
@@ -81,10 +83,23 @@ def _content(message: dict[str, Any], capabilities: Capabilities) -> Any:
     return [*thoughts, *({"type": "text", "text": each} for each in texts)]
 
 
-def _arguments(arguments: dict[str, Any], as_text: bool) -> Any:
-    if as_text or arguments["value"] is None:
-        return arguments["text"]
-    return arguments["value"]
+def _adapt_calls(message: dict[str, Any], capabilities: Capabilities) -> None:
+    """Write ids and arguments as the template takes them."""
+    write_id = _short_id if capabilities.short_ids else str
+    if "tool_call_id" in message:
+        message["tool_call_id"] = write_id(message["tool_call_id"])
+    for call in message.get("tool_calls", ()):
+        call["id"] = write_id(call["id"])
+        text, value = call["function"]["arguments"].values()
+        is_text = capabilities.text_arguments or value is None
+        call["function"]["arguments"] = text if is_text else value
+
+
+def _short_id(call_id: str) -> str:
+    """An id with nine letters and digits, always the same one for an id."""
+    if re.fullmatch("[A-Za-z0-9]{9}", call_id):
+        return call_id
+    return b32encode(sha256(call_id.encode()).digest()).decode()[:9]
 
 
 def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
@@ -120,18 +135,12 @@ def _with_single_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _results_as_user_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
-    after_result = False
-    for message in messages:
-        is_result = message["role"] == "tool"
+    for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
         if is_result:
-            text = f"<tool_response>\n{message['content']}\n</tool_response>"
-            if after_result:
-                turns[-1]["content"] += "\n" + text
-            else:
-                turns.append({"role": "user", "content": text})
+            texts = (f"<tool_response>\n{each['content']}\n</tool_response>" for each in group)
+            turns.append({"role": "user", "content": "\n".join(texts)})
         else:
-            turns.append(message)
-        after_result = is_result
+            turns += group
     return turns
 
 
@@ -150,10 +159,29 @@ def _results_in_turns_of_calls(messages: list[dict[str, Any]]) -> list[dict[str,
             and "tool_responses" in last
             and "tool_calls" not in message
         ):
-            last["content"] += ("\n" if last["content"] else "") + message["content"]
+            last["content"] = _joined(last, message)
         else:
             turns.append(message)
     return turns
+
+
+def _with_single_answers(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Join assistant messages in a row, up to one with calls."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        last = turns[-1] if turns else message
+        roles = {last["role"], message["role"]}
+        if last is message or roles != {"assistant"} or "tool_calls" in last:
+            turns.append(message)
+            continue
+        for key in last.keys() & {"reasoning_content", "thinking"}:
+            message[key] = last[key] + message.get(key, "")
+        turns[-1] = {**message, "content": _joined(last, message)}
+    return turns
+
+
+def _joined(*messages: dict[str, Any]) -> str:
+    return "\n".join(message["content"] for message in messages if message["content"])
 
 
 def _with_tools(

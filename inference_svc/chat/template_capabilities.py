@@ -42,6 +42,8 @@ class Capabilities(NamedTuple):
     tool_results: bool = False
     tool_responses: bool = False  # results belong to the turn with the calls
     single_calls: bool = False  # a message may have only one call, or only one of them is rendered
+    short_ids: bool = False  # ids of calls have nine letters and digits
+    single_answers: bool = False  # an assistant message may not follow another one
     tools_need_system: bool = False  # tools are rendered only beside a system message
     parts: bool = False  # the content of a user may be a list of several parts
     developer_role: bool = False
@@ -80,6 +82,8 @@ def detect_capabilities(attempt: Callable[[dict[str, Any]], str]) -> Capabilitie
         tools_need_system=needs_system,
         tool_calls=tool_calls,
         single_calls=tool_calls and not probes.renders_two_calls(text_arguments),
+        short_ids=tool_calls and not probes.renders_long_id(text_arguments),
+        single_answers=not probes.renders_two_answers(),
         text_arguments=text_arguments,
         tool_results="proberesult" in as_text or "proberesult" in as_object,
         tool_responses=probes.renders_tool_responses(),
@@ -166,6 +170,18 @@ class _Probes:
         ]
         text = self.render([self.user, turn, *results], [_TOOL])
         return all(value in text for value in values)
+
+    def renders_long_id(self, as_text: bool) -> bool:
+        """Whether a call with an id in OpenAI's form is rendered."""
+        turn = self._call(_ARGUMENTS_TEXT if as_text else _ARGUMENTS)
+        turn["tool_calls"][0]["id"] = "call_a1b2c3d4e5f6"
+        return "probetool" in self.render([self.user, turn], [_TOOL])
+
+    def renders_two_answers(self) -> bool:
+        """Whether two assistant messages in a row are rendered."""
+        answers = [self.turn("assistant", text) for text in ("probefirst", "probesecond")]
+        text = self.render([self.user, *answers, self.user])
+        return "probefirst" in text and "probesecond" in text
 
     def renders_tool_responses(self) -> bool:
         """Whether they are rendered, while turns with results do not say whose they are."""

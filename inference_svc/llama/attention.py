@@ -1,5 +1,6 @@
 """Attention settings of a context: flash attention, RoPE scaling, cache types."""
 
+import ctypes
 from dataclasses import fields
 from typing import Any
 
@@ -20,11 +21,23 @@ _ROPE_SCALING = {
 }
 
 
-def set_attention(params: Any, attention: Attention) -> None:
-    """Write all attention settings into `llama_context_params`."""
+_WITHOUT_FLASH_ATTENTION = frozenset({"plm"})
+"""Architectures whose graphs end the process with flash attention. llama.cpp itself turns it off
+for Grok only."""
+
+
+def architecture_of(model: Any) -> str:
+    """The `general.architecture` of a model."""
+    value = ctypes.create_string_buffer(128)
+    llama_cpp.llama_model_meta_val_str(model, b"general.architecture", value, 128)
+    return value.value.decode(errors="replace")
+
+
+def set_attention(params: Any, model: Any, attention: Attention) -> None:
+    """Write all attention settings for a model into `llama_context_params`."""
     params.type_k = attention.key_type.number
     params.type_v = attention.value_type.number
-    set_flash_attention_and_rope(params, attention)
+    set_flash_attention_and_rope(params, model, attention)
 
 
 def cell_format(attention: Attention) -> str:
@@ -37,9 +50,11 @@ def cell_format(attention: Attention) -> str:
     return " ".join(["/".join(types), *(f"{name}={it}" for name, it in rope if it is not None)])
 
 
-def set_flash_attention_and_rope(params: Any, attention: Attention) -> None:
+def set_flash_attention_and_rope(params: Any, model: Any, attention: Attention) -> None:
     """Write the settings without the cache types, for a context whose KV cache is small."""
-    params.flash_attn_type = _FLASH_ATTENTION[attention.flash_attention]
+    is_off = architecture_of(model) in _WITHOUT_FLASH_ATTENTION
+    kind = FlashAttention.OFF if is_off else attention.flash_attention
+    params.flash_attn_type = _FLASH_ATTENTION[kind]
     rope = attention.rope
     if rope.scaling is not None:
         params.rope_scaling_type = _ROPE_SCALING[rope.scaling]

@@ -25,7 +25,7 @@ from inference_svc.engine.events import ChosenLogprob
 from inference_svc.engine.kv_cache.copies import CellRefCounts
 from inference_svc.engine.media import Vectors
 from inference_svc.engine.request import AdapterStack, SequenceRequest
-from inference_svc.llama.attention import cell_format, set_attention
+from inference_svc.llama.attention import architecture_of, cell_format, set_attention
 from inference_svc.llama.context_adapters import LlamaAdapters
 from inference_svc.llama.grid_positions import (
     SECTIONS,
@@ -154,7 +154,7 @@ class LlamaBackend:
         params.n_threads = params.n_threads_batch = settings.threads
         params.kv_unified = settings.shared_cells is not None
         params.no_perf = True
-        set_attention(params, settings.attention)
+        set_attention(params, self._model, settings.attention)
         context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:
             llama_cpp.llama_model_free(self._model)
@@ -292,9 +292,7 @@ class LlamaBackend:
     @property
     def architecture(self) -> str:
         """The model file's `general.architecture`."""
-        value = ctypes.create_string_buffer(128)
-        llama_cpp.llama_model_meta_val_str(self._model, b"general.architecture", value, 128)
-        return value.value.decode(errors="replace")
+        return architecture_of(self._model)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Queue a copy of a whole stream (llama.cpp aborts on a partial one). In the unified layout

@@ -84,7 +84,7 @@ class LlamaEmbedding:
         params.pooling_type = _POOLING[self._settings.pooling]
         params.kv_unified = True  # so that a batch of many inputs is one ubatch
         params.no_perf = True
-        set_flash_attention_and_rope(params, self._settings.attention)
+        set_flash_attention_and_rope(params, self._model, self._settings.attention)
         with self._engine_memory.tracking():
             context = llama_cpp.llama_init_from_model(self._model, params)
         if not context:

@@ -4,7 +4,7 @@ hundred bytes can take seconds and gigabytes.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -45,6 +45,8 @@ MAX_CHECKED_CHARACTERS = 128 * 1024
 """Of parts of schemas that are compiled to find invalid ones, in all schemas of a request. They
 take about half a second."""
 _CHECK_CHARACTERS = 50  # how many take as long as the compilation of an empty part
+_UNENFORCED = re.compile(r'(?<=")[\w$]+(?=")|\boneOf\b')
+"""The keywords that llguidance's warnings name."""
 _OUTER_REFERENCE = re.compile(r'"\$ref": "(#/(?!\$defs/|definitions/)[^"]*)"')
 
 
@@ -84,12 +86,12 @@ def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) 
     if spec.form is not None and schema is not None and schema.has_other_formats:
         ignored.add(spec.form.field)
     if spec.calls is not None:
-        has_warnings = bool(matcher.get_grammar_warnings())
+        words = _UNENFORCED.findall(" ".join(matcher.get_grammar_warnings()))
         ignored |= {
             tool.field
             for tool in spec.calls.tools
             if tool_schema(tool).has_other_formats
-            or (has_warnings and not tool.strict and not _is_enforced(tool, tokenizer))
+            or (not tool.strict and _has_any(tool, words) and not _is_enforced(tool, tokenizer))
         }
     return {"grammar": grammar, "ignored": sorted(ignored)}
 
@@ -218,6 +220,11 @@ def _refers_outside(part: dict[str, Any], schema: dict[str, Any]) -> bool:
 
 def _check_tool(tool: CallableTool, tokenizer: LLTokenizer) -> LLMatcher:
     return _check(document(tool_grammars(tool)), tokenizer, tool.field, tool_schema(tool).schema)
+
+
+def _has_any(tool: CallableTool, words: Sequence[str]) -> bool:
+    """Whether a schema has one of these keywords, which alone can be slow to find out."""
+    return bool(words) and any(f'"{word}": ' in _key(tool_schema(tool).schema) for word in words)
 
 
 def _is_enforced(tool: CallableTool, tokenizer: LLTokenizer) -> bool:

@@ -18,7 +18,7 @@ _ANNOTATIONS = frozenset(
         "writeOnly",
     )
 )
-_CHECKED = ("format", "$id", "uniqueItems", "propertyNames")
+_CHECKED = ("format", "$id", "$ref", "uniqueItems", "propertyNames")
 _BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
@@ -26,6 +26,10 @@ _SINGLE = (
 )  # fmt: skip
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
+
+
+_DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]*")
+"""Refers to what is cleaned, and thus certainly a schema."""
 
 
 class PlainSchema(NamedTuple):
@@ -42,17 +46,19 @@ class PlainSchema(NamedTuple):
 
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
     """Remove `uniqueItems` that is false, `propertyNames` that every name fits, unknown formats,
-    each `$id` that is no URI, and, unless `annotations`, the keywords that only describe values, so
-    that more schemas are equal. `text` is that of the schema."""
+    each `$id` that is no URI, and, unless `annotations` or a `$ref` to one, the keywords that only
+    describe values, so that more schemas are equal. `text` is that of the schema."""
     cleaner = _Cleaner(annotations=annotations)
     plain = cleaner.clean(schema)
+    if cleaner.needs_annotations and not annotations:
+        return plain_schema(schema, text)
     is_rough = may_be_rounded(text) and is_rounded(plain)
     return PlainSchema(plain, is_rough, cleaner.has_other_formats, cleaner.has_others)
 
 
 class _Cleaner:
     def __init__(self, *, annotations: bool) -> None:
-        self.has_other_formats = self.has_others = False
+        self.has_other_formats = self.has_others = self.needs_annotations = False
         self._removed = frozenset() if annotations else _ANNOTATIONS
 
     def clean(self, schema: Any) -> Any:
@@ -69,6 +75,9 @@ class _Cleaner:
         if keyword == "format" and isinstance(value, str) and value not in FORMATS:
             self.has_other_formats = True
             return True
+        if keyword == "$ref" and isinstance(value, str):
+            self.has_others |= not _DEFINITION.fullmatch(value)
+            self.needs_annotations |= not _ANNOTATIONS.isdisjoint(value.split("/"))
         is_name = keyword == "$id" and isinstance(value, str) and not _URI.fullmatch(value)
         if keyword == "propertyNames":
             return value is True or value in ({}, {"type": "string"})

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterator
 from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from inference_svc.structured_output.numbers import exact, is_number, satisfies
 
@@ -286,8 +287,9 @@ def _is_value(value: Any, expected: tuple[type, ...]) -> bool:
 
 def find_reference(reference: str, root: Any) -> Any:
     """What a `$ref` refers to within a schema; None if there is nothing."""
-    found = root if reference.startswith("#") else None
-    for step in reference.removeprefix("#").split("/")[1:]:
+    head, *steps = unquote(reference).split("/")
+    found = root if head == "#" else None
+    for step in steps:
         step = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, list) and step.isdecimal():
             found = found[int(step)] if int(step) < len(found) else None

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from llama_cpp import mtmd_cpp as mtmd
 
 from inference_svc.llama import library
+from inference_svc.llama.attention import set_flash_attention_and_rope
+from inference_svc.models.placement import Attention
 from tests.support.media_prompts import Chunk, Part
 
 _CELLS = 1024
@@ -46,6 +48,7 @@ class PlainLlama:
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = _CELLS
         params.n_threads = params.n_threads_batch = 1
+        set_flash_attention_and_rope(params, self._model, Attention())
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         self._sections = 4 if llama_cpp.llama_model_rope_type(self._model) in (8, 40) else 1
         self.width = llama_cpp.llama_model_n_embd_inp(self._model)

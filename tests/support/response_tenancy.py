@@ -47,12 +47,6 @@ _CONTINUATION = {
 RESPONSE_CALLS: Calls = {
     "CreateResponse": [{"new_response": _CONTINUATION}],
     "StreamResponse": [{"new_response": _CONTINUATION}],
-    "WatchResponse": [{"response_id": "{response}"}],
-    "GetResponse": [{"response_id": "{response}"}],
-    "ListResponses": [{}],
-    "DeleteResponse": [{"response_id": "{response}"}],
-    "CancelResponse": [{"response_id": "{response}"}],
-    "ListInputItems": [{"response_id": "{response}"}],
     "CountInputTokens": [{"new_response": _CONTINUATION}],
     "PrepareResponse": [{"new_response": _CONTINUATION}],
     "CompactResponse": [{"previous_response_id": "{response}"}],

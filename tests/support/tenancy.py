@@ -1,9 +1,8 @@
 """Describes all services whose objects belong to projects, for the tenancy test.
 
-Each RPC that callers without the scope admin can call must be registered in `RESOURCES`, with a
-valid call of it, and for each service how its objects are created and read. The test writes the ids
-of one project into every string field of every call of another project, and fails for RPCs that are
-not registered.
+Each service that callers without the scope admin can call is in `RESOURCES`: how its objects are
+created and read, and what a valid call of an RPC has beside ids. The test writes the ids of one
+project into every string field of every call of another project.
 """
 
 import re
@@ -33,7 +32,9 @@ from tests.support.thread_tenancy import (
     MESSAGE_CALLS,
     RUN_ANSWERS,
     RUN_CALLS,
+    RUN_IDS,
     THREAD_CALLS,
+    THREAD_IDS,
     create_assistant,
     create_run,
     create_thread,
@@ -44,6 +45,7 @@ from tests.support.thread_tenancy import (
 from tests.support.vector_tenancy import (
     STORE_CALLS,
     STORE_FILE_CALLS,
+    STORE_IDS,
     create_vector_store,
     observe_vector_store,
 )
@@ -56,14 +58,17 @@ Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Resource:
-    """One service: its objects, and a valid call of each of its RPCs."""
+    """One service: its objects, and valid calls of its RPCs."""
 
     create: Callable[[Client, str], Awaitable[Ids]]
     """Creates objects whose texts contain the canary, which other projects must not see."""
     observe: Callable[[Client, Ids], Awaitable[object]]
     """Reads everything that the owner can see of the objects, to detect changes."""
-    calls: Calls
-    """By RPC: the fields of each message of a valid call. `{file}` is the caller's own id."""
+    ids: Ids
+    """The kinds of the ids in requests, by field."""
+    calls: Calls = field(default_factory=dict)
+    """By RPC: the fields of each message of a valid call that has more than these ids. `{file}` is
+    the caller's own id."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """By field: the error reason for a foreign id, if it is not NOT_FOUND."""
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -145,20 +150,18 @@ RESOURCES: Mapping[str, Resource] = {
     "corral.control.v1.FileService": Resource(
         create_file,
         observe_file,
+        {"file_id": "file"},
         {
             "CreateFile": [
                 {"header": {"filename": "x", "purpose": USER_DATA}},
                 {"chunk": b"x"},
             ],
-            "GetFile": [{"file_id": "{file}"}],
-            "ListFiles": [{}],
-            "DeleteFile": [{"file_id": "{file}"}],
-            "DownloadFile": [{"file_id": "{file}"}],
         },
     ),
     "corral.control.v1.UploadService": Resource(
         create_upload,
         observe_upload,
+        {"upload_id": "upload"},
         {
             "CreateUpload": [
                 {
@@ -168,88 +171,81 @@ RESOURCES: Mapping[str, Resource] = {
                     "mime_type": "text/plain",
                 }
             ],
-            "GetUpload": [{"upload_id": "{upload}"}],
             "AddUploadPart": [{"upload_id": "{upload}"}, {"chunk": b"x"}],
             "CompleteUpload": [{"upload_id": "{upload}", "part_ids": ["{part}"]}],
-            "CancelUpload": [{"upload_id": "{upload}"}],
         },
         refusals={"part_ids": "INVALID_FIELD"},
     ),
     "corral.control.v1.AdapterService": Resource(
         create_adapter,
         observe_adapter,
+        {"adapter": "adapter"},
         {
             "CreateAdapter": [
                 {"header": {"name": "voice", "replace": True}},
                 {"chunk": adapter_bytes()},
             ],
-            "GetAdapter": [{"adapter": "{adapter}"}],
-            "ListAdapters": [{}],
             "UpdateAdapter": [{"adapter": "{adapter}", "description": "x"}],
-            "DeleteAdapter": [{"adapter": "{adapter}"}],
-            "RetryAdapter": [{"adapter": "{adapter}"}],
         },
     ),
     "corral.control.v1.BatchService": Resource(
         create_batch,
         observe_batch,
-        {
-            "CreateBatch": [{"input_file_id": "{input}", "endpoint": CHAT}],
-            "GetBatch": [{"batch_id": "{batch}"}],
-            "ListBatches": [{}],
-            "CancelBatch": [{"batch_id": "{batch}"}],
-            "DeleteBatch": [{"batch_id": "{batch}"}],
-            "WatchBatch": [{"batch_id": "{batch}"}],
-        },
+        {"batch_id": "batch"},
+        {"CreateBatch": [{"input_file_id": "{input}", "endpoint": CHAT}]},
     ),
     "corral.control.v1.ConversationService": Resource(
         create_conversation,
         observe_conversation,
+        {"conversation_id": "conversation", "item_id": "item"},
         {
             "CreateConversation": [{"items": [{"id": "{item}"}]}],
-            "ListConversations": [{}],
-            "GetConversation": [{"conversation_id": "{conversation}"}],
-            "UpdateConversation": [{"conversation_id": "{conversation}"}],
-            "DeleteConversation": [{"conversation_id": "{conversation}"}],
             "CreateConversationItems": [
                 {
                     "conversation_id": "{conversation}",
                     "items": [ITEM_WITH_FILES],
                 }
             ],
-            "GetConversationItem": [{"conversation_id": "{conversation}", "item_id": "{item}"}],
-            "ListConversationItems": [{"conversation_id": "{conversation}"}],
-            "DeleteConversationItem": [{"conversation_id": "{conversation}", "item_id": "{item}"}],
         },
     ),
     "corral.control.v1.AssistantService": Resource(
-        create_assistant, observe_assistant, ASSISTANT_CALLS
+        create_assistant, observe_assistant, {"assistant_id": "assistant"}, ASSISTANT_CALLS
     ),
     "corral.control.v1.ResponseService": Resource(
         create_response,
         observe_response,
+        {"response_id": "response"},
         RESPONSE_CALLS,
         refusals={"previous_response_id": "PREVIOUS_RESPONSE_NOT_FOUND"},
     ),
     "corral.control.v1.RunService": Resource(
-        create_run, observe_run, RUN_CALLS, answers=RUN_ANSWERS
+        create_run, observe_run, RUN_IDS, RUN_CALLS, answers=RUN_ANSWERS
     ),
-    "corral.control.v1.ThreadService": Resource(create_thread, observe_thread, THREAD_CALLS),
-    "corral.control.v1.MessageService": Resource(create_nothing, observe_thread, MESSAGE_CALLS),
+    "corral.control.v1.ThreadService": Resource(
+        create_thread, observe_thread, THREAD_IDS, THREAD_CALLS
+    ),
+    "corral.control.v1.MessageService": Resource(
+        create_nothing, observe_thread, THREAD_IDS, MESSAGE_CALLS
+    ),
     "corral.control.v1.VectorStoreService": Resource(
-        create_vector_store, observe_vector_store, STORE_CALLS
+        create_vector_store, observe_vector_store, STORE_IDS, STORE_CALLS
     ),
     "corral.control.v1.VectorStoreFileService": Resource(
-        create_nothing, observe_vector_store, STORE_FILE_CALLS
+        create_nothing, observe_vector_store, STORE_IDS, STORE_FILE_CALLS
     ),
 }
 
 
 def make_messages(method: MethodDescriptor, ids: Ids) -> list[Any]:
     """The messages of a valid call with these ids."""
-    message = GetMessageClass(method.input_type)
-    calls = RESOURCES[method.containing_service.full_name].calls
-    return [message(**_insert_ids(fields, ids)) for fields in calls[method.name]]
+    message, resource = (
+        GetMessageClass(method.input_type),
+        RESOURCES[method.containing_service.full_name],
+    )
+    names = [name for name in resource.ids if name in method.input_type.fields_by_name]
+    of_ids = {name: f"{{{resource.ids[name]}}}" for name in names}
+    calls = resource.calls.get(method.name, [of_ids])
+    return [message(**_insert_ids(fields, ids)) for fields in calls]
 
 
 def _insert_ids(value: Any, ids: Ids) -> Any:
@@ -271,17 +267,12 @@ def is_for_callers(method: MethodDescriptor) -> bool:
     return method_options(method).scope not in operators
 
 
-def unregistered_rpcs() -> list[str]:
-    """RPCs for callers that are missing in `RESOURCES`."""
+def unregistered_services() -> list[str]:
+    """Services for callers that are missing in `RESOURCES`."""
     return [
-        method_path(method)
+        service.full_name
         for service in list_services("corral.control.")
-        for method in service.methods
-        if is_for_callers(method)
-        and (
-            service.full_name not in RESOURCES
-            or method.name not in RESOURCES[service.full_name].calls
-        )
+        if service.full_name not in RESOURCES and any(map(is_for_callers, service.methods))
     ]
 
 

@@ -54,31 +54,21 @@ _WITH_FILE = {
     "parts": [{"text": {"text": "x"}}, {"image": {"file_id": "{attached}"}}],
     "attachments": [{"file_id": "{attached}"}],
 }
-_MESSAGE = {"thread_id": "{thread}", "message_id": "{message}"}
+THREAD_IDS = {"thread_id": "thread", "message_id": "message"}
 
 ASSISTANT_CALLS: Calls = {
     "CreateAssistant": [{"assistant": {"model": "demo"}}],
-    "GetAssistant": [{"assistant_id": "{assistant}"}],
-    "ListAssistants": [{}],
     "UpdateAssistant": [{"assistant": {"id": "{assistant}", "name": "x"}}],
-    "DeleteAssistant": [{"assistant_id": "{assistant}"}],
 }
 THREAD_CALLS: Calls = {
     "CreateThread": [{"messages": [_WITH_FILE]}],
-    "GetThread": [{"thread_id": "{thread}"}],
-    "ListThreads": [{}],
     "UpdateThread": [{"thread": {"id": "{thread}", "metadata": {"x": "y"}}}],
-    "MigrateThread": [{"thread_id": "{thread}"}],
-    "DeleteThread": [{"thread_id": "{thread}"}],
 }
 MESSAGE_CALLS: Calls = {
     "CreateMessage": [{"thread_id": "{thread}", "message": _WITH_FILE}],
-    "GetMessage": [_MESSAGE],
-    "ListMessages": [{"thread_id": "{thread}"}],
     "UpdateMessage": [
         {"message": {"id": "{message}", "thread_id": "{thread}", "metadata": {"x": "y"}}}
     ],
-    "DeleteMessage": [_MESSAGE],
 }
 
 
@@ -135,18 +125,13 @@ async def observe_run(client: Client, ids: Ids) -> object:
     ]
 
 
+RUN_IDS = {"thread_id": "run_thread", "run_id": "run", "step_id": "run_step"}
 _RUN = {"thread_id": "{run_thread}", "run_id": "{run}"}
 _OPTIONS = {"assistant_id": "{run_assistant}"}
 
 RUN_CALLS: Calls = {
     "CreateRun": [{"thread_id": "{busy_thread}", "run": _OPTIONS}],
     "CreateThreadAndRun": [{"run": _OPTIONS}],
-    "GetRun": [_RUN],
-    "ListRuns": [{"thread_id": "{run_thread}"}],
     "UpdateRun": [{**_RUN, "metadata": {"x": "y"}}],
-    "CancelRun": [_RUN],
     "SubmitToolOutputs": [{**_RUN, "outputs": [{"call_id": "call", "output": "x"}]}],
-    "GetRunStep": [{**_RUN, "step_id": "{run_step}"}],
-    "ListRunSteps": [_RUN],
-    "WatchRun": [_RUN],
 }

@@ -38,27 +38,13 @@ async def observe_vector_store(client: Client, ids: Ids) -> object:
     ]
 
 
-_FILE = {"vector_store_id": "{store}", "file_id": "{stored}"}
-_BATCH = {"vector_store_id": "{store}", "batch_id": "{store_batch}"}
-
+STORE_IDS = {"vector_store_id": "store", "file_id": "stored", "batch_id": "store_batch"}
 STORE_CALLS: Calls = {
     "CreateVectorStore": [{"file_ids": ["{stored}"]}],
-    "GetVectorStore": [{"vector_store_id": "{store}"}],
-    "ListVectorStores": [{}],
     "UpdateVectorStore": [{"vector_store_id": "{store}", "name": "x"}],
-    "DeleteVectorStore": [{"vector_store_id": "{store}"}],
     "SearchVectorStore": [{"vector_store_id": "{store}", "queries": ["x"]}],
-    "WatchVectorStore": [{"vector_store_id": "{store}"}],
 }
 STORE_FILE_CALLS: Calls = {
-    "CreateVectorStoreFile": [_FILE],
-    "GetVectorStoreFile": [_FILE],
-    "UpdateVectorStoreFile": [_FILE],
-    "DeleteVectorStoreFile": [_FILE],
-    "ListVectorStoreFileContents": [_FILE],
-    "ListVectorStoreFiles": [_BATCH],
-    "GetVectorStoreFileBatch": [_BATCH],
-    "CancelVectorStoreFileBatch": [_BATCH],
     "CreateVectorStoreFileBatch": [
         {"vector_store_id": "{store}", "files": [{"file_id": "{stored}"}]}
     ],

@@ -31,16 +31,8 @@ from tests.support.postgres import create_database, run_test_postgres
 from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import wait_for_batch
 from tests.support.services import MODEL, Corral, corral_up, start
-from tools.upgrade_fixture import (
-    INFERENCE,
-    NUM_LINES,
-    QUESTION,
-    Api,
-    Operator,
-    connect,
-    mask_times,
-    sha256,
-)
+from tests.support.upgrade_client import Api, Operator, connect, mask_times, sha256
+from tools.upgrade_fixture import INFERENCE, NUM_LINES, QUESTION
 
 pytestmark = pytest.mark.e2e
 

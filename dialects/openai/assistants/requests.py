@@ -25,7 +25,7 @@ from dialects.openai.assistants.tools import (
 from dialects.openai.chat.options import GenerationBody, generation_options
 from dialects.openai.chat.output_format import GuidedFields
 from dialects.shared.efforts import Effort
-from dialects.shared.fields import validate
+from dialects.shared.fields import message_of, validate
 from dialects.shared.parameters import Policy, Refused
 from svc_kit.rpc.field_limits import limit
 
@@ -146,15 +146,14 @@ def _paths(name: str) -> list[str]:
 
 
 def _assistant(body: AssistantBody, *, allow_new_stores: bool = False) -> assistant_pb2.Assistant:
-    return assistant_pb2.Assistant(
-        model=body.model,
-        name=body.name or "",
-        description=body.description or "",
-        instructions=body.instructions or "",
+    return message_of(
+        assistant_pb2.Assistant,
+        body,
         tools=tools_to_proto(body.tools or ()),
         tool_resources=resources_to_proto(body.tool_resources, allow_new_stores=allow_new_stores),
-        metadata=body.metadata or {},
         options=options_to_proto(body),
         response_format=format_to_proto(body.response_format),
-        reasoning_effort=body.reasoning_effort or "",
+        id=None,
+        create_time=None,
+        etag=None,
     )

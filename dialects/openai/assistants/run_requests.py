@@ -32,6 +32,7 @@ from dialects.openai.chat.tools import NamedFunction
 from dialects.shared.fields import (
     BY_KIND,
     WireModel,
+    message_of,
     parse_event_number,
     update_mask,
     validate,
@@ -128,10 +129,8 @@ def parse_outputs(fields: Mapping[str, Any]) -> ToolOutputsBody:
 
 def create_run_request(thread_id: str, body: RunBody, request_id: str) -> pb.CreateRunRequest:
     """Convert the body of a new run. Raises DomainErrors with the body's field names."""
-    options = _run_options(body)
-    options.additional_instructions = body.additional_instructions or ""
     messages = messages_to_proto(body.additional_messages or (), "additional_messages")
-    options.additional_messages.extend(messages)
+    options = _run_options(body, additional_messages=messages, tool_resources=None)
     return pb.CreateRunRequest(thread_id=thread_id, run=options, request_id=request_id)
 
 
@@ -139,9 +138,13 @@ def create_thread_and_run_request(
     body: ThreadAndRunBody, request_id: str
 ) -> pb.CreateThreadAndRunRequest:
     """Convert the body of a new thread and run. Raises DomainErrors with its field names."""
-    options, thread = _run_options(body), body.thread or ThreadBody()
-    if body.tool_resources is not None:
-        options.tool_resources.CopyFrom(resources_to_proto(body.tool_resources))
+    given, thread = body.tool_resources, body.thread or ThreadBody()
+    options = _run_options(
+        body,
+        additional_instructions=None,
+        additional_messages=None,
+        tool_resources=None if given is None else resources_to_proto(given),
+    )
     return pb.CreateThreadAndRunRequest(
         thread=thread_to_proto(thread, allow_new_stores=True),
         new_vector_stores=new_stores_to_proto(thread.tool_resources),
@@ -193,24 +196,18 @@ def wants_search_results(include: list[str]) -> bool:
     return bool(include)
 
 
-def _run_options(body: RunFields) -> pb.RunOptions:
-    options = pb.RunOptions(
-        assistant_id=body.assistant_id,
-        model=body.model,
-        instructions=body.instructions,
-        metadata=body.metadata or {},
+def _run_options(body: RunFields, **others: Any) -> pb.RunOptions:
+    tools = None if body.tools is None else pb.RunTools(tools=tools_to_proto(body.tools))
+    return message_of(
+        pb.RunOptions,
+        body,
+        tools=tools,
         options=_override_options(body),
         response_format=format_to_proto(body.response_format),
-        reasoning_effort=body.reasoning_effort or "",
         tool_choice=_tool_choice(body.tool_choice),
-        parallel_tool_calls=body.parallel_tool_calls,
         truncation=_truncation(body.truncation_strategy),
-        max_prompt_tokens=body.max_prompt_tokens,
-        max_completion_tokens=body.max_completion_tokens,
+        **others,
     )
-    if body.tools is not None:
-        options.tools.CopyFrom(pb.RunTools(tools=tools_to_proto(body.tools)))
-    return options
 
 
 def _override_options(body: RunFields) -> GenerationOptions:

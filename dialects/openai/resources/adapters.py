@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypeAliasType, TypedDict
 
 from dialects.openai.shared.pagination import ListQuery
-from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.shared.fields import WireModel, message_of, parse_integer, validate
 from dialects.shared.parameters import Ignored, Policy
 from dialects.shared.wire import From, round_float32, seconds, writer
 from svc_kit.errors import InvalidField
@@ -134,13 +134,8 @@ def update_request(
 ) -> adapter_service_pb2.UpdateAdapterRequest:
     """Convert the body of an update. Raises DomainErrors with the body's field names."""
     body = validate(AdapterUpdateBody, fields)
-    return adapter_service_pb2.UpdateAdapterRequest(
-        adapter=adapter,
-        default_scale=body.default_scale,
-        standing_scale=body.standing_scale,
-        description=body.description,
-        etag=body.etag or "",
-    )
+    request = adapter_service_pb2.UpdateAdapterRequest
+    return message_of(request, body, adapter=adapter, update_mask=None)
 
 
 def parse_wait(query: Mapping[str, str]) -> Duration | None:
@@ -166,15 +161,8 @@ def scales_by_index(items: Sequence[Any], num_adapters: int) -> dict[int, float]
 
 
 def _header(fields: AdapterFields, request_id: str, file_id: str = "") -> adapter_pb2.AdapterHeader:
-    return adapter_pb2.AdapterHeader(
-        name=fields.name,
-        model=fields.model or "",
-        description=fields.description or "",
-        default_scale=fields.default_scale,
-        replace=bool(fields.replace),
-        file_id=file_id,
-        request_id=request_id,
-    )
+    ids = {"file_id": file_id, "request_id": request_id}
+    return message_of(adapter_pb2.AdapterHeader, fields, **ids, path=None, sha256=None)
 
 
 def _parse_float(text: str) -> float | str:

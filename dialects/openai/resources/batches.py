@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from dialects.openai.resources.files import ExpiresAfter, ttl_duration
 from dialects.openai.shared.objects import TokenUsage
 from dialects.openai.shared.pagination import MAX_PAGE, parse_page_query
-from dialects.shared.fields import WireModel, parse_integer, validate
+from dialects.shared.fields import WireModel, message_of, parse_integer, validate
 from dialects.shared.wire import From, seconds, writer
 from svc_kit.errors import InvalidField
 
@@ -57,11 +57,10 @@ def create_batch_request(
 ) -> batch_service_pb2.CreateBatchRequest:
     """Convert the body of a new batch. Raises DomainErrors with the body's field names."""
     body = validate(BatchBody, fields)
-    return batch_service_pb2.CreateBatchRequest(
-        input_file_id=body.input_file_id,
-        endpoint=body.endpoint,
+    return message_of(
+        batch_service_pb2.CreateBatchRequest,
+        body,
         completion_window=_window(body.completion_window),
-        metadata=body.metadata or {},
         output_ttl=ttl_duration(body.output_expires_after),
         request_id=request_id,
     )

@@ -14,7 +14,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from dialects.openai.shared.pagination import PageQuery, page_fields, parse_page_query
-from dialects.shared.fields import Count, WireModel, update_mask, validate
+from dialects.shared.fields import Count, WireModel, message_of, update_mask, validate
 from dialects.shared.wire import From, seconds, writer
 from svc_kit.errors import InvalidField, InvalidType
 from svc_kit.rpc.field_limits import limit
@@ -114,13 +114,11 @@ def create_store_request(
 ) -> vector_store_service_pb2.CreateVectorStoreRequest:
     """Convert the body of a new store. Raises DomainErrors with the body's field names."""
     body = validate(VectorStoreBody, fields)
-    return vector_store_service_pb2.CreateVectorStoreRequest(
-        name=body.name or "",
-        description=body.description or "",
-        file_ids=body.file_ids or (),
+    return message_of(
+        vector_store_service_pb2.CreateVectorStoreRequest,
+        body,
         chunking=_chunking(body.chunking_strategy),
         expire_after_days=None if body.expires_after is None else body.expires_after.days,
-        metadata=body.metadata or {},
         request_id=request_id,
     )
 
@@ -132,11 +130,13 @@ def update_store_request(
     body = validate(VectorStoreUpdateBody, fields)
     days = 0 if body.expires_after is None else body.expires_after.days
     metadata = vector_store_service_pb2.VectorStoreMetadata(pairs=body.metadata or {})
-    return vector_store_service_pb2.UpdateVectorStoreRequest(
+    return message_of(
+        vector_store_service_pb2.UpdateVectorStoreRequest,
+        body,
         vector_store_id=store_id,
-        name=body.name,
         expire_after_days=days if "expires_after" in fields else None,
         metadata=metadata if "metadata" in fields else None,
+        update_mask=None,
     )
 
 

@@ -30,7 +30,7 @@ from dialects.openai.responses.choices import (
 )
 from dialects.openai.responses.input_items import items_to_proto
 from dialects.openai.responses.tools import tools_to_proto
-from dialects.shared.fields import BY_KIND, WireModel, validate
+from dialects.shared.fields import BY_KIND, WireModel, message_of, validate
 from dialects.shared.generation_fields import TopLogprobs
 from dialects.shared.parameters import Ignored, Policy, Refused, ignore_parameter
 from svc_kit.errors import InvalidField, InvalidType, MissingField
@@ -203,12 +203,11 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
     report_grammars(tools, choice, text.format)
     limit = output_limit(body, "max_output_tokens", "max_tokens", "n_predict")
     compaction = next(iter(body.context_management or ()), None)
-    return response_pb2.ResponseSettings(
-        model=body.model,
-        instructions=body.instructions,
+    return message_of(
+        response_pb2.ResponseSettings,
+        body,
         tools=tools,
         tool_choice=choice,
-        parallel_tool_calls=body.parallel_tool_calls,
         format=format_to_proto(text.format),
         verbosity=text.verbosity or "",
         reasoning=_reasoning(body, chosen),
@@ -216,17 +215,10 @@ def _settings(body: ResponseBody) -> response_pb2.ResponseSettings:
         if body.truncation == "auto"
         else response_pb2.ResponseSettings.TRUNCATION_DISABLED,
         max_output_tokens=limit,
-        max_tool_calls=body.max_tool_calls,
         compact_threshold=None if compaction is None else compaction.compact_threshold,
         options=_options(body, include, chosen.budget_tokens),
         include=include,
-        background=bool(body.background),
-        store=body.store,
         metadata=_metadata(body.metadata),
-        prompt_cache_key=body.prompt_cache_key or "",
-        safety_identifier=body.safety_identifier or "",
-        service_tier=body.service_tier or "",
-        user=body.user or "",
     )
 
 

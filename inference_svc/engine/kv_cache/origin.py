@@ -5,9 +5,20 @@ from dataclasses import asdict
 
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine.saved_state import Origin
 from inference_svc.engine.sequence import Sequence
 from svc_kit.errors import InvalidField, SnapshotNotFound
+
+_OF_RELEASE_0_1 = {
+    *("adaptive", "allowed_token_ids", "dry", "dynatemp_exponent", "dynatemp_range"),
+    *("frequency_penalty", "logit_bias", "min_keep", "min_p", "mirostat", "penalty_last_n"),
+    *("presence_penalty", "repetition_penalty", "stages", "temperature", "top_k", "top_n_sigma"),
+    *("top_p", "typical_p", "xtc_probability", "xtc_threshold"),
+}
+"""Parameters that all recipes have. Later ones are left out while they have their default, so that
+states which were saved before are still found."""
+_DEFAULT = Sampling()
 
 
 def prefix_origin(sequence: Sequence) -> Origin:
@@ -27,7 +38,8 @@ def prefix_origin(sequence: Sequence) -> Origin:
 
 def recipe_of(request: SequenceRequest) -> str:
     """Return everything besides tokens and logits that determines the samples, as JSON."""
-    sampling = asdict(request.sampling)
+    values = asdict(request.sampling).items()
+    sampling = {k: v for k, v in values if k in _OF_RELEASE_0_1 or v != getattr(_DEFAULT, k)}
     sampling["stages"] = [stage.value for stage in request.sampling.stages]
     constraint = request.constraint
     recipe = {

@@ -131,7 +131,7 @@ _THREE = {
 _HYBRID = {"attention.head_count": _ALTERNATING, "attention.head_count_kv": _ALTERNATING}
 COMMON: Final = """
 cohere2 deepseek2 falcon-h1 gemma2 gemma3 gemma3n glm4 gpt-oss granite granitehybrid jamba
-kimi-linear lfm2 llama llama4 mamba mamba2 minimax-m3 mistral3 olmo2 phi3 qwen2 qwen3 qwen35
+kimi-linear lfm2 llama llama4 mamba mamba2 minimax-m3 mistral3 olmo2 phi3 plm qwen2 qwen3 qwen35
 qwen3moe qwen3next rwkv6 rwkv7
 """
 """Names of one or more architectures of each kind of memory and of attention."""
@@ -152,7 +152,7 @@ smallthinker smollm3 spark2_5 stablelm starcoder starcoder2 step35 talkie xverse
   (dream, llada, llada-moe, rnd1), which Corral refuses;
 - chameleon, whose graph removes 8,192 image tokens from the vocabulary, which has 259 here;
 - gptj, which llama.cpp only names; graniteswitch, which needs adapters and tokens of theirs;
-- plm, whose graph stops the process with flash attention, and rwkv6qwen2, whose graph does;
+- rwkv6qwen2, whose graph needs tensors that llama.cpp calls optional and makes no random ones of;
 - t5, which has an encoder (`tests/outside/transformers`), the drafts dflash, eagle3 and
   gemma4-assistant, and speech: pockettts, qwen3tts and wavtokenizer-dec.
 """

@@ -23,6 +23,7 @@ from inference_svc.models.sources import BUNDLED_PATH
 from tests.outside.llama_cpp.conversations import CONVERSATIONS
 from tests.outside.llama_cpp.source import llama_cpp_source
 from tests.support.processes import Program
+from tools.json_lines import layout
 
 REFERENCES: Final = Path(__file__).with_name("renderings.json")
 REFUSED: Final = "refused"
@@ -96,7 +97,7 @@ def main() -> None:
             " ".join(REFUSED if text is None else digest(text) for text in pair) for pair in pairs
         ]
     document = {"date": date, "conversations": list(conversations), "templates": rows}
-    REFERENCES.write_text(json.dumps(document, indent=1) + "\n")
+    REFERENCES.write_text(layout(document))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any, Final, TypedDict
 
+from tools.json_lines import layout
+
 RESULTS: Final = Path(__file__).with_name("results")
 RECORDS: Final = bool(os.environ.get("CORRAL_RECORD"))
 
@@ -26,7 +28,7 @@ def check_results(name: str, measured: Results) -> None:
     path = RESULTS / f"{name}.json"
     if RECORDS:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n")
+        path.write_text(layout(measured))
     committed: dict[str, Any] = json.loads(path.read_text())
 
     assert measured == committed, "repeat with CORRAL_RECORD=1, then make docs"

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from inference_svc.rpc.prompts import to_conversation
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns
-from tests.support.replaying_clients import CLIENTS, HELLO, Client, Json
+from tests.support.replaying_clients import CLIENTS, HELLO, Client, Json, Piece
 from tests.support.sandbox_jobs import InlineJobs
 from tests.support.served_turns import serve
 
@@ -37,12 +38,12 @@ TEMPLATE = ModelTemplate(
 TEMPLATES = ChatTemplates(InlineJobs())
 
 
-def prompt(client: Client, entries: list[Json]) -> str:
+def prompt(client: Client, entries: list[Json], template: ModelTemplate = TEMPLATE) -> str:
     """The text of the prompt that a request gives. Raises DomainErrors."""
     conversation = to_conversation(client.send(entries), allows_templates=False)
     conversation.check(ConversationLimits())
     paired = pair_results(conversation)
-    return asyncio.run(TEMPLATES.render(TEMPLATE, with_plain_arguments(paired))).text
+    return asyncio.run(TEMPLATES.render(template, with_plain_arguments(paired))).text
 
 
 def with_plain_arguments(conversation: Conversation) -> Conversation:
@@ -122,3 +123,29 @@ def test_a_thought_at_the_end_of_a_turn_is_in_the_same_prompt(first: str, second
     translated = prompt(reader, [HELLO, *reader.write(pieces), question])
     assert translated == prompt(writer, [HELLO, *answer, question])
     assert translated.count("One.") == 2
+
+
+@pytest.mark.parametrize("dialect", CLIENTS)
+def test_calls_of_any_model_are_sent_to_one_whose_ids_are_short(dialect: str) -> None:
+    """As those of Mistral. Ids may be OpenAI's, Anthropic's, a model's own, or those of the older
+    `function_call`; stored calls keep them, in every dialect."""
+    client, refusal = CLIENTS[dialect](), "{{ raise_exception('nine letters!') }}"
+    strict = replace(
+        TEMPLATE,
+        source=TEMPLATE.source.replace(
+            "{{ call.id }}", "{% if call.id | length != 9 %}" + refusal + "{% endif %}{{ call.id }}"
+        ),
+    )
+    ids = ["call_0123456789abcdef01234567", "toolu_01A", "functions.f:0", "call00001", "aB3dE6gH9"]
+    entries = [HELLO]
+    for call_id in ids:
+        entries += client.write([Piece("call", "{}", call_id, "f")])
+        entries.append(client.result(call_id, "sun"))
+
+    text = prompt(client, entries, strict)
+    calls, results = re.findall(r"\[(\S+) f", text), re.findall(r"sun(\S+)", text)
+
+    assert calls == results
+    assert [len(each) for each in calls] == [9] * len(ids)
+    assert calls[3:] == ids[3:]
+    assert len({*calls}) == len(ids)

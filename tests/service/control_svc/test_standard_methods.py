@@ -34,28 +34,23 @@ UPDATES = [
     method for method in METHODS if method.name.startswith("Update") and is_for_callers(method)
 ]
 """Of objects of projects. A limit, which is the operator's, has fields that cannot be cleared."""
-EDITABLE: Mapping[str, Mapping[str, Any]] = {
-    "UpdateAdapter": {"default_scale": 2.0, "standing_scale": 0.5, "description": "x"},
-    "UpdateAssistant": {
-        "model": "demo",
-        "name": "x",
-        "description": "x",
-        "instructions": "x",
-        "tools": [{"function": {"name": "f"}}],
-        "tool_resources": {},
-        "metadata": {"x": "y"},
-        "options": {"sampling": {"temperature": 0.5}},
-        "response_format": {"kind": "KIND_JSON_OBJECT"},
-        "reasoning_effort": "low",
-    },
-    "UpdateConversation": {"metadata": {"x": "y"}},
-    "UpdateMessage": {"metadata": {"x": "y"}},
-    "UpdateRun": {"metadata": {"x": "y"}},
-    "UpdateThread": {"metadata": {"x": "y"}, "tool_resources": {}},
-    "UpdateVectorStore": {"name": "x", "expire_after_days": 3, "metadata": {"pairs": {"x": "y"}}},
-    "UpdateVectorStoreFile": {"attributes": {"x": {"string": "y"}}},
+FIXED = {
+    *("id", "adapter", "conversation_id", "file_id", "run_id", "thread_id", "vector_store_id"),
+    *("create_time", "etag", "active_run_id", "update_mask"),
 }
-"""The fields that each update can change, with values."""
+"""Fields that no update can change."""
+ONLY = {"UpdateMessage": ["metadata"]}
+"""The fields that can be changed, where these are few."""
+SAMPLES: Mapping[str, Any] = {
+    "model": "demo",
+    "tools": [{"function": {"name": "f"}}],
+    "tool_resources": {},
+    "options": {"sampling": {"temperature": 0.5}},
+    "response_format": {"kind": "KIND_JSON_OBJECT"},
+    "reasoning_effort": "low",
+    "attributes": {"x": {"string": "y"}},
+}
+"""Values of fields that cannot have just any."""
 OTHERS: Mapping[str, Mapping[str, Any]] = {
     "CreateAssistant": {"assistant": {"name": "x"}},
     "CreateBatch": {"metadata": {"x": "y"}},
@@ -178,6 +173,27 @@ def changes_of(request: Any) -> Any:
     objects = (field for field in request.DESCRIPTOR.fields if field.number == 1)
     name = next((field.name for field in objects if field.message_type is not None), None)
     return request if name is None else getattr(request, name)
+
+
+def sample_of(field: Any) -> Any:
+    """A value of a field."""
+    if field.name in SAMPLES:
+        return SAMPLES[field.name]
+    if field.message_type is not None:
+        is_map = field.message_type.GetOptions().map_entry
+        return {"x": "y"} if is_map else {"pairs": {"x": "y"}}
+    return "x" if field.type == field.TYPE_STRING else 3
+
+
+EDITABLE: Mapping[str, Mapping[str, Any]] = {
+    method.name: {
+        field.name: sample_of(field)
+        for field in changes_of(GetMessageClass(method.input_type)()).DESCRIPTOR.fields
+        if field.name in ONLY.get(method.name, {field.name} - FIXED)
+    }
+    for method in UPDATES
+}
+"""The fields that each update can change, with values: all but those that are fixed."""
 
 
 def object_of(response: Any) -> Any:

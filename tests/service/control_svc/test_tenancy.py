@@ -26,7 +26,7 @@ from tests.support.tenancy import (
     make_messages,
     make_unknown_id,
     text_fields,
-    unregistered_rpcs,
+    unregistered_services,
 )
 from tools.rpc_methods import list_services
 
@@ -122,9 +122,9 @@ def build_call(
     return messages
 
 
-def test_all_rpcs_are_registered() -> None:
-    """So that all of them are tested here."""
-    assert unregistered_rpcs() == []
+def test_all_services_are_registered() -> None:
+    """In `tests/support/tenancy.py`, so that all of their RPCs are tested here."""
+    assert unregistered_services() == []
 
 
 @on_one_loop

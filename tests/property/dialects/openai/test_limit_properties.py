@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1.inference_service_pb2 import ChatRequest, Conversation
+from corral.inference.v1.sampling_pb2 import SamplingParams
 from corral.options.v1 import limit_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -14,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.openai.chat.chat_request import parse_chat
+from dialects.shared.sampling import SamplingFields
 from svc_kit.errors import DomainError
 from svc_kit.rpc.field_limits import check_limits, limit_of
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+UNLIMITED = ("allowed_token_ids", "mirostat", "seed", "top_k")
+"""Fields that are no options with a limit in a body, or have a reason in `OTHERS`."""
 NAMES: dict[str, str] = {
     **{
         f"sampling.{name}": name
-        for name in (
-            *("temperature", "dynatemp_range", "dynatemp_exponent", "top_p", "min_p", "typical_p"),
-            *("top_n_sigma", "xtc_probability", "xtc_threshold", "min_keep", "repetition_penalty"),
-            *("frequency_penalty", "presence_penalty", "logit_bias", "samplers"),
-        )
+        for name in SamplingParams.DESCRIPTOR.fields_by_name
+        if name in SamplingFields.model_fields and name not in UNLIMITED
     },
     "sampling.penalty_last_n": "repeat_last_n",
     "sampling.dry.multiplier": "dry_multiplier",

@@ -123,6 +123,18 @@ SCHEMAS: dict[str, Any] = {
         f"name {key!r}": {**_CLOSED, "properties": {key: {"const": "v"}}, "required": [key]}
         for key in ("$filter", "a b", "a:b", "a-b", "é", "item", "/x", "a,b", 'a"b', "a<b", "")
     },
+    **{
+        f"$ref to {pointer}": {
+            **_CLOSED, **elsewhere, "properties": {"x": {"$ref": pointer}}, "required": ["x"],
+        }
+        for pointer, elsewhere in (
+            ("#/examples/0", {"examples": [{"type": "integer", "minimum": 7}]}),
+            ("#/default", {"default": {"type": "string", "enum": ["a b"]}}),
+            ("#/readOnly", {"readOnly": True}),
+            ("#/x-kinds/a~1b", {"x-kinds": {"a/b": {"type": "array", "items": {"const": 3}}}}),
+            ("#/x-kinds/a%20b/1", {"x-kinds": {"a b": [0, {"$ref": "#/$defs/x"}]}}),
+        )
+    },
     "names inside": {
         **_CLOSED,
         "properties": {"x": {**_OBJECT, "properties": {"item": {"const": 1}, "a b": {"const": 2}}}},
@@ -151,6 +163,13 @@ REFUSED: dict[str, Collection[ToolCallFormat]] = {
     **dict.fromkeys(("name 'a\"b'", "name 'a<b'"), _WITHOUT_JSON[1:]),
 }  # fmt: skip
 """The families that refuse a strict tool with a schema; all others enforce it."""
+
+
+NO_SCHEMAS = (
+    "#/examples/0", "#/default", "#/title", "#/x-kinds/a", "#/properties/x/$ref",
+    "#/$defs/x/minimum", "#/$defs/none", "#odd", "https://example.com/x",
+)  # fmt: skip
+"""References to what is there and no schema, or to nothing."""
 
 
 def exact_json(text: str) -> Any:
@@ -201,3 +220,16 @@ def test_a_keyword_is_enforced_or_refused_by_name(name: str, family: ToolCallFor
     )
     for text, arguments in written(family, schema, compiled["grammar"]):
         assert not list(validator.iter_errors(arguments)), text
+
+
+@pytest.mark.parametrize("family", FAMILIES_OF_SYNTAXES, ids=lambda each: each.value)
+@pytest.mark.parametrize("pointer", NO_SCHEMAS)
+def test_a_reference_to_no_schema_is_refused(pointer: str, family: ToolCallFormat) -> None:
+    """With `strict`, in each syntax; without, it is named as ignored."""
+    about = {"title": "a", "examples": [5], "default": "b", "x-kinds": {"a": [{}]}}
+    schema = {**_CLOSED, **about, "properties": {"x": {"$ref": pointer}}}
+    compiled = calls(family, schema)
+
+    assert compiled["field"] == "tools[0]"
+    [ignored] = calls(family, schema, strict=False)["ignored"]
+    assert ignored.startswith("tools[0]")

@@ -30,6 +30,7 @@ from tests.support.conversation_client import get_item_text as item_text
 from tests.support.jobs import open_test_database
 from tests.support.response_client import ResponseClient, event_names, make_model_parts, output_text
 from tests.support.rows import count_rows
+from tests.support.scripted_turns import text_script
 from tests.support.small_window import SmallWindow
 
 P = "p"
@@ -197,6 +198,32 @@ async def test_a_response_reads_and_extends_its_conversation(
 
     assert model.prompt_text == "one | Fine | two"
     assert sorted(map(item_text, items)) == sorted(["one", "Fine", "two", "Fine"])
+
+
+@pytest.mark.parametrize("kind", ["previous response", "conversation"])
+async def test_a_response_without_new_input_has_a_turn_of_its_own(
+    running: RunningControl, client: ResponseClient, model: SmallWindow, kind: str
+) -> None:
+    """It is not joined with the answer before it, since the model saw that as another turn."""
+    model.script = text_script("Fine")
+    if kind == "conversation":
+        conversation = await ConversationClient(running.client).create()
+        fields = {"conversation_id": conversation.id}
+        await client.create("one", **fields)
+    else:
+        fields = {"previous_response_id": (await client.create("one")).id}
+    model.script = text_script("More", reasoning="hm")
+    second = await client.create(**fields)
+    fields = fields if kind == "conversation" else {"previous_response_id": second.id}
+    await client.create("two", **fields)
+
+    assert [(str(each.role), each.reasoning) for each in model.requests[-1].messages] == [
+        ("user", ""),
+        ("assistant", ""),
+        ("assistant", "hm"),
+        ("user", ""),
+    ]
+    assert model.prompt_text == "one | Fine | More | two"
 
 
 async def test_a_conversation_is_locked_while_a_response_runs(

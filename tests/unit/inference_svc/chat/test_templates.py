@@ -5,6 +5,8 @@ process can stop.
 """
 
 import json
+import re
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -639,6 +641,62 @@ async def test_several_calls_are_allowed_if_they_can_be_played_back(
     prompt = await templates.render(make_template(source), GREETING)
 
     assert not prompt.single_calls
+
+
+NINE = (
+    "{% macro check(id) %}{% if id | length != 9 %}{{ raise_exception('nine!') }}{% endif %}"
+    "{{ id }}{% endmacro %}"
+    "{% for m in messages %}{% for c in m.tool_calls %}({{ check(c.id) }})"
+    "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}"
+    "{% if m.role == 'tool' %}({{ check(m.tool_call_id) }}){% endif %}{{ m.content }}{% endfor %}"
+)
+"""As Mistral's templates."""
+
+
+async def test_ids_of_calls_are_shortened_if_the_template_refuses_others(
+    templates: ChatTemplates,
+) -> None:
+    """Always in the same way; those that it takes stay, as do all in other templates."""
+    ids = ["call_0123456789abcdef01234567", "toolu_01", "functions.f:0", "call00001", "aB3dE6gH9"]
+    turns = [user("q")]
+    for each in ids:
+        turns += [assistant("", call(each)), result("r", each)]
+    nine, free = [
+        re.findall(r"\((.*?)\)", await render(templates, source, conversation(*turns)))
+        for source in (NINE, NINE.replace("!= 9", "== 0"))
+    ]
+
+    assert free == [each for each in ids for _ in range(2)]
+    assert nine[::2] == nine[1::2]
+    assert nine[6::2] == ids[3:]
+    assert all(re.fullmatch("[A-Z2-7]{9}", each) for each in nine[:6])
+    assert len({*nine}) == len(ids)
+    assert nine[0] == "VM7GEXWSE"
+
+
+ALTERNATING = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "[{{ m.role }}]{{ m.reasoning_content }}|{{ m.content }}{% endfor %}"
+)
+
+
+async def test_answers_in_a_row_are_joined_only_if_the_template_refuses_them(
+    templates: ChatTemplates,
+) -> None:
+    """With their reasoning; the answer to continue may be one of them."""
+    thought = replace(assistant("B"), reasoning="b")
+    turns = user("q"), assistant("A"), thought, thought, user("r"), assistant("C"), assistant("D")
+    free = ALTERNATING.replace("(m.role", "false and (m.role")
+
+    joined = await render(templates, ALTERNATING, conversation(*turns))
+    apart = await render(templates, free, conversation(*turns))
+
+    assert joined == "[user]|q[assistant]bb|A\nB\nB[user]|r[assistant]|C\nD"
+    assert (
+        apart
+        == "[user]|q[assistant]|A[assistant]b|B[assistant]b|B[user]|r[assistant]|C[assistant]|D"
+    )
 
 
 async def test_a_system_message_is_added_if_the_template_shows_tools_only_after_one(

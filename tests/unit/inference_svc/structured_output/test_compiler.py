@@ -1,7 +1,9 @@
 """Compilation of output specifications to grammars, without child processes."""
 
+import cProfile
 import json
 from dataclasses import replace
+from pstats import Stats
 from typing import Any
 
 import pytest
@@ -407,6 +409,20 @@ async def test_many_tools_with_an_invalid_member_each_keep_the_others() -> None:
 
     assert set(compiled.ignored) == {f"tools[{at}].properties.bad" for at in range(64)}
     assert all(str(1000 + at) in compiled.text for at in range(64))
+
+
+@pytest.mark.parametrize(
+    "keyword", [{"uniqueItems": True}, {"oneOf": [{"type": "array"}, {"items": {}}]}]
+)
+async def test_a_keyword_that_is_not_enforced_costs_one_more_compilation(keyword: Any) -> None:
+    """That of the tool which has it, to name it; not one of each tool."""
+    odd = json.dumps({"properties": {"a": {"type": "array", **keyword}}})
+    with cProfile.Profile() as profile:
+        compiled = await compile_calls(*[TOOL.schema] * 5, odd, *[TOOL.schema] * 58)
+    calls = Stats(profile).get_stats_profile().func_profiles
+
+    assert compiled.ignored == ("tools[5]",)
+    assert calls["build_matcher"].ncalls == "2"
 
 
 async def test_what_is_compiled_to_find_invalid_parts_is_bounded_for_a_request() -> None:
