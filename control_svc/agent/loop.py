@@ -73,7 +73,7 @@ class _Attempt:
         try:
             await self._execute(progress.open_calls, is_resumed=True)
             await self._execute(progress.approved_calls, is_resumed=False)
-            while not progress.awaits_client:
+            while not progress.work.awaits_client:
                 if (limit := self._limit_reached()) is not None:
                     return LoopResult(outcome=limit)
                 await self._prepare()
@@ -92,7 +92,7 @@ class _Attempt:
         progress = self._work.progress
         if progress.is_in_turn:
             return None
-        if progress.num_turns >= MAX_TURNS:
+        if progress.work.num_turns >= MAX_TURNS:
             return Outcome.MAX_TURNS
         if tokens_left(self._work.settings, progress) == 0:
             return Outcome.MAX_COMPLETION_TOKENS
@@ -141,7 +141,7 @@ class _Attempt:
     async def _attempt_turn(self) -> tuple[TurnResult, Outcome | None]:
         loop, progress = self._loop, self._work.progress
         draft = TurnDraft(progress.drafts, self._tools.targets, loop.ids.new, loop.clock)
-        turn = TurnReader(progress.num_turns, draft, self._recorder, self._cancelled)
+        turn = TurnReader(progress.work.num_turns, draft, self._recorder, self._cancelled)
         try:
             reason = await turn.run(loop.turns.run(self._request()), self._prompt_limit())
         except TurnCancelled:
@@ -159,7 +159,7 @@ class _Attempt:
         limit, progress = self._work.settings.limits.prompt_tokens, self._work.progress
         if limit is None or progress.token_ids:
             return None
-        return max(0, limit - progress.usage.prompt_tokens)
+        return max(0, limit - progress.work.usage.prompt_tokens)
 
     def _outcome(self, drafts: Sequence[Draft]) -> Outcome | None:
         """The outcome of a turn that the model finished."""
@@ -176,7 +176,7 @@ class _Attempt:
     def _turn_result(self, turn: TurnReader, *, is_complete: bool) -> TurnResult:
         drafts = turn.draft.drafts
         return TurnResult(
-            number=self._work.progress.num_turns,
+            number=self._work.progress.work.num_turns,
             items=tuple(self._item(draft, turn_is_complete=is_complete) for draft in drafts),
             usage=turn.usage or self._recorder.usage,
             num_hosted_calls=sum(draft.kind is DraftKind.HOSTED for draft in drafts),
@@ -184,7 +184,7 @@ class _Attempt:
 
     def _empty_turn(self) -> TurnResult:
         """The result of a turn that was refused before it started."""
-        return TurnResult(number=self._work.progress.num_turns, items=(), usage=NO_USAGE)
+        return TurnResult(number=self._work.progress.work.num_turns, items=(), usage=NO_USAGE)
 
     def _item(self, draft: Draft, *, turn_is_complete: bool) -> Item:
         """The item of a draft. Calls of an interrupted turn are not executed."""
@@ -207,9 +207,7 @@ class _Attempt:
 
     async def _commit(self, turn: TurnResult, *, awaits_client: bool) -> None:
         await self._recorder.turn_ended(turn, awaits_client=awaits_client)
-        progress = self._work.progress
-        progress.add_turn(turn)
-        progress.awaits_client = awaits_client
+        self._work.progress.add_turn(turn, awaits_client=awaits_client)
         self._items += turn.items
 
     async def _execute(self, calls: Sequence[Item], *, is_resumed: bool) -> None:

@@ -10,7 +10,9 @@ import orjson
 from control_svc.agent.model import HostedCall, HostedTool
 from control_svc.inference.turns import TurnTool
 from control_svc.items.model import (
+    APPROVAL_KINDS,
     ITEM_PREFIXES,
+    CallPart,
     Content,
     Item,
     McpApprovalRequest,
@@ -22,8 +24,6 @@ from control_svc.items.model import (
 from control_svc.tools.model import CustomTool, FileSearchTool, FunctionTool, McpTool, Tool
 from svc_kit.errors import InvalidField
 
-APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response")
-"""Kinds of the items that `check_approvals` reads."""
 MAX_NAME_CHARACTERS: Final = 64
 """Maximum length of the function name that the model is shown."""
 _INVALID_CHARACTER: Final = re.compile(r"[^A-Za-z0-9_-]")
@@ -112,16 +112,14 @@ def latest_tool_lists(items: Sequence[Item]) -> dict[str, McpListTools]:
     return {c.server_label: c for c in contents if isinstance(c, McpListTools)}
 
 
-def check_approvals(before: Sequence[Item], given: Sequence[Item]) -> None:
+def check_approvals(before: Sequence[CallPart], given: Sequence[Item]) -> None:
     """Validate that each approval refers to a pending request, and is the only one for it.
 
     A client that stores the items itself sends the request together with the approval. Raises
     InvalidField.
     """
-    pending = {item.id for item in before if isinstance(item.content, McpApprovalRequest)}
-    contents = [item.content for item in before]
-    answers = (McpApprovalResponse, McpCall)
-    pending -= {c.approval_request_id for c in contents if isinstance(c, answers)}
+    pending = {part.item_id for part in before if part.kind == "mcp_approval_request"}
+    pending -= {part.call_id for part in before if part.kind in APPROVAL_KINDS}
     for index, item in enumerate(given):
         if isinstance(item.content, McpApprovalRequest):
             pending.add(item.id)

@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 import httpx2
+from corral.control.v1 import item_pb2
 from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -32,7 +33,6 @@ from pydantic_core import from_json, to_json
 
 from control_svc.agent.mcp import McpError
 from control_svc.config import McpServerSettings
-from control_svc.items.input_items import MAX_TOOLS
 from control_svc.items.model import McpToolDescription
 from svc_kit.http_client import (
     MAX_REDIRECTS,
@@ -40,6 +40,7 @@ from svc_kit.http_client import (
     ResponseTooLong,
     open_client,
 )
+from svc_kit.rpc.field_limits import limit_of
 from svc_kit.tracing.span import trace_metadata
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ _CLOSE_TIMEOUT_S: Final = 1.0
 """Time limit for deleting the session at the server when a connection closes."""
 _RESUME_S: Final = 1.0
 """The shortest time between two openings of a stream, which the package has as its default."""
+MAX_TOOLS: Final = limit_of(item_pb2.McpListToolsItem, "tools").max_items
 _REQUESTS: Final = MAX_TOOLS + 16
 """Requests of a connection, besides those that open a stream again: at most one for each page."""
 _FOLLOWED_REDIRECTS: Final = frozenset({307, 308})

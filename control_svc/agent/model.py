@@ -3,7 +3,7 @@ the items to show the model, and `HostedTool`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -69,16 +69,42 @@ class LoopSettings:
         return has_format or self.choice.mode is ChoiceMode.REQUIRED
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The completed turns of a run or response."""
+
+    num_turns: int = 0
+    usage: TurnUsage = NO_USAGE
+    summaries: TurnUsage = NO_USAGE
+    """Usage of automatic compaction. Part of the reported usage, but not of any limit."""
+    num_hosted_calls: int = 0
+    awaits_client: bool = False
+    """Whether the last turn called client tools as well, so that no turn follows."""
+
+    @property
+    def total_usage(self) -> TurnUsage:
+        """Usage of turns and summaries."""
+        return add_usage(self.usage, self.summaries)
+
+    def add_turn(self, turn: "TurnResult", *, awaits_client: bool = False) -> "Work":
+        """Count a turn that has ended."""
+        return replace(
+            self,
+            num_turns=self.num_turns + 1,
+            usage=add_usage(self.usage, turn.usage),
+            num_hosted_calls=self.num_hosted_calls + turn.num_hosted_calls,
+            awaits_client=awaits_client,
+        )
+
+
+NO_WORK: Final = Work()
+
+
 @dataclass(kw_only=True)
 class Progress:
     """Committed progress of the loop, from which it resumes. The loop updates it."""
 
-    num_turns: int = 0
-    """Completed turns."""
-    usage: TurnUsage = NO_USAGE
-    """Usage of the completed turns."""
-    num_hosted_calls: int = 0
-    """Hosted calls of the completed turns."""
+    work: Work = NO_WORK
     token_ids: list[int] = field(default_factory=list)
     """Sampled tokens of the open turn."""
     drafts: list[Draft] = field(default_factory=list)
@@ -87,8 +113,6 @@ class Progress:
     """Hosted calls whose execution may have started, and whose results are unknown."""
     approved_calls: list[Item] = field(default_factory=list)
     """Hosted calls that were approved and have not started."""
-    awaits_client: bool = False
-    """Whether the last turn called client tools as well, so that no turn follows."""
     num_passages: int = 0
     """Lower bound for the number of the next passage. It keeps numbers unique after a summary
     replaced earlier searches.
@@ -99,11 +123,9 @@ class Progress:
         """Whether a turn is open."""
         return bool(self.token_ids or self.drafts)
 
-    def add_turn(self, turn: "TurnResult") -> None:
+    def add_turn(self, turn: "TurnResult", *, awaits_client: bool) -> None:
         """Count a completed and stored turn."""
-        self.num_turns += 1
-        self.usage = add_usage(self.usage, turn.usage)
-        self.num_hosted_calls += turn.num_hosted_calls
+        self.work = self.work.add_turn(turn, awaits_client=awaits_client)
         self.token_ids, self.drafts = [], []
 
 

@@ -288,19 +288,23 @@ def is_user_message(item: Item) -> bool:
     return isinstance(item.content, Message) and item.content.role is Role.USER
 
 
-async def first_that_fits(
+async def find_start(
     counter: TokenCounter,
     request: TurnRequest,
     instructions: str,
     items: Sequence[Item],
-    starts: Sequence[int],
     error: ContextLengthExceeded,
-) -> int:
-    """Binary search for the first of `starts` whose items fit into half of the exceeded limit, so
-    that truncation is needed less often; the last start if none does.
+    own: int = 0,
+) -> int | None:
+    """Binary search for where a truncated prompt begins: at the first user message, or at the item
+    `own`, from which the items fit into half of the exceeded limit, so that truncation is needed
+    less often; at the last one if none fits. None if only the first item qualifies.
 
-    `starts` is ascending and not empty. `request` is that of the turn which exceeded the limit.
+    `request` is that of the turn which exceeded the limit.
     """
+    starts = [i for i, item in enumerate(items) if i and (i == own or is_user_message(item))]
+    if not starts:
+        return None
     low, high = 0, len(starts) - 1
     while low < high:
         middle = (low + high) // 2

@@ -85,8 +85,8 @@ def turn_request(
     settings: LoopSettings, progress: Progress, tools: ToolSet, items: Sequence[Item]
 ) -> TurnRequest:
     """The request for the next turn, or for the rest of the open one."""
-    limits = settings.limits
-    has_calls_left = limits.hosted_calls is None or progress.num_hosted_calls < limits.hosted_calls
+    limit, work = settings.limits.hosted_calls, progress.work
+    has_calls_left = limit is None or work.num_hosted_calls < limit
     offered = tools.offered(with_hosted=has_calls_left)
     return TurnRequest(
         project=settings.project,
@@ -96,14 +96,14 @@ def turn_request(
         choice=tools.choice(
             settings.choice,
             offered,
-            is_first=not progress.num_turns,
+            is_first=not work.num_turns,
             parallel=settings.parallel_calls,
         ),
         format=turn_format(settings.format),
         options=settings.options,
         max_tokens=tokens_left(settings, progress),
         effort=settings.effort,
-        seed=settings.seed + progress.num_turns,
+        seed=settings.seed + work.num_turns,
         token_ids=tuple(progress.token_ids),
         priority=settings.priority,
         label=settings.label,
@@ -114,7 +114,7 @@ def turn_request(
 def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     """The token limit of the open turn or, if none is open, the next; None for no limit."""
     limit = settings.limits.completion_tokens
-    return None if limit is None else max(0, limit - progress.usage.completion_tokens)
+    return None if limit is None else max(0, limit - progress.work.usage.completion_tokens)
 
 
 def turn_tool(tool: FunctionTool | CustomTool, field: str = "", *, enforced: bool) -> TurnTool:

@@ -52,8 +52,8 @@ class Served(Generic[ValueT]):
     """The methods of a service of objects, each named like its RPC.
 
     They return an object, a `Page` of objects, the response itself, or None if it is empty. Streams
-    yield objects or responses; None before them accepts the call, whose first response may take
-    long. The first attributes are set in the body of a subclass.
+    yield objects, responses, or lists of them; an empty list before them accepts the call, whose
+    first response may take long. The first attributes are set in the body of a subclass.
     """
 
     service: Any
@@ -250,10 +250,11 @@ def _function(methods: Served[Any], rpc: Any) -> Callable[[Any, Any], Any]:
     async def stream(request: Any, context: Context) -> AsyncIterator[Message]:
         async with aclosing(method(*methods.caller(), request)) as values:
             async for value in values:
-                if value is None:
+                group = value if isinstance(value, list) else [value]
+                if not group:
                     await accept_call(context)
-                else:
-                    yield reply(value)
+                for each in group:
+                    yield reply(each)
 
     return stream if rpc.server_streaming else respond
 

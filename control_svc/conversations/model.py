@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from control_svc.items.input_items import InputItem
+from control_svc.items.input_items import InputItem, check_items
 from svc_kit.errors import ConversationLocked
 
 
@@ -48,7 +48,7 @@ class NewConversation:
 
     def check(self) -> None:
         """Raises MissingField, InvalidField or TooLong."""
-        check_new_items(self.items)
+        check_items(self.items, "items")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +58,3 @@ class NewItems:
     conversation_id: str
     items: tuple[InputItem, ...]
     request_id: str = ""
-
-    def check(self) -> None:
-        """Raises MissingField, InvalidField or TooLong."""
-        check_new_items(self.items)
-
-
-def check_new_items(items: tuple[InputItem, ...]) -> None:
-    """Raises MissingField, InvalidField or TooLong."""
-    for index, item in enumerate(items):
-        item.check(f"items[{index}]")

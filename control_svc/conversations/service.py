@@ -17,6 +17,7 @@ from control_svc.conversations.model import Conversation, NewConversation, NewIt
 from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction, delete_transaction, read_transaction
 from control_svc.inference.prefix_cleanup import PrefixCleanup
+from control_svc.items.input_items import check_items
 from control_svc.items.model import Item
 from control_svc.items.proto import includes_from_pb, input_items, items_to_pb
 from control_svc.items.queries import TimelineQueries
@@ -88,7 +89,7 @@ class Conversations(Resource[Conversation, NewConversation]):
             items=input_items(request.items, "items"),
             request_id=request.request_id,
         )
-        new.check()
+        check_items(new.items, "items")
         now = self.clock()
 
         async def add(tx: Transaction) -> Sequence[Item]:

@@ -6,22 +6,18 @@ from enum import StrEnum
 from math import isfinite
 from typing import Final
 
-from control_svc.base.validation import check_length, check_num_bytes, check_text
+from control_svc.base.validation import check_num_bytes
 from control_svc.items.model import (
     ITEM_PREFIXES,
     MAX_TEXT_BYTES,
     Content,
-    CustomToolCall,
     CustomToolCallOutput,
     FileInput,
     FileSearchCall,
-    FunctionCall,
     FunctionCallOutput,
     Image,
     Item,
     ItemStatus,
-    McpApprovalResponse,
-    McpListTools,
     Message,
     Part,
     Reasoning,
@@ -32,10 +28,6 @@ from control_svc.items.model import (
 from dialects.shared.media import FileReference, document_part, image_media
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
-MAX_TOOLS: Final = 128
-"""Tools in the list of one MCP server; the prompt contains all of them."""
-MAX_CALL_ID_CHARACTERS: Final = 64
-MAX_TOOL_NAME_CHARACTERS: Final = 128
 IMAGE_DETAILS: Final = ("", "auto", "low", "high")
 
 
@@ -57,15 +49,13 @@ class InputItem:
         return "" if self.content is None else ITEM_PREFIXES[type(self.content)]
 
     def check(self, field: str) -> None:
-        """Raises MissingField, InvalidField or TooLong."""
+        """Raises MissingField, InvalidField or TooLong for what the limits of the proto do not
+        say."""
         content = self.content
         if content is None:
             if not self.reference:
                 raise MissingField(field=field)
             return
-        _check_names(content, field)
-        if isinstance(content, McpListTools):
-            check_length(f"{field}.tools", content.tools, MAX_TOOLS)
         _check_text(content, field)
         name = "content" if isinstance(content, Message) else "output"
         for index, part in enumerate(content_parts(content)):
@@ -73,6 +63,12 @@ class InputItem:
         if isinstance(content, Message) and content.role is not Role.ASSISTANT:
             _check_no_refusal(content, field)
         _check_numbers(content, field)
+
+
+def check_items(items: Sequence[InputItem], field: str) -> None:
+    """Check the items of a field. Raises the errors of `InputItem.check`."""
+    for index, item in enumerate(items):
+        item.check(f"{field}[{index}]")
 
 
 def content_parts(content: Content) -> tuple[Part, ...]:
@@ -92,19 +88,6 @@ def referenced_files(items: Sequence[InputItem], field: str) -> Iterator[FileRef
         for number, part in enumerate(parts):
             if isinstance(part, Image | FileInput) and part.file_id:
                 yield FileReference(f"{field}[{index}].{name}[{number}].file_id", part.file_id)
-
-
-def _check_names(content: Content, field: str) -> None:
-    if isinstance(content, FunctionCall | CustomToolCall):
-        check_text(f"{field}.name", content.name, MAX_TOOL_NAME_CHARACTERS)
-    if isinstance(
-        content, FunctionCall | CustomToolCall | FunctionCallOutput | CustomToolCallOutput
-    ):
-        check_text(f"{field}.call_id", content.call_id, MAX_CALL_ID_CHARACTERS)
-    if isinstance(content, McpApprovalResponse):
-        check_text(
-            f"{field}.approval_request_id", content.approval_request_id, MAX_CALL_ID_CHARACTERS
-        )
 
 
 def _check_text(content: Content, field: str) -> None:

@@ -329,13 +329,25 @@ CALL_KINDS: Final = (
 )
 
 
-class CallPart(NamedTuple):
-    """What pairs a call with its output, of either."""
+APPROVAL_KINDS: Final = ("mcp_approval_request", "mcp_approval_response", "mcp_call")
 
+
+class CallPart(NamedTuple):
+    """What pairs a call with its output, or an MCP call with its approval."""
+
+    item_id: str
     kind: str
-    """One of `CALL_KINDS`."""
+    """One of `CALL_KINDS` or `APPROVAL_KINDS`."""
     status: ItemStatus
     call_id: str
+    """For `APPROVAL_KINDS`: the id of the approval request, or empty in the request itself."""
+
+
+class ItemRef(NamedTuple):
+    """An item without its content."""
+
+    id: str
+    kind: str
 
 
 @dataclass(frozen=True)

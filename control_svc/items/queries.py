@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import (
@@ -21,6 +21,7 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
 
@@ -31,11 +32,13 @@ from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, read_row
 from control_svc.db.transaction import Queries
 from control_svc.items.model import (
     ALL_ITEMS,
+    APPROVAL_KINDS,
     CALL_KINDS,
     CallPart,
     Content,
     Item,
     ItemFilter,
+    ItemRef,
     ItemStatus,
     TimelineItem,
 )
@@ -94,24 +97,14 @@ _TimelineSelect = Select[int, str, ItemRow]
 class TimelineQueries(Queries):
     """SQL of timelines."""
 
-    async def append(
-        self, timeline: str, items: Sequence[Item], origin: str = ""
-    ) -> list[TimelineItem]:
+    async def append(self, timeline: str, items: Sequence[Item], origin: str = "") -> None:
         """Insert new items at the end. `origin` is the run or response that created them."""
         if items:
             await self._insert(ItemRow, *({"id": item.id, **_values(item)} for item in items))
-        return await self.link(timeline, items, origin)
+        await self.link(timeline, items, origin)
 
-    async def link(
-        self, timeline: str, items: Sequence[Item], origin: str = ""
-    ) -> list[TimelineItem]:
+    async def link(self, timeline: str, items: Sequence[Item | ItemRef], origin: str = "") -> None:
         """Append existing items to this timeline. They stay in their other timelines."""
-        if not items:
-            return []
-        query = select(func.max(TimelineItemRow.position)).where(*self._in_timeline(timeline))
-        last = (await self._session.execute(query)).scalar_one()
-        first = 0 if last is None else last + 1
-        entries = [TimelineItem(position, item) for position, item in enumerate(items, first)]
         rows = [
             {
                 "timeline": timeline,
@@ -121,10 +114,16 @@ class TimelineQueries(Queries):
                 "age": creation_key(item.id),
                 "origin": origin,
             }
-            for position, item in enumerate(items, first)
+            for position, item in enumerate(items, await self.end(timeline))
         ]
-        await self._insert(TimelineItemRow, *rows)
-        return entries
+        if rows:
+            await self._insert(TimelineItemRow, *rows)
+
+    async def end(self, timeline: str) -> int:
+        """The position after the last item."""
+        query = select(func.max(TimelineItemRow.position)).where(*self._in_timeline(timeline))
+        last = (await self._session.execute(query)).scalar_one()
+        return 0 if last is None else last + 1
 
     async def get(self, timeline: str, item_id: str) -> TimelineItem | None:
         """An item; None if the timeline does not contain it."""
@@ -171,17 +170,18 @@ class TimelineQueries(Queries):
         query = query.where(TimelineItemRow.position >= start).order_by(TimelineItemRow.position)
         return [_timeline_item(row) for row in (await self._session.execute(query)).all()]
 
+    async def refs(self, timeline: str, item_filter: ItemFilter = ALL_ITEMS) -> list[ItemRef]:
+        """The items in order, without their contents."""
+        query = select(TimelineItemRow.item_id, TimelineItemRow.kind).where(
+            *self._in_timeline(timeline), *_filter_clauses(item_filter)
+        )
+        rows = await self._session.execute(query.order_by(TimelineItemRow.position))
+        return [ItemRef(*row) for row in rows]
+
     async def call_parts(self, timeline: str) -> list[CallPart]:
-        """The calls and outputs in order, read without arguments and texts."""
-        document = type_coerce(document_value(ItemRow.document, self._session), JSON)
-        query = self._select_items(timeline, ItemFilter(kinds=CALL_KINDS))
-        query = query.order_by(TimelineItemRow.position)
-        call_id = document["call_id"].as_string()
-        rows = query.with_only_columns(TimelineItemRow.kind, ItemRow.status, call_id)
-        return [
-            CallPart(kind, ItemStatus(status), call_id)
-            for kind, status, call_id in await self._session.execute(rows)
-        ]
+        """The calls, outputs and approvals in order, read without arguments and texts."""
+        query = self._select_items(timeline, ItemFilter(kinds=(*CALL_KINDS, *APPROVAL_KINDS)))
+        return await read_call_parts(query.order_by(TimelineItemRow.position), self._session)
 
     async def num_bytes(self, timeline: str) -> int:
         """Total size of the documents of a timeline, computed by the database."""
@@ -316,6 +316,19 @@ def _values(item: Item) -> dict[str, object]:
 def _timeline_item(row: Row[int, str, ItemRow]) -> TimelineItem:
     position, origin, item = row
     return TimelineItem(position, item_from_row(item, origin))
+
+
+async def read_call_parts(query: Select[*tuple[Any, ...]], session: AsyncSession) -> list[CallPart]:
+    """Read what pairs the selected items, by a query of `ItemRow`."""
+    document = type_coerce(document_value(ItemRow.document, session), JSON)
+    ids = [document[name].as_string() for name in ("call_id", "approval_request_id")]
+    call_id = func.coalesce(*ids, "")
+    row = TimelineItemRow
+    rows = query.with_only_columns(row.item_id, row.kind, ItemRow.status, call_id)
+    return [
+        CallPart(item_id, kind, ItemStatus(status), call_id)
+        for item_id, kind, status, call_id in await session.execute(rows)
+    ]
 
 
 def item_from_row(row: ItemRow, origin: str = "") -> Item:

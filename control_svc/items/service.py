@@ -5,7 +5,6 @@ Outputs are paired with their calls.
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Final
 
 from control_svc.base.ids import IdSource, creation_key, is_id
 from control_svc.db.transaction import Transaction
@@ -13,7 +12,9 @@ from control_svc.event_log.queries import StreamQueries
 from control_svc.files.queries import FileQueries
 from control_svc.items.input_items import InputItem, referenced_files
 from control_svc.items.model import (
+    CALL_KINDS,
     CallPart,
+    Content,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -21,21 +22,33 @@ from control_svc.items.model import (
     Item,
     ItemStatus,
     McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
     rename_approval_requests,
 )
 from control_svc.items.queries import TimelineQueries
 from svc_kit.errors import InvalidField, ItemNotFound, ToolCallMissing
 
-_CALL_TYPES: Final = (FunctionCall, FunctionCallOutput, CustomToolCall, CustomToolCallOutput)
-
 
 def call_parts(items: Sequence[Item]) -> list[CallPart]:
-    """The calls and outputs among items."""
+    """What pairs the calls, outputs and approvals among items."""
     return [
-        CallPart(item.kind, item.status, item.content.call_id)
+        CallPart(item.id, item.kind, item.status, call_id)
         for item in items
-        if isinstance(item.content, _CALL_TYPES)
+        if (call_id := _call_id(item.content)) is not None
     ]
+
+
+def _call_id(content: Content) -> str | None:
+    """See `CallPart`. None for other items."""
+    match content:
+        case FunctionCall() | FunctionCallOutput() | CustomToolCall() | CustomToolCallOutput():
+            return content.call_id
+        case McpCall() | McpApprovalResponse():
+            return content.approval_request_id
+        case McpApprovalRequest():
+            return ""
+    return None
 
 
 def open_calls(history: Sequence[CallPart], new: Sequence[CallPart], field: str) -> list[str]:
@@ -45,7 +58,9 @@ def open_calls(history: Sequence[CallPart], new: Sequence[CallPart], field: str)
     calls have.
     """
     found: dict[str, ItemStatus] = {}
-    for index, (kind, status, call_id) in enumerate([*history, *new], -len(history)):
+    for index, (_, kind, status, call_id) in enumerate([*history, *new], -len(history)):
+        if kind not in CALL_KINDS:
+            continue
         if not kind.endswith("_output"):
             if index >= 0 and found.get(call_id) is ItemStatus.COMPLETED:
                 problem = f"two function calls without an output have the call_id '{call_id}'"
@@ -65,7 +80,7 @@ async def resolve_items(
     ids: IdSource,
     now: datetime,
     field: str,
-    before: Sequence[Item] = (),
+    before: Sequence[CallPart] = (),
 ) -> list[Item]:
     """Load the referenced items and assign ids to the new ones; return them in order.
 
@@ -84,7 +99,7 @@ async def resolve_items(
             items.append(stored[item.reference])
         else:
             raise ItemNotFound(item=item.reference, field=f"{field}[{index}].id")
-    known = {"", *(item.id for item in (*before, *items))}
+    known = {"", *(part.item_id for part in before), *(item.id for item in items)}
     changed_ids = {
         old.id: new.id
         for old, new in zip(inputs, items, strict=True)

@@ -1,6 +1,6 @@
 """Compaction: a summary replaces earlier items, on request or before a turn above a threshold."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -22,15 +22,10 @@ from control_svc.inference.turns import (
 )
 from control_svc.items.model import (
     ITEM_PREFIXES,
+    CallPart,
     Compaction,
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
     Item,
     ItemStatus,
-    McpApprovalRequest,
-    McpApprovalResponse,
     McpListTools,
 )
 from control_svc.items.service import call_parts, open_calls
@@ -48,39 +43,39 @@ SUMMARY_REQUEST: Final = (
 """The prompt that requests a summary."""
 
 
-def has_all_calls(items: Iterable[Item]) -> bool:
+def has_all_calls(items: Sequence[Item]) -> bool:
     """Whether the items include the call of each output and the request of each approval."""
-    requests: set[str] = set()
-    answers: set[str] = set()
-    for item in items:
-        match item.content:
-            case FunctionCall(call_id=call_id) | CustomToolCall(call_id=call_id):
-                requests.add(call_id)
-            case McpApprovalRequest():
-                requests.add(item.id)
-            case FunctionCallOutput(call_id=call_id) | CustomToolCallOutput(call_id=call_id):
-                answers.add(call_id)
-            case McpApprovalResponse(approval_request_id=request_id):
-                answers.add(request_id)
-            case _:
-                pass
-    return answers <= requests
+    parts = call_parts(items)
+    requests = {
+        part.call_id for part in parts if part.kind in ("function_call", "custom_tool_call")
+    }
+    requests |= {part.item_id for part in parts if part.kind == "mcp_approval_request"}
+    answers = [part for part in parts if part.kind.endswith(("_output", "_approval_response"))]
+    return all(part.call_id in requests for part in answers)
 
 
-def check_calls(history: Sequence[Item], input_items: Sequence[Item]) -> None:
+def check_calls(history: Sequence[CallPart], input_items: Sequence[Item]) -> None:
     """Validate that each completed call has an output and each output in the input has a call.
 
     Raises ToolCallMissing, ToolOutputMissing, or InvalidField for an id that two open calls have.
     """
-    for call_id in open_calls(call_parts(history), call_parts(input_items), "input"):
+    for call_id in open_calls(history, call_parts(input_items), "input"):
         raise ToolOutputMissing(call=call_id)
+
+
+class _Split(NamedTuple):
+    """Items that a summary replaces, and items that follow it."""
+
+    replaced: Sequence[Item]
+    kept: Sequence[Item]
 
 
 @dataclass(frozen=True)
 class Compactor:
-    """Lets the model summarize items."""
+    """Lets the model summarize items, on request and in prompts that exceed a threshold."""
 
     turns: TurnClient
+    counter: TokenCounter
     cipher: ContentCipher
     ids: IdSource
     clock: Clock
@@ -124,21 +119,6 @@ class Compactor:
             content=Compaction(sealed=self.cipher.seal_summary(project, summary)),
         )
 
-
-class _Split(NamedTuple):
-    """Items that a summary replaces, and items that follow it."""
-
-    replaced: Sequence[Item]
-    kept: Sequence[Item]
-
-
-@dataclass(frozen=True)
-class AutoCompaction:
-    """Compacts prompts that exceed the `compact_threshold` of their response."""
-
-    compactor: Compactor
-    counter: TokenCounter
-
     async def apply(
         self,
         recorder: ResponseRecorder,
@@ -146,7 +126,8 @@ class AutoCompaction:
         items: Sequence[Item],
         own_ids: Collection[str],
     ) -> list[Item]:
-        """Return the items for a turn; `own_ids` are the ids of the response's own items.
+        """Return the items for a turn, compacted if they exceed the `compact_threshold` of the
+        response; `own_ids` are the ids of its own items.
 
         Raises the errors of `TurnClient.run` and `TokenCounter.count`.
         """
@@ -185,13 +166,13 @@ class AutoCompaction:
         self, recorder: ResponseRecorder, request: TurnRequest, split: _Split
     ) -> list[Item]:
         """Summarize and return the new items; empty if the model returned no text."""
-        text, usage = await self.compactor.summarize(
+        text, usage = await self.summarize(
             request.project, recorder.response, split.replaced, request.priority
         )
         if not text.strip():
             return []
         summary = Summary(text=text, replaces_all=True, kept=tuple(split.kept))
-        item = self.compactor.new_item(request.project, summary)
+        item = self.new_item(request.project, summary)
         await recorder.begin()
         await recorder.add_compaction(item, usage)
         return summary.expand(item)

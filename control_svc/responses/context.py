@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from control_svc.agent.prompt import first_that_fits, is_user_message
+from control_svc.agent.prompt import find_start
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.inference.models import Models
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.input_items import InputItem
-from control_svc.items.model import Compaction, Item, Reasoning, TimelineItem
+from control_svc.items.model import Compaction, Content, Item, Reasoning, TimelineItem
 from control_svc.items.queries import TimelineQueries
-from control_svc.responses.compaction import AutoCompaction
+from control_svc.responses.compaction import Compactor
 from control_svc.responses.content_cipher import ContentCipher
-from control_svc.responses.model import NewResponse, Response, ResponseState, Truncation
+from control_svc.responses.model import NewResponse, Response, ResponseState, Summary, Truncation
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import ResponseRecorder
 from control_svc.responses.tools import ResponseTools
@@ -84,21 +83,34 @@ def prompt_items(
 def _decrypt(project: str, items: Sequence[Item], cipher: ContentCipher) -> list[Item]:
     decrypted: list[Item] = []
     for index, item in enumerate(items):
-        match item.content:
-            case Compaction(sealed=sealed):
-                summary = cipher.open_summary(project, sealed)
-                if summary is None:
-                    raise SealInvalid(field=f"input[{index}].encrypted_content")
+        match _open(project, item.content, cipher, index):
+            case Summary() as summary:
                 earlier = [] if summary.replaces_all else decrypted
                 decrypted = [*earlier, *summary.expand(item)]
-            case Reasoning(sealed=sealed, text="") if sealed:
-                reasoning = cipher.open_reasoning(project, sealed)
-                if reasoning is None:
-                    raise SealInvalid(field=f"input[{index}].encrypted_content")
+            case str() as reasoning:
                 decrypted.append(item.with_content(Reasoning(text=reasoning), item.status))
-            case _:
+            case None:
                 decrypted.append(item)
     return decrypted
+
+
+def _open(
+    project: str, content: Content | None, cipher: ContentCipher, index: int
+) -> Summary | str | None:
+    """Decrypt a summary, or reasoning that cannot be read beside it; None for other contents.
+
+    Raises SealInvalid, with the index of the item, for what was not encrypted here for the project.
+    """
+    match content:
+        case Compaction(sealed=sealed):
+            opened: Summary | str | None = cipher.open_summary(project, sealed)
+        case Reasoning(sealed=sealed, text="") if sealed:
+            opened = cipher.open_reasoning(project, sealed)
+        case _:
+            return None
+    if opened is None:
+        raise SealInvalid(field=f"input[{index}].encrypted_content")
+    return opened
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ class ResponseContext:
     """Ids of the input and output items of the response itself."""
     recorder: ResponseRecorder
     counter: TokenCounter
-    compaction: AutoCompaction
+    compactor: Compactor
 
     async def items(self) -> list[Item]:
         """Return all items in order."""
@@ -118,7 +130,7 @@ class ResponseContext:
 
     async def before_turn(self, request: TurnRequest, items: Sequence[Item]) -> list[Item]:
         """Return the items, compacted if the prompt exceeds the threshold of the response."""
-        return await self.compaction.apply(self.recorder, request, items, self.own_ids)
+        return await self.compactor.apply(self.recorder, request, items, self.own_ids)
 
     async def shortened(
         self, request: TurnRequest, items: Sequence[Item], error: ContextLengthExceeded
@@ -127,15 +139,11 @@ class ResponseContext:
         settings = self.recorder.response.settings
         if settings.truncation is not Truncation.AUTO:
             return None
-        # Truncated items start at a user message or at the response's own items.
         own = next((i for i, item in enumerate(items) if item.id in self.own_ids), 0)
-        starts = [i for i, item in enumerate(items) if i and (i == own or is_user_message(item))]
-        if not starts:
+        instructions = settings.instructions or ""
+        start = await find_start(self.counter, request, instructions, items, error, own)
+        if start is None:
             return None
-
-        start = await first_that_fits(
-            self.counter, request, settings.instructions or "", items, starts, error
-        )
         await self.recorder.set_context_start(items[start].id)
         return list(items[start:])
 
@@ -163,7 +171,8 @@ class ResponseFactory:
         """
         request.check()
         self.tools.check(request.settings.tools)
-        self._check_encrypted(project, request.input)
+        for index, item in enumerate(request.input):
+            _open(project, item.content, self.cipher, index)
         resolved = await self.models.resolve(
             project, request.settings.model, request.settings.options
         )
@@ -181,17 +190,3 @@ class ResponseFactory:
             previous_id=request.previous_id,
             conversation_id=request.conversation_id,
         )
-
-    def _check_encrypted(self, project: str, items: tuple[InputItem, ...]) -> None:
-        """Raise SealInvalid for content that was not encrypted here for the project, unless it
-        can be read beside it."""
-        for index, item in enumerate(items):
-            match item.content:
-                case Reasoning(sealed=sealed, text="") if sealed:
-                    opened: object = self.cipher.open_reasoning(project, sealed)
-                case Compaction(sealed=sealed):
-                    opened = self.cipher.open_summary(project, sealed)
-                case _:
-                    continue
-            if opened is None:
-                raise SealInvalid(field=f"input[{index}].encrypted_content")

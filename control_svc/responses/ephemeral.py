@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
 from control_svc.agent.model import NO_USAGE, Context
@@ -19,9 +18,9 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import Event, encode_events
 from control_svc.inference.turns import TurnClient, TurnRequest, TurnUsage
 from control_svc.items.model import Item, McpCall
-from control_svc.items.service import resolve_items
+from control_svc.items.service import call_parts, resolve_items
 from control_svc.jobs.model import EngineDied, JobPriority
-from control_svc.responses.compaction import Compactor, check_calls
+from control_svc.responses.compaction import check_calls
 from control_svc.responses.context import (
     prompt_items,
     read_conversation,
@@ -41,17 +40,6 @@ _QUEUE_SIZE: Final = 256
 """Groups of events that are buffered for a slow client before the loop waits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompactedItems:
-    """The result of a compaction."""
-
-    id: str
-    created_at: datetime
-    model: str
-    output: Sequence[Item]
-    usage: TurnUsage
-
-
 @dataclass(frozen=True)
 class EphemeralResponses:
     """Answers requests, counts their tokens, prefills and compacts them."""
@@ -59,7 +47,6 @@ class EphemeralResponses:
     responses: Responses
     worker: ResponseWorker
     turns: TurnClient
-    compactor: Compactor
     ids: IdSource
 
     async def answer(
@@ -171,24 +158,21 @@ class EphemeralResponses:
         items = await work.context.items()
         return turn_request(work.settings, work.progress, tools, items), work.context
 
-    async def compact(self, project: str, request: NewResponse) -> CompactedItems:
-        """Return the user messages and a summary of all items. Raises the errors of `answer`."""
+    async def compact(self, project: str, request: NewResponse) -> Response:
+        """Return a response whose output are the user messages and a summary of all items. Raises
+        the errors of `answer`.
+        """
         recorder, start = await self._prepare(project, request, _discard)
         response = recorder.response
         items = prompt_items(project, response, start.items, self.worker.cipher)
         try:
-            text, usage = await self.compactor.summarize(project, response, items)
+            text, usage = await self.worker.compactor.summarize(project, response, items)
         except EngineDied as died:
             raise died.error from died
         summary = Summary(text=text, replaces_all=False)
         user_messages = [item for item in start.items if is_user_message(item)]
-        return CompactedItems(
-            id=response.id,
-            created_at=response.created_at,
-            model=response.settings.model,
-            output=[*user_messages, self.compactor.new_item(project, summary)],
-            usage=usage,
-        )
+        output = (*user_messages, self.worker.compactor.new_item(project, summary))
+        return replace(response.complete(usage, self.worker.clock()), output=output)
 
     async def _prepare(
         self,
@@ -202,11 +186,10 @@ class EphemeralResponses:
         async def read(tx: Transaction) -> tuple[str, StartState]:
             await check_tool_stores(tx, response.settings.tools)
             context_start, history = await _read_history(tx, response)
-            items = await resolve_items(
-                tx, request.input, self.ids, response.created_at, "input", history
-            )
-            check_calls(history, items)
-            await check_new_approvals(tx, response, history, items, lock=False)
+            parts, now = call_parts(history), response.created_at
+            items = await resolve_items(tx, request.input, self.ids, now, "input", parts)
+            check_calls(parts, items)
+            await check_new_approvals(tx, response, parts, items, lock=False)
             return context_start, StartState([*history, *items], items)
 
         context_start, start = await self.worker.transactions.of(project).read(read)

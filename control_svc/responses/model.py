@@ -13,10 +13,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from control_svc.agent.model import NO_USAGE, add_usage
+from control_svc.agent.model import NO_WORK, Work
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
-from control_svc.items.input_items import Include, InputItem
+from control_svc.items.input_items import Include, InputItem, check_items
 from control_svc.items.model import Item, Message, Role, Text, TimelineItem
 from control_svc.tools.model import ResponseFormat, Tool, ToolChoice
 from control_svc.tools.tool_validation import (
@@ -114,24 +114,6 @@ class ResponseResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
-    """Progress of a response in completed turns."""
-
-    num_turns: int = 0
-    usage: TurnUsage = NO_USAGE
-    summaries: TurnUsage = NO_USAGE
-    """Usage of automatic compaction. Part of the reported usage, but not of any limit."""
-    num_hosted_calls: int = 0
-    awaits_client: bool = False
-    """As in `Progress`."""
-
-    @property
-    def total_usage(self) -> TurnUsage:
-        """Usage of turns and summaries."""
-        return add_usage(self.usage, self.summaries)
-
-
-@dataclass(frozen=True, kw_only=True)
 class ResponseSettings:
     """The parameters of a response, without its input."""
 
@@ -206,8 +188,7 @@ class NewResponse:
             raise InvalidField(field="previous_response_id", problem=problem)
         if not (self.input or self.previous_id or self.conversation_id):
             raise MissingField(field="input")
-        for index, item in enumerate(self.input):
-            item.check(f"input[{index}]")
+        check_items(self.input, "input")
         if self.conversation_id and not self.settings.store:
             raise InvalidField(field="store", problem="must be true with a conversation")
         if self.request_id and not self.settings.store:
@@ -241,7 +222,7 @@ class Response:
     """Whether its own items replace the history, by a summary."""
     ignored_parameters: tuple[str, ...] = ()
     """See `Started.ignored`."""
-    work: Work = Work()
+    work: Work = NO_WORK
     result: ResponseResult = ResponseResult()
     output: tuple[Item, ...] = ()
     """Set once the response has ended. Stored in the timeline, not in the row."""

@@ -28,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.sql import ColumnElement, FromClause
 
+from control_svc.agent.model import Work
 from control_svc.base.ids import RESPONSE, is_id
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.db.documents import Document, document_size
@@ -35,8 +36,14 @@ from control_svc.db.tables import Instant, Key, ObjectRow, read_row, row_values
 from control_svc.db.transaction import CrossProjectQueries
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
-from control_svc.items.model import Item, TimelineItem
-from control_svc.items.queries import ItemRow, TimelineItemRow, TimelineQueries, item_from_row
+from control_svc.items.model import CallPart, TimelineItem
+from control_svc.items.queries import (
+    ItemRow,
+    TimelineItemRow,
+    TimelineQueries,
+    item_from_row,
+    read_call_parts,
+)
 from control_svc.responses.model import (
     ChainLink,
     ExpiredResponse,
@@ -44,7 +51,6 @@ from control_svc.responses.model import (
     ResponseResult,
     ResponseSettings,
     ResponseState,
-    Work,
 )
 from svc_kit.errors import DomainError, ResponseNotFound
 
@@ -134,19 +140,17 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         query = self._join_items(select(func.sum(size)), chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
-    async def later_approvals(self, response_id: str) -> list[Item]:
-        """Return MCP calls, and approvals in progress, of responses that continue this one."""
+    async def later_approvals(self, response_id: str) -> list[CallPart]:
+        """Read MCP calls, and approvals in progress, of responses that continue this one."""
         query = select(ResponseRow.id, ResponseRow.state)
         query = query.where(self._mine(ResponseRow), ResponseRow.previous_id == response_id)
         later = query.subquery()
         is_call = TimelineItemRow.kind == "mcp_call"
         is_approval = TimelineItemRow.kind == "mcp_approval_response"
-        rows = await self._session.scalars(
-            self._join_items(select(ItemRow), later).where(
-                or_(is_call, and_(is_approval, later.c.state.not_in(_FINAL)))
-            )
+        items = self._join_items(select(ItemRow), later).where(
+            or_(is_call, and_(is_approval, later.c.state.not_in(_FINAL)))
         )
-        return list(map(item_from_row, rows))
+        return await read_call_parts(items, self._session)
 
     async def is_continued(self, response_id: str) -> bool:
         """Whether another response continues this one."""

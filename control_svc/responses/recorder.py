@@ -16,7 +16,15 @@ from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import Change, FinalEvents, encode_events
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.input_items import Include, apply_include
-from control_svc.items.model import FileSearchCall, Item, ItemStatus, Message, Reasoning, Text
+from control_svc.items.model import (
+    INPUT_ITEMS,
+    FileSearchCall,
+    Item,
+    ItemStatus,
+    Message,
+    Reasoning,
+    Text,
+)
 from control_svc.items.queries import TimelineQueries
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.events import (
@@ -25,12 +33,19 @@ from control_svc.responses.events import (
     call_started_events,
     state_event,
 )
-from control_svc.responses.model import Response, ResponseState, Work
+from control_svc.responses.model import Response, ResponseState
 from control_svc.responses.queries import ResponseQueries
 
 FinishResponse = Callable[[Response, TurnUsage], Response]
 """Returns the ended response, given its total usage."""
 _ANSWERED = (ResponseState.COMPLETED, ResponseState.INCOMPLETE)
+
+
+async def claim_conversation(tx: Transaction, response: Response) -> None:
+    """Lock the conversation, if any. Raises ConversationNotFound or ConversationLocked."""
+    if response.conversation_id:
+        conversation = await ConversationQueries(tx).lock(response.conversation_id)
+        await ConversationQueries(tx).update(conversation.claimed_by(response.id))
 
 
 async def close_conversation(tx: Transaction, response: Response) -> None:
@@ -40,10 +55,7 @@ async def close_conversation(tx: Transaction, response: Response) -> None:
     conversation = await ConversationQueries(tx).lock(response.conversation_id)
     if response.state in _ANSWERED:
         timelines = TimelineQueries(tx)
-        output_ids = {item.id for item in response.output}
-        items = [placed.item for placed in await timelines.read(response.id)]
-        input_items = [item for item in items if item.id not in output_ids]
-        await timelines.link(conversation.id, input_items)
+        await timelines.link(conversation.id, await timelines.refs(response.id, INPUT_ITEMS))
         await timelines.link(conversation.id, response.output, origin=response.id)
     await ConversationQueries(tx).update(conversation.released_by(response.id))
 
@@ -89,7 +101,7 @@ class ResponseRecorder(TurnRecorder):
     async def turn_ended(self, turn: TurnResult, *, awaits_client: bool) -> None:
         """Store a completed turn, after which hosted calls follow."""
         items, events = self._turn_output(turn)
-        work = _add_turn(self.response.work, turn, awaits_client=awaits_client)
+        work = self.response.work.add_turn(turn, awaits_client=awaits_client)
         self.response = replace(self.response, work=work)
         await self._store(events, items, turn=turn.number)
         self._close_turn()
@@ -130,7 +142,7 @@ class ResponseRecorder(TurnRecorder):
         number, work = self._turn, self.response.work
         items, events = ([], []) if turn is None else self._turn_output(turn)
         if turn is not None:
-            work = _add_turn(work, turn, awaits_client=False)
+            work = work.add_turn(turn)
         self.output += items
         ended = finish(self.response, work.total_usage)
         response = self.response = replace(ended, work=work, output=tuple(self.output))
@@ -215,13 +227,3 @@ class ResponseRecorder(TurnRecorder):
                 return replace(item, content=replace(message, content=(cited,)))
             case _:
                 return item
-
-
-def _add_turn(work: Work, turn: TurnResult, *, awaits_client: bool) -> Work:
-    return replace(
-        work,
-        num_turns=work.num_turns + 1,
-        usage=add_usage(work.usage, turn.usage),
-        num_hosted_calls=work.num_hosted_calls + turn.num_hosted_calls,
-        awaits_client=awaits_client,
-    )

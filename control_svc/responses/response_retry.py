@@ -1,7 +1,6 @@
 """Retries responses whose job is dead, for operators."""
 
 from control_svc.agent.recorder import items_of_open_turn
-from control_svc.conversations.queries import ConversationQueries
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import encode_events
 from control_svc.event_log.queries import StreamQueries
@@ -11,6 +10,7 @@ from control_svc.jobs.model import Job
 from control_svc.responses.events import state_event
 from control_svc.responses.model import Response, ResponseState
 from control_svc.responses.queries import ResponseQueries
+from control_svc.responses.recorder import claim_conversation
 from svc_kit.errors import (
     ConversationLocked,
     ConversationNotFound,
@@ -29,7 +29,7 @@ async def retry_response(tx: Transaction, job: Job) -> str:
     try:
         failed = await ResponseQueries(tx).lock(response_id)
         await _check_unused(tx, failed)
-        await _claim_conversation(tx, failed)
+        await claim_conversation(tx, failed)
     except (ResponseNotFound, ConversationNotFound, ConversationLocked, _InUse) as problem:
         raise JobNotRetriable(job=job.id, problem=str(problem)) from None
     timelines, item_filter = TimelineQueries(tx), ItemFilter(origin=response_id)
@@ -52,9 +52,3 @@ async def _check_unused(tx: Transaction, response: Response) -> None:
         raise _InUse(f"the response '{response.id}' is {response.state.value}.")
     if await ResponseQueries(tx).is_continued(response.id):
         raise _InUse(f"another response continues the response '{response.id}'.")
-
-
-async def _claim_conversation(tx: Transaction, response: Response) -> None:
-    if response.conversation_id:
-        conversation = await ConversationQueries(tx).lock(response.conversation_id)
-        await ConversationQueries(tx).update(conversation.claimed_by(response.id))

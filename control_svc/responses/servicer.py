@@ -1,44 +1,64 @@
-"""The RPCs of responses, and the lines of batches for /v1/responses."""
+"""The RPCs of responses, the lines of batches for /v1/responses, and the sweeper's step."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
 
 from corral.control.v1 import response_pb2
 from corral.control.v1 import response_service_pb2 as pb
 
-from control_svc.base.pagination import Page
+from control_svc.base.ids import creation_key
+from control_svc.base.pagination import PAGE_BYTES
 from control_svc.base.proto import page_request
-from control_svc.base.resource import Methods
-from control_svc.event_log.model import BEFORE_FIRST, Event
+from control_svc.base.resource import MAX_PAGE, Resource
+from control_svc.db.cleanup import CleanupStep, Deleted
+from control_svc.db.transaction import (
+    CrossProjectTransaction,
+    Transaction,
+    delete_transaction,
+    read_transaction,
+    write_transaction,
+)
+from control_svc.event_log.model import BEFORE_FIRST
+from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.items.input_items import Include
+from control_svc.items.model import INPUT_ITEMS
 from control_svc.items.proto import includes_from_pb, items_to_pb
+from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.model import JobPriority
+from control_svc.jobs.queries import JobQueries
 from control_svc.limits.buckets import RateLimits
+from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.events import CREATED, event_to_pb
-from control_svc.responses.model import Response
+from control_svc.responses.model import NewResponse, Response
 from control_svc.responses.proto import USAGE, compact_request, new_response, response_to_pb
+from control_svc.responses.queries import ResponseQueries, ResponseSweepQueries
+from control_svc.responses.recorder import close_conversation
 from control_svc.responses.service import Responses
+from control_svc.responses.worker import KIND, end_response
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses import requests as response_requests
 from dialects.openai.responses.objects import response_object
-from svc_kit.errors import OutOfRange, UnsupportedField, UnsupportedValue
+from svc_kit.errors import InvalidField, OutOfRange, UnsupportedField, UnsupportedValue
 from svc_kit.rpc.field_limits import check_limits
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 
 @dataclass(frozen=True)
-class ResponseServicer(Methods[Response]):
-    """Responses. Each method raises the errors of the operation that it calls."""
+class ResponseServicer(Resource[Response, NewResponse]):
+    """Responses. Lists contain them without their output."""
 
     service = pb.DESCRIPTOR.services_by_name["ResponseService"]
-    noun, plural = "a response", "responses"
+    noun, plural, queries = "a response", "responses", ResponseQueries
 
     responses: Responses
     requests: EphemeralResponses
     limits: RateLimits
+    cipher: ContentCipher
+    prefix_cleanup: PrefixCleanup
 
     def to_message(self, value: Response) -> response_pb2.Response:
         """Convert a response."""
@@ -57,32 +77,28 @@ class ResponseServicer(Methods[Response]):
 
     async def StreamResponse(
         self, project: str, request: pb.StreamResponseRequest
-    ) -> AsyncGenerator[pb.StreamResponseResponse, None]:
+    ) -> AsyncGenerator[list[pb.StreamResponseResponse], None]:
         """Create a response and stream its events."""
         new = new_response(request.new_response, request.request_id)
-        groups = self.requests.stream(project, new)
-        async with aclosing(_flatten(groups)) as events:
-            async for event in events:
-                message = pb.StreamResponseResponse(event=event_to_pb(event))
-                if message.event.HasField(CREATED):
-                    model = message.event.created.settings.model
-                    message.rate_limits.extend(await self.limits.of_caller(model))
-                yield message
+        async with aclosing(self.requests.stream(project, new)) as groups:
+            async for group in groups:
+                events = list(map(event_to_pb, group))
+                messages = [pb.StreamResponseResponse(event=event) for event in events]
+                if events[0].HasField(CREATED):
+                    limits = await self.limits.of_caller(events[0].created.settings.model)
+                    messages[0].rate_limits.extend(limits)
+                yield messages
 
     async def WatchResponse(
         self, project: str, request: pb.WatchResponseRequest
-    ) -> AsyncGenerator[pb.WatchResponseResponse | None, None]:
+    ) -> AsyncGenerator[list[pb.WatchResponseResponse], None]:
         """Stream the events of a response, past and future."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         if after < BEFORE_FIRST:
             raise OutOfRange(field="after", value=after, minimum=0)
-        groups = self.responses.follow(project, request.response_id, after)
-        async with aclosing(groups):
+        async with aclosing(self.responses.follow(project, request.response_id, after)) as groups:
             async for group in groups:
-                if not group:
-                    yield None
-                for event in group:
-                    yield pb.WatchResponseResponse(event=event_to_pb(event))
+                yield [pb.WatchResponseResponse(event=event_to_pb(each)) for each in group]
 
     async def GetResponse(self, project: str, request: pb.GetResponseRequest) -> Response:
         """Get a response."""
@@ -90,24 +106,51 @@ class ResponseServicer(Methods[Response]):
         response = await self.responses.get(project, request.response_id)
         return response.add_include(include)
 
-    async def ListResponses(self, project: str, request: pb.ListResponsesRequest) -> Page[Response]:
-        """List the project's responses."""
-        return await self.responses.page(project, page_request(request))
-
-    async def DeleteResponse(self, project: str, request: pb.DeleteResponseRequest) -> None:
-        """Delete a response."""
-        await self.responses.delete(project, request.response_id)
+    @delete_transaction
+    async def DeleteResponse(self, tx: Transaction, request: pb.DeleteResponseRequest) -> None:
+        """Delete a response; cancel it if it is running. Raises ResponseNotFound."""
+        queries, response_id = ResponseQueries(tx), request.response_id
+        await queries.get(response_id)
+        # Lock the row of the job first, as the worker does.
+        await JobQueries(tx).request_cancel(KIND, response_id)
+        response = await queries.lock(response_id)
+        is_running = not response.state.is_final
+        if is_running:
+            await close_conversation(tx, response)
+        start = await queries.start(response_id)
+        await queries.delete(response_id)
+        if start is not None:
+            await self.prefix_cleanup.enqueue(tx, start.object_id, is_running=is_running)
 
     async def CancelResponse(self, project: str, request: pb.CancelResponseRequest) -> Response:
-        """Cancel a background response."""
-        return await self.responses.cancel(project, request.response_id)
+        """Cancel a background response; one that has ended does not change.
 
+        Raises ResponseNotFound or ResponseNotCancellable.
+        """
+        await self._cancel(project, request.response_id)
+        return await self.responses.get(project, request.response_id)
+
+    @write_transaction
+    async def _cancel(self, tx: Transaction, response_id: str) -> None:
+        (await ResponseQueries(tx).get(response_id)).check_cancellable()
+        await JobQueries(tx).request_cancel(KIND, response_id)
+        response = await ResponseQueries(tx).lock(response_id)
+        if not response.state.is_final:
+            await end_response(tx, response, self.cipher, Response.cancel)
+
+    @read_transaction
     async def ListInputItems(
-        self, project: str, request: pb.ListInputItemsRequest
+        self, tx: Transaction, request: pb.ListInputItemsRequest
     ) -> pb.ListInputItemsResponse:
-        """List the input items of a response."""
-        include = includes_from_pb(request.include)
-        page = await self.responses.input_items(project, request.response_id, page_request(request))
+        """List the input items. Raises ResponseNotFound, OutOfRange or InvalidField."""
+        include, timeline = includes_from_pb(request.include), request.response_id
+        wanted = page_request(request)
+        if wanted.after and not creation_key(wanted.after):
+            raise InvalidField(field="after", problem="must be the id of an item")
+        window = self.tokens.window(wanted, (tx.project, "input items", timeline), MAX_PAGE)
+        await ResponseQueries(tx).get(timeline)
+        entries = await TimelineQueries(tx).page(timeline, window, INPUT_ITEMS)
+        page = window.page([entry.item for entry in entries], PAGE_BYTES)
         items = items_to_pb(page.items, include)
         return pb.ListInputItemsResponse(items=items, next_page_token=page.next_token)
 
@@ -133,22 +176,31 @@ class ResponseServicer(Methods[Response]):
         self, project: str, request: pb.CompactResponseRequest
     ) -> pb.CompactResponseResponse:
         """Compact items."""
-        new = compact_request(request)
-        compacted = await self.requests.compact(project, new)
+        compacted = await self.requests.compact(project, compact_request(request))
         return pb.CompactResponseResponse(
             id=compacted.id,
             create_time=encode_timestamp(compacted.created_at),
             output=items_to_pb(compacted.output, [Include.INPUT_IMAGE_URLS]),
-            usage=USAGE.to_message(compacted.usage),
-            rate_limits=await self.limits.of_caller(compacted.model),
+            usage=compacted.result.usage and USAGE.to_message(compacted.result.usage),
+            rate_limits=await self.limits.of_caller(compacted.settings.model),
         )
 
 
-async def _flatten(groups: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Event, None]:
-    async with aclosing(groups):
-        async for group in groups:
-            for event in group:
-                yield event
+_EXPIRED_PER_BATCH: Final = 50
+"""Fewer than of other rows: each is deleted with its items and events."""
+
+
+def delete_expired_responses(prefix_cleanup: PrefixCleanup) -> CleanupStep:
+    """Return the step of the sweeper that deletes expired responses and what is stored for them."""
+
+    async def delete_responses(tx: CrossProjectTransaction, now: datetime) -> Deleted:
+        expired = await ResponseSweepQueries(tx).delete_expired(now, _EXPIRED_PER_BATCH)
+        for response in expired:
+            if response.is_start:
+                await prefix_cleanup.enqueue(tx.of(response.project), response.id)
+        return Deleted(len(expired))
+
+    return delete_responses
 
 
 class ResponseLines:

@@ -12,14 +12,18 @@ from control_svc.core import SEAL_KEY, Core, Slice, shared_secret
 from control_svc.inference.prefix_cleanup import PrefixCleanup
 from control_svc.inference.slice import ModelParts
 from control_svc.limits.buckets import RateLimits
-from control_svc.responses.compaction import AutoCompaction, Compactor
+from control_svc.responses.compaction import Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseFactory
 from control_svc.responses.ephemeral import EphemeralResponses
 from control_svc.responses.response_retry import retry_response
-from control_svc.responses.service import Responses, delete_expired_responses
-from control_svc.responses.servicer import ResponseLines, ResponseServicer
-from control_svc.responses.tools import McpPreparer, ResponseTools
+from control_svc.responses.service import Responses
+from control_svc.responses.servicer import (
+    ResponseLines,
+    ResponseServicer,
+    delete_expired_responses,
+)
+from control_svc.responses.tools import ResponseTools
 from control_svc.responses.worker import KIND, ResponseWorker
 from control_svc.vector_stores.search.model import Search
 from svc_kit.encryption import KEY_BYTES, Sealer
@@ -39,37 +43,26 @@ async def build(
     bounds = core.settings.responses
     cipher = ContentCipher(Sealer(await shared_secret(core.database, SEAL_KEY, KEY_BYTES)))
     servers = _mcp_servers(core.settings.mcp_servers)
-    tools = ResponseTools(search, servers)
-    compactor = Compactor(model.turns, cipher, core.ids, core.clock, bounds.summary_tokens)
+    tools = ResponseTools(search, servers, core.ids, core.clock)
     worker = ResponseWorker(
         core.transactions,
         core.streams.committer,
         AgentLoop(model.turns, core.ids, core.clock),
         model.counter,
         bounds.at_once,
-        AutoCompaction(compactor, model.counter),
+        Compactor(model.turns, model.counter, cipher, core.ids, core.clock, bounds.summary_tokens),
         cipher,
         tools,
-        McpPreparer(servers, core.ids, core.clock),
         core.clock,
     )
     factory = ResponseFactory(
         model.models, cipher, tools, core.ids, core.clock, timedelta(seconds=bounds.keep_s)
     )
-    responses = Responses(
-        core.transactions,
-        core.streams.reader,
-        factory,
-        cipher,
-        core.ids,
-        core.tokens,
-        prefixes,
-    )
-    answering = EphemeralResponses(responses, worker, model.turns, compactor, core.ids)
+    responses = Responses(core.transactions, core.streams.reader, factory, core.ids)
+    answering = EphemeralResponses(responses, worker, model.turns, core.ids)
+    limits = RateLimits(core.across_projects)
     return ResponseSlice(
-        servicers=[
-            ResponseServicer(*core.shared, responses, answering, RateLimits(core.across_projects))
-        ],
+        servicers=[ResponseServicer(*core.shared, responses, answering, limits, cipher, prefixes)],
         handlers=[worker],
         retries={KIND: retry_response},
         cleanup=[delete_expired_responses(prefixes)],

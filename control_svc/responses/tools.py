@@ -18,6 +18,7 @@ from control_svc.base.ids import IdSource
 from control_svc.db.transaction import Clock, Transaction
 from control_svc.items.model import (
     ITEM_PREFIXES,
+    CallPart,
     Content,
     Item,
     ItemStatus,
@@ -33,12 +34,25 @@ from control_svc.vector_stores.search.model import Search
 from svc_kit.errors import InvalidField, MissingField, UnsupportedValue
 
 
+class PreparedItems(NamedTuple):
+    """Items that were added before the first turn."""
+
+    tool_lists: Sequence[Item] = ()
+    calls: Sequence[Item] = ()
+    """Approved calls, in progress and not executed yet."""
+
+
+NO_ITEMS: Final = PreparedItems()
+
+
 @dataclass(frozen=True)
 class ResponseTools:
     """The hosted tools that responses may use."""
 
     search: Search
     servers: McpServers
+    ids: IdSource
+    clock: Clock
 
     def check(self, tools: Sequence[Tool]) -> None:
         """Validate the tools of a request.
@@ -70,51 +84,6 @@ class ResponseTools:
             if isinstance(tool, FileSearchTool)
         ]
         return [*searches, *mcp_tools(self.servers, tools, latest_tool_lists(items))]
-
-
-async def check_new_approvals(
-    tx: Transaction,
-    response: Response,
-    history: Sequence[Item],
-    input_items: Sequence[Item],
-    *,
-    lock: bool,
-) -> None:
-    """Validate that approvals in the input of a new response refer to calls that wait for them.
-
-    `lock` serializes responses with approvals of the same calls until the end of the transaction.
-    Raises InvalidField.
-    """
-    later: Sequence[Item] = ()
-    if response.previous_id and any(map(_is_approval, input_items)):
-        if lock:
-            await ResponseQueries(tx).lock(response.previous_id)
-        later = await ResponseQueries(tx).later_approvals(response.previous_id)
-    check_approvals([*history, *later], input_items)
-
-
-def _is_approval(item: Item) -> bool:
-    return isinstance(item.content, McpApprovalResponse) and item.content.approve
-
-
-class PreparedItems(NamedTuple):
-    """Items that were added before the first turn."""
-
-    tool_lists: Sequence[Item] = ()
-    calls: Sequence[Item] = ()
-    """Approved calls, in progress and not executed yet."""
-
-
-NO_ITEMS: Final = PreparedItems()
-
-
-@dataclass(frozen=True)
-class McpPreparer:
-    """Prepares the MCP tools of responses."""
-
-    servers: McpServers
-    ids: IdSource
-    clock: Clock
 
     async def prepare(
         self, recorder: ResponseRecorder, items: Sequence[Item], own: Sequence[Item]
@@ -148,6 +117,31 @@ class McpPreparer:
     def _item(self, content: Content, status: ItemStatus) -> Item:
         new_id = self.ids.new(ITEM_PREFIXES[type(content)])
         return Item(id=new_id, status=status, created_at=self.clock(), content=content)
+
+
+async def check_new_approvals(
+    tx: Transaction,
+    response: Response,
+    history: Sequence[CallPart],
+    input_items: Sequence[Item],
+    *,
+    lock: bool,
+) -> None:
+    """Validate that approvals in the input of a new response refer to calls that wait for them.
+
+    `lock` serializes responses with approvals of the same calls until the end of the transaction.
+    Raises InvalidField.
+    """
+    later: Sequence[CallPart] = ()
+    if response.previous_id and any(map(_is_approval, input_items)):
+        if lock:
+            await ResponseQueries(tx).lock(response.previous_id)
+        later = await ResponseQueries(tx).later_approvals(response.previous_id)
+    check_approvals([*history, *later], input_items)
+
+
+def _is_approval(item: Item) -> bool:
+    return isinstance(item.content, McpApprovalResponse) and item.content.approve
 
 
 def _check_allowed(call: McpCall, tools: Sequence[Tool]) -> None:

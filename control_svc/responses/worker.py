@@ -19,14 +19,14 @@ from control_svc.items.model import FileSearchCall, Item, ItemFilter, ItemStatus
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.model import Claim, JobPriority
-from control_svc.responses.compaction import AutoCompaction
+from control_svc.responses.compaction import Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.context import ResponseContext, prompt_items, read_history
 from control_svc.responses.events import restore_drafts
 from control_svc.responses.model import IncompleteReason, Response, ResponseError, ResponseState
 from control_svc.responses.queries import ResponseQueries
 from control_svc.responses.recorder import FinishResponse, ResponseRecorder
-from control_svc.responses.tools import NO_ITEMS, McpPreparer, PreparedItems, ResponseTools
+from control_svc.responses.tools import NO_ITEMS, PreparedItems, ResponseTools
 from control_svc.tools.model import ResponseFormat, ToolChoice
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -59,10 +59,9 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
     """Handler of the jobs that run stored responses; `execute` runs the others too."""
 
     kind = KIND
-    compaction: AutoCompaction
+    compactor: Compactor
     cipher: ContentCipher
     tools: ResponseTools
-    mcp: McpPreparer
     clock: Clock
 
     async def start(self, claim: Claim, context: JobContext) -> bool:
@@ -91,7 +90,7 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
             )
         work = self.work(recorder, start)
         known = [*start.items, *await work.context.items()]  # summaries may contain MCP items
-        new = await self.mcp.prepare(recorder, known, start.own)
+        new = await self.tools.prepare(recorder, known, start.own)
         return self.work(recorder, start, new) if any(new) else work
 
     def work(
@@ -106,7 +105,7 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
         return LoopWork(
             settings=loop_settings(project, response, start),
             context=ResponseContext(
-                [*items, *new_items], own_ids, recorder, self.counter, self.compaction
+                [*items, *new_items], own_ids, recorder, self.counter, self.compactor
             ),
             hosted=self.tools.hosted(response.settings.tools, known),
             progress=_progress(recorder, new.calls),
@@ -223,9 +222,7 @@ def _progress(recorder: ResponseRecorder, approved_calls: Sequence[Item]) -> Pro
     searches = [item.content for item in output if isinstance(item.content, FileSearchCall)]
     passages = (search.first + len(search.results) for search in searches)
     return Progress(
-        num_turns=work.num_turns,
-        usage=work.usage,
-        num_hosted_calls=work.num_hosted_calls,
+        work=work,
         token_ids=list(recorder.open_turn.token_ids),
         drafts=list(recorder.open_turn.drafts),
         open_calls=[
@@ -234,6 +231,5 @@ def _progress(recorder: ResponseRecorder, approved_calls: Sequence[Item]) -> Pro
             if item.status is ItemStatus.IN_PROGRESS and item not in approved_calls
         ],
         approved_calls=list(approved_calls),
-        awaits_client=work.awaits_client,
         num_passages=max(passages, default=0),
     )

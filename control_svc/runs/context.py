@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from control_svc.agent.model import PROMPT_LIMIT
-from control_svc.agent.prompt import first_that_fits, is_user_message
+from control_svc.agent.prompt import find_start
 from control_svc.agent.recorder import EventSink
 from control_svc.assistants.queries import ThreadQueries
 from control_svc.base.pagination import Window
@@ -59,17 +59,9 @@ class RunContext:
         settings = self.run.settings
         if settings.truncation.last_messages is not None:
             return None
-        starts = [
-            index
-            for index, entry in enumerate(self._entries)
-            if index and is_user_message(entry.item)
-        ]
-        if not starts:
+        start = await find_start(self.counter, request, settings.instructions, items, error)
+        if start is None:
             return None
-
-        start = await first_that_fits(
-            self.counter, request, settings.instructions, items, starts, error
-        )
         await self._store_cut(self._entries[start].position, only_run=error.field == PROMPT_LIMIT)
         self._entries = self._entries[start:]
         return list(items[start:])

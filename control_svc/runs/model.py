@@ -15,13 +15,19 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
+from control_svc.agent.model import ANY_CHOICE, NO_USAGE, TurnResult, Work, add_usage
 from control_svc.assistants.message_model import NewMessage
 from control_svc.assistants.model import AssistantSettings, check_assistant_tools
 from control_svc.inference.generation_options import NO_OPTIONS, GenerationOptions
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FunctionCall
-from control_svc.tools.model import ResponseFormat, Tool, ToolChoice, ToolResources
+from control_svc.tools.model import (
+    NO_RESOURCES,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+    ToolResources,
+)
 from control_svc.tools.tool_validation import check_choice, check_effort, check_format
 from svc_kit.errors import (
     DomainError,
@@ -117,8 +123,6 @@ class Truncation:
 
 
 AUTO_TRUNCATION: Final = Truncation()
-ANY_CHOICE: Final = ToolChoice()
-NO_RESOURCES: Final = ToolResources()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +213,10 @@ class ToolOutput(NamedTuple):
     output: str
 
 
+_WORK: Final = ("num_turns", "num_hosted_calls", "awaits_client", "usage")
+"""Fields of `Work` that a run has as its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """A run."""
@@ -240,6 +248,11 @@ class Run:
     ignored_parameters: tuple[str, ...] = ()
     """See `Started.ignored`."""
 
+    @property
+    def work(self) -> Work:
+        """Its completed turns."""
+        return Work(**{name: getattr(self, name) for name in _WORK})
+
     def start(self, now: datetime) -> "Run":
         """The run in progress if it was queued, otherwise unchanged."""
         if self.state is not RunState.QUEUED:
@@ -248,13 +261,8 @@ class Run:
 
     def add_turn(self, turn: TurnResult, *, awaits_client: bool = False) -> "Run":
         """The run with the number, hosted calls and usage of a turn that has ended."""
-        return replace(
-            self,
-            num_turns=turn.number + 1,
-            num_hosted_calls=self.num_hosted_calls + turn.num_hosted_calls,
-            usage=add_usage(self.usage, turn.usage),
-            awaits_client=awaits_client,
-        )
+        work = self.work.add_turn(turn, awaits_client=awaits_client)
+        return replace(self, **{name: getattr(work, name) for name in _WORK})
 
     def add_usage(self, usage: TurnUsage) -> "Run":
         """The run with the usage of a last turn that failed."""

@@ -69,13 +69,8 @@ _SETTINGS: Final[TypeAdapter[RunSettings | None]] = TypeAdapter(RunSettings | No
 _STEP: Final[TypeAdapter[RunStep]] = TypeAdapter(RunStep)
 
 
-def settings_document(settings: RunSettings) -> bytes:
-    """Serialize the settings of a run, which do not change."""
-    return _SETTINGS.dump_json(settings)
-
-
 def run_document(run: Run) -> bytes:
-    """Serialize the other fields of a run."""
+    """Serialize a run without its settings, which do not change."""
     return _RUN.dump_json(run, exclude={"settings", "ignored_parameters"})
 
 
@@ -86,16 +81,6 @@ def decode_run(settings: bytes, document: bytes) -> Run:
     if run is None:
         raise TypeError("the document of a run is null")
     return run
-
-
-def step_document(step: RunStep) -> bytes:
-    """Serialize a step."""
-    return _STEP.dump_json(step)
-
-
-def decode_step(document: bytes) -> RunStep:
-    """Deserialize a step."""
-    return _STEP.validate_json(document)
 
 
 async def delete_streams_of_thread(tx: Transaction, thread_id: str) -> None:
@@ -129,7 +114,7 @@ class RunQueries(ObjectQueries[RunRow, Run]):
         return RunNotFound(run=object_id)
 
     def _constants(self, value: Run) -> dict[str, Any]:
-        settings = settings_document(value.settings)
+        settings = _SETTINGS.dump_json(value.settings)
         return {"id": value.id, "thread_id": value.thread_id, "settings": settings}
 
     def _values(self, value: Run) -> dict[str, Any]:
@@ -160,20 +145,20 @@ class RunStepQueries(Queries):
             document = (await self._session.execute(query)).scalar_one_or_none()
         if document is None:
             raise RunStepNotFound(step=step_id)
-        return decode_step(document)
+        return _STEP.validate_json(document)
 
     async def in_progress(self, run_id: str) -> list[RunStep]:
         """The steps that have not ended, in order."""
         query = self._select_steps(run_id)
         query = query.where(RunStepRow.state == StepState.IN_PROGRESS.value)
         documents = await self._session.scalars(query.order_by(RunStepRow.id))
-        return list(map(decode_step, documents))
+        return list(map(_STEP.validate_json, documents))
 
     async def page(self, run_id: str, window: Window) -> list[RunStep]:
         """The steps of a window of a run."""
         query = apply_window(self._select_steps(run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
-        return list(map(decode_step, restore_order(documents, window)))
+        return list(map(_STEP.validate_json, restore_order(documents, window)))
 
     async def update(self, step: RunStep) -> None:
         """Store the changed fields of a step."""
@@ -187,4 +172,4 @@ class RunStepQueries(Queries):
 
 
 def _step_values(step: RunStep) -> dict[str, Any]:
-    return {"state": step.state.value, "document": step_document(step)}
+    return {"state": step.state.value, "document": _STEP.dump_json(step)}

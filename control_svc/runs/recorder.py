@@ -40,7 +40,6 @@ from control_svc.runs.steps import (
     StepCall,
     StepState,
     ToolCalls,
-    start_step,
 )
 from svc_kit.rpc.message_mapper import encode_timestamp
 
@@ -231,12 +230,12 @@ class RunRecorder(TurnRecorder):
         """End the complete messages, and store the turn's calls and usage in its last step."""
         calls = [draft for draft in self._drafts if draft.kind in _CALLS]
         if calls and self._calls_step is not None:
-            step = self._calls_step.with_calls(tuple(map(_step_call, calls))).with_usage(usage)
-            self._calls_step = step
+            step = self._calls_step.with_calls(tuple(map(_step_call, calls)))
+            step = self._calls_step = replace(step, usage=usage)
             self._update(step)
         elif self._message_steps:
             message_id, open_step = self._message_steps.popitem()
-            self._message_steps[message_id] = step = open_step.with_usage(usage)
+            self._message_steps[message_id] = step = replace(open_step, usage=usage)
             if not self._done_messages:  # otherwise `_end_message` stores the step
                 self._update(step)
         return self._end_messages()
@@ -282,7 +281,14 @@ class RunRecorder(TurnRecorder):
         self._changes.append(lambda tx: RunStepQueries(tx).update(step))
 
     def _new_step(self, details: MessageCreation | ToolCalls) -> RunStep:
-        return start_step(self._ids.new(STEP), self.run, details, self._clock())
+        return RunStep(
+            id=self._ids.new(STEP),
+            run_id=self.run.id,
+            thread_id=self.run.thread_id,
+            assistant_id=self.run.assistant_id,
+            details=details,
+            created_at=self._clock(),
+        )
 
 
 def _stored_ids(drafts: Sequence[Draft]) -> set[str]:

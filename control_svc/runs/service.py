@@ -1,34 +1,32 @@
-"""CRUD and cancellation of runs; `worker.py` executes them."""
+"""The RPCs of runs and their steps; `worker.py` executes runs."""
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
+from corral.control.v1 import run_service_pb2 as pb
 from corral.control.v1.run_event_pb2 import RunEvent
-from corral.control.v1.run_service_pb2 import WatchRunResponse
+from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.queries import AssistantQueries, ThreadQueries
+from control_svc.base import ids
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record, record_request
-from control_svc.base.ids import JOB, RUN, STEP, THREAD, IdSource
-from control_svc.base.pagination import PAGE_BYTES, Page, PageRequest, PageTokens
-from control_svc.db.transaction import (
-    Clock,
-    Transaction,
-    Transactions,
-    read_transaction,
-    write_transaction,
-)
-from control_svc.event_log.model import encode_events
+from control_svc.base.pagination import PAGE_BYTES, Page
+from control_svc.base.proto import changed_values, page_request
+from control_svc.base.resource import MAX_PAGE, Methods
+from control_svc.db.transaction import Transaction, read_transaction, write_transaction
+from control_svc.event_log.model import BEFORE_FIRST, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.event_log.reader import StreamReader
 from control_svc.items.model import ITEM_PREFIXES, FunctionCallOutput, Item, ItemStatus, Text
 from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.queries import JobQueries
+from control_svc.limits.buckets import RateLimits
 from control_svc.runs.events import (
     CREATED,
     decode_event,
@@ -38,8 +36,9 @@ from control_svc.runs.events import (
     thread_created,
 )
 from control_svc.runs.model import CANCELLED, NewRun, Run, RunState, ToolOutput
+from control_svc.runs.proto import NEW_RUN, NEW_RUN_THREAD, RUN, STEP
 from control_svc.runs.queries import RunQueries, RunStepQueries
-from control_svc.runs.steps import RunStep, StepState, ToolCalls
+from control_svc.runs.steps import StepState, ToolCalls
 from control_svc.runs.transitions import end_run
 from control_svc.runs.worker import KIND, run_job
 from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
@@ -47,36 +46,42 @@ from svc_kit.errors import RunActive, RunNotFound, StaleGeneration
 CREATE: Final = "CreateRun"
 CREATE_WITH_THREAD: Final = "CreateThreadAndRun"
 SUBMIT: Final = "SubmitToolOutputs"
-MAX_PAGE: Final = 100
 _SEED_BITS: Final = 31
 _CANCEL_ATTEMPTS: Final = 8
 """An attempt fails only if the client submits outputs between two of its statements. The next one
 fails only if the run has meanwhile completed a turn and waits again."""
 
 
-class SubmitResult(NamedTuple):
-    """A run that resumes with tool outputs."""
-
-    run: Run
-    last_event: int
-    """Number of the last event before the outputs."""
-
-
 @dataclass(frozen=True)
-class Runs:
-    """Operations on runs."""
+class Runs(Methods[Run]):
+    """Runs and their steps."""
 
-    transactions: Transactions
+    service = pb.DESCRIPTOR.services_by_name["RunService"]
+    message, noun, plural = RUN, "a run", "runs"
+
     reader: StreamReader
-    ids: IdSource
-    tokens: PageTokens
-    clock: Clock
+    limits: RateLimits
     adder: MessageAdder
     wait: timedelta
     """How long a run waits for outputs before it expires."""
     seed: Callable[[], int] = lambda: secrets.randbits(_SEED_BITS)
 
     # ---- creation
+
+    async def CreateRun(self, project: str, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
+        """Create a run. Raises the errors of `create`."""
+        new = NEW_RUN.from_message(request.run, request_id=request.request_id)
+        run = await self.create(project, request.thread_id, new)
+        return pb.CreateRunResponse(run=RUN.to_message(run), rate_limits=await self._limits(run))
+
+    async def CreateThreadAndRun(
+        self, project: str, request: pb.CreateThreadAndRunRequest
+    ) -> pb.CreateThreadAndRunResponse:
+        """Create a thread and a run on it. Raises the errors of creating each of them."""
+        new = NEW_RUN.from_message(request.run, request_id=request.request_id)
+        run = await self._create_with_thread(project, NEW_RUN_THREAD.from_message(request), new)
+        limits = await self._limits(run)
+        return pb.CreateThreadAndRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
     async def create(self, project: str, thread_id: str, new: NewRun) -> Run:
         """Create a run on a thread.
@@ -85,7 +90,7 @@ class Runs:
         errors of `NewRun.check`.
         """
         new.check()
-        run_id = self.ids.new(RUN)
+        run_id = self.ids.new(ids.RUN)
         request = IdempotencyRecord.of(CREATE, new.request_id, run_id, self.clock(), thread_id, new)
 
         async def add(tx: Transaction) -> Run:
@@ -97,13 +102,12 @@ class Runs:
 
         return await self.transactions.of(project).write(add)
 
-    async def create_with_thread(self, project: str, new_thread: NewThread, new: NewRun) -> Run:
-        """Create a thread and a run on it. Raises the errors of creating each of them."""
+    async def _create_with_thread(self, project: str, new_thread: NewThread, new: NewRun) -> Run:
         new_thread.check("thread.")
         new.check()
         now = self.clock()
-        thread = Thread(id=self.ids.new(THREAD), settings=new_thread.settings, created_at=now)
-        run_id = self.ids.new(RUN)
+        thread = Thread(id=self.ids.new(ids.THREAD), settings=new_thread.settings, created_at=now)
+        run_id = self.ids.new(ids.RUN)
         request = IdempotencyRecord.of(
             CREATE_WITH_THREAD, new.request_id, run_id, now, new_thread, new
         )
@@ -146,52 +150,60 @@ class Runs:
         await ThreadQueries(tx).update(replace(thread, active_run_id=run.id))
         events = encode_events([*first_events, run_changed(run, CREATED), run_changed(run)])
         await StreamQueries(tx).create(run.id, events)
-        await JobQueries(tx).add(run_job(self.ids.new(JOB), run))
+        await JobQueries(tx).add(run_job(self.ids.new(ids.JOB), run))
         return run
 
     # ---- reading
 
     @read_transaction
-    async def get(self, tx: Transaction, thread_id: str, run_id: str) -> Run:
+    async def GetRun(self, tx: Transaction, request: pb.GetRunRequest) -> Run:
         """Raises RunNotFound."""
-        return await RunQueries(tx).get_in_thread(thread_id, run_id)
+        return await RunQueries(tx).get_in_thread(request.thread_id, request.run_id)
 
     @read_transaction
-    async def page(self, tx: Transaction, thread_id: str, page_request: PageRequest) -> Page[Run]:
+    async def ListRuns(self, tx: Transaction, request: pb.ListRunsRequest) -> Page[Run]:
         """A page of a thread's runs. Raises ThreadNotFound, OutOfRange or InvalidField."""
-        page_request.check_cursors(RUN, "a run")
-        window = self.tokens.window(page_request, (tx.project, "runs", thread_id), MAX_PAGE)
-        await ThreadQueries(tx).get(thread_id)
-        runs = await RunQueries(tx).page_of_thread(thread_id, window)
+        window = self.window(tx, request, ids.RUN, request.thread_id)
+        await ThreadQueries(tx).get(request.thread_id)
+        runs = await RunQueries(tx).page_of_thread(request.thread_id, window)
         return window.page(runs, PAGE_BYTES)
 
     @read_transaction
-    async def step(self, tx: Transaction, thread_id: str, run_id: str, step_id: str) -> RunStep:
+    async def GetRunStep(
+        self, tx: Transaction, request: pb.GetRunStepRequest
+    ) -> pb.GetRunStepResponse:
         """Raises RunNotFound or RunStepNotFound."""
-        await RunQueries(tx).get_in_thread(thread_id, run_id)
-        return await RunStepQueries(tx).get(run_id, step_id)
+        run = await RunQueries(tx).get_in_thread(request.thread_id, request.run_id)
+        step = await RunStepQueries(tx).get(run.id, request.step_id)
+        return pb.GetRunStepResponse(step=STEP.to_message(step))
 
     @read_transaction
-    async def steps(
-        self, tx: Transaction, thread_id: str, run_id: str, page_request: PageRequest
-    ) -> Page[RunStep]:
+    async def ListRunSteps(
+        self, tx: Transaction, request: pb.ListRunStepsRequest
+    ) -> pb.ListRunStepsResponse:
         """A page of a run's steps. Raises RunNotFound, OutOfRange or InvalidField."""
-        page_request.check_cursors(STEP, "a step")
-        window = self.tokens.window(page_request, (tx.project, "steps", run_id), MAX_PAGE)
-        await RunQueries(tx).get_in_thread(thread_id, run_id)
-        return window.page(await RunStepQueries(tx).page(run_id, window), PAGE_BYTES)
+        wanted = page_request(request)
+        wanted.check_cursors(ids.STEP, "a step")
+        window = self.tokens.window(wanted, (tx.project, "steps", request.run_id), MAX_PAGE)
+        run = await RunQueries(tx).get_in_thread(request.thread_id, request.run_id)
+        page = window.page(await RunStepQueries(tx).page(run.id, window), PAGE_BYTES)
+        return pb.ListRunStepsResponse(
+            steps=map(STEP.to_message, page.items), next_page_token=page.next_token
+        )
 
-    async def watch(
-        self, project: str, thread_id: str, run_id: str, after: int
-    ) -> AsyncGenerator[Sequence[WatchRunResponse], None]:
-        """Yield the events after a number, in batches, until the run ends or waits for its client.
-        Only the first batch may be empty.
+    async def WatchRun(
+        self, project: str, request: pb.WatchRunRequest
+    ) -> AsyncGenerator[list[pb.WatchRunResponse], None]:
+        """Yield the events after a number, until the run ends or waits for its client. Only the
+        first list may be empty.
 
         Raises RunNotFound, StreamExpired or OutOfRange.
         """
+        run_id = request.run_id
+        after = request.after if request.HasField("after") else BEFORE_FIRST
 
         async def read(tx: Transaction) -> tuple[Run, int]:
-            run = await RunQueries(tx).get_in_thread(thread_id, run_id)
+            run = await RunQueries(tx).get_in_thread(request.thread_id, run_id)
             return run, await _last_event(tx, run_id)
 
         run, newest = await self.transactions.of(project).read(read)
@@ -206,7 +218,7 @@ class Runs:
                 batch = []
                 for number, data in group:
                     event = decode_event(data)
-                    batch.append(WatchRunResponse(number=number, event=event))
+                    batch.append(pb.WatchRunResponse(number=number, event=event))
                     is_current = number > newest or (is_waiting and number == newest)
                     if is_current and requires_action(event):
                         yield batch
@@ -216,32 +228,27 @@ class Runs:
     # ---- changes
 
     @write_transaction
-    async def update(
-        self, tx: Transaction, thread_id: str, run_id: str, metadata: Mapping[str, str] | None
-    ) -> Run:
-        """Replace a run's metadata, unless None.
+    async def UpdateRun(self, tx: Transaction, request: pb.UpdateRunRequest) -> Run:
+        """Replace the metadata, unless the mask is empty. Raises RunNotFound or InvalidField."""
+        changed = changed_values(request, "thread_id", "run_id")
+        await RunQueries(tx).get_in_thread(request.thread_id, request.run_id)
+        run = await RunQueries(tx).lock(request.run_id)
+        if changed:
+            run = replace(run, metadata=dict(request.metadata))
+            await RunQueries(tx).update(run)
+        return run
 
-        Raises RunNotFound.
-        """
-        await RunQueries(tx).get_in_thread(thread_id, run_id)
-        run = await RunQueries(tx).lock(run_id)
-        if metadata is None:
-            return run
-        changed = replace(run, metadata=dict(metadata))
-        await RunQueries(tx).update(changed)
-        return changed
-
-    async def cancel(self, project: str, thread_id: str, run_id: str) -> Run:
+    async def CancelRun(self, project: str, request: pb.CancelRunRequest) -> Run:
         """Request the cancellation of a run from its worker; end a run that waits for outputs.
 
         Raises RunNotFound, RunNotCancellable, or StaleGeneration if the run changed in every
         attempt.
         """
         for _ in range(_CANCEL_ATTEMPTS):
-            run = await self._try_cancel(project, thread_id, run_id)
+            run = await self._try_cancel(project, request.thread_id, request.run_id)
             if run is not None:
                 return run
-        raise StaleGeneration(resource=run_id)
+        raise StaleGeneration(resource=request.run_id)
 
     @write_transaction
     async def _try_cancel(self, tx: Transaction, thread_id: str, run_id: str) -> Run | None:
@@ -260,35 +267,35 @@ class Runs:
         await StreamQueries(tx).end(run_id, encode_events(events))
         return await RunQueries(tx).get_in_thread(thread_id, run_id)
 
-    async def submit(
-        self,
-        project: str,
-        thread_id: str,
-        run_id: str,
-        outputs: Sequence[ToolOutput],
-        request_id: str,
-    ) -> SubmitResult:
-        """Submit the outputs of calls and resume the run.
+    async def SubmitToolOutputs(
+        self, project: str, request: pb.SubmitToolOutputsRequest
+    ) -> pb.SubmitToolOutputsResponse:
+        """Submit the outputs of a run's calls and resume it.
 
         Raises RunNotFound, ToolOutputsNotAccepted, ToolOutputsIncomplete or RequestIdReused.
         """
+        run_id = request.run_id
+        outputs = tuple(ToolOutput(each.call_id, each.output) for each in request.outputs)
 
-        async def submit(tx: Transaction) -> SubmitResult:
-            await RunQueries(tx).get_in_thread(thread_id, run_id)
+        async def submit(tx: Transaction) -> tuple[Run, int]:
+            await RunQueries(tx).get_in_thread(request.thread_id, run_id)
             run = await RunQueries(tx).lock(run_id)
             last_event = await _last_event(tx, run_id)
             # A repeated request returns the number of the event that preceded its outputs.
-            request = IdempotencyRecord.of(
-                SUBMIT, request_id, str(last_event), self.clock(), run_id, tuple(outputs)
+            record = IdempotencyRecord.of(
+                SUBMIT, request.request_id, str(last_event), self.clock(), run_id, outputs
             )
-            earlier = await find_or_record(tx, request)
+            earlier = await find_or_record(tx, record)
             if earlier is not None:
-                return SubmitResult(run, int(earlier.resource_id))
+                return run, int(earlier.resource_id)
             run = run.submit_outputs(outputs)
             await self._resume(tx, run, outputs)
-            return SubmitResult(run, last_event)
+            return run, last_event
 
-        return await self.transactions.of(project).write(submit)
+        run, last_event = await self.transactions.of(project).write(submit)
+        return pb.SubmitToolOutputsResponse(
+            run=RUN.to_message(run), last_event=last_event, rate_limits=await self._limits(run)
+        )
 
     async def _resume(self, tx: Transaction, run: Run, outputs: Sequence[ToolOutput]) -> None:
         """Store the outputs and queue the run again."""
@@ -312,7 +319,10 @@ class Runs:
         await RunQueries(tx).update(run)
         events.append(run_changed(run))
         await StreamQueries(tx).append(run.id, encode_events(events))
-        await JobQueries(tx).add(run_job(self.ids.new(JOB), run))
+        await JobQueries(tx).add(run_job(self.ids.new(ids.JOB), run))
+
+    async def _limits(self, run: Run) -> list[RateLimitStatus]:
+        return await self.limits.of_caller(run.settings.model)
 
 
 async def _last_event(tx: Transaction, run_id: str) -> int:

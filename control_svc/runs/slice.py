@@ -9,7 +9,6 @@ from control_svc.inference.slice import ModelParts
 from control_svc.limits.buckets import RateLimits
 from control_svc.runs.run_retry import retry_run
 from control_svc.runs.service import Runs
-from control_svc.runs.servicer import RunServicer
 from control_svc.runs.transitions import EXPIRY_KIND, RunExpiry, retry_expiry
 from control_svc.runs.worker import KIND, RunWorker
 from control_svc.vector_stores.search.model import Search
@@ -19,11 +18,9 @@ def build(core: Core, search: Search, model: ModelParts) -> Slice:
     """Build the slice."""
     wait = timedelta(seconds=core.settings.runs.expire_after_s)
     runs = Runs(
-        core.transactions,
+        *core.shared,
         core.streams.reader,
-        core.ids,
-        core.tokens,
-        core.clock,
+        RateLimits(core.across_projects),
         MessageAdder(core.ids, core.clock, core.settings.embedding_model),
         wait,
     )
@@ -39,7 +36,7 @@ def build(core: Core, search: Search, model: ModelParts) -> Slice:
         wait,
     )
     return Slice(
-        servicers=[RunServicer(*core.shared, runs, RateLimits(core.across_projects))],
+        servicers=[runs],
         handlers=[worker, RunExpiry()],
         retries={KIND: retry_run, EXPIRY_KIND: retry_expiry},
     )

@@ -9,7 +9,7 @@ from typing import Literal
 from control_svc.agent.model import NO_USAGE
 from control_svc.inference.turns import TurnUsage
 from control_svc.items.model import FileSearchCall, SearchResult
-from control_svc.runs.model import Run, RunError
+from control_svc.runs.model import RunError
 
 
 class StepState(StrEnum):
@@ -94,10 +94,6 @@ class RunStep:
             return self
         return replace(self, state=state, ended_at=now, error=error)
 
-    def with_usage(self, usage: TurnUsage) -> "RunStep":
-        """The step with the usage of its turn."""
-        return replace(self, usage=usage)
-
     def with_calls(self, calls: tuple[StepCall, ...]) -> "RunStep":
         """The step with other calls."""
         return replace(self, details=ToolCalls(calls=calls))
@@ -123,17 +119,3 @@ class RunStep:
         return self.with_calls(
             tuple(done if call.call_id == done.call_id else call for call in self.details.calls)
         )
-
-
-def start_step(
-    step_id: str, run: Run, details: MessageCreation | ToolCalls, now: datetime
-) -> RunStep:
-    """A new step of a run, in progress."""
-    return RunStep(
-        id=step_id,
-        run_id=run.id,
-        thread_id=run.thread_id,
-        assistant_id=run.assistant_id,
-        details=details,
-        created_at=now,
-    )

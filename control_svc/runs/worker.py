@@ -115,13 +115,10 @@ class RunWorker(LoopWorker[RunRecorder]):
                 if isinstance(tool, FileSearchTool) and stores
             ],
             progress=Progress(
-                num_turns=run.num_turns,
-                usage=run.usage,
-                num_hosted_calls=run.num_hosted_calls,
+                work=run.work,
                 token_ids=list(recorder.open_turn.token_ids),
                 drafts=list(recorder.open_turn.drafts),
                 open_calls=[i for i in recorder.searches if i.status is ItemStatus.IN_PROGRESS],
-                awaits_client=run.awaits_client,
             ),
         )
 

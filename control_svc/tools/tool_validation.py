@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from control_svc.base.validation import check_length, check_num_bytes, check_range
+from control_svc.base.validation import check_length
 from control_svc.inference.turns import ChoiceMode
 from control_svc.tools.model import (
     CustomTool,
@@ -30,13 +30,8 @@ from svc_kit.errors import (
     UnsupportedValue,
 )
 
-MAX_SCHEMA_BYTES: Final = 131_072
-MAX_TOOL_DESCRIPTION_CHARACTERS: Final = 65_536
-MAX_RESULTS: Final = 50
 MAX_STORES: Final = 1
 """Vector stores of an assistant or a thread."""
-MAX_SEARCHED_STORES: Final = 16
-"""Vector stores that one tool names; each of them is searched."""
 MAX_ID_CHARACTERS: Final = 64
 REGEX: Final = "regex"
 """The only grammar of custom tools that can be enforced, since it can be within a JSON string."""
@@ -48,7 +43,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 def check_tools(tools: Sequence[Tool], field: str = "tools") -> None:
     """Validate each tool, and that names are unique.
 
-    Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong.
+    Raises InvalidField, InvalidJson, MissingField, OutOfRange or TooLong for what the limits of the
+    proto do not say.
     """
     names: set[str] = set()
     for index, tool in enumerate(tools):
@@ -75,7 +71,7 @@ def check_choice(choice: ToolChoice, tools: Sequence[Tool], field: str = "tool_c
 
 
 def check_format(output_format: ResponseFormat | None, field: str = "response_format") -> None:
-    """Validate an output format. Raises MissingField, InvalidField, InvalidJson or TooLong."""
+    """Validate an output format. Raises MissingField, InvalidField or InvalidJson."""
     if output_format is None or output_format.kind is not FormatKind.JSON_SCHEMA:
         return
     _check_name(f"{field}.json_schema.name", output_format.name)
@@ -83,11 +79,10 @@ def check_format(output_format: ResponseFormat | None, field: str = "response_fo
 
 
 def check_schema(field: str, schema_json: str) -> None:
-    """Validate that a JSON Schema is a JSON object within the size limit; it may be empty.
+    """Validate that a JSON Schema is a JSON object; it may be empty.
 
-    Raises InvalidField, InvalidJson or TooLong.
+    Raises InvalidField or InvalidJson.
     """
-    check_num_bytes(field, len(schema_json.encode()), MAX_SCHEMA_BYTES)
     try:
         schema = json.loads(schema_json or "{}")
     except (ValueError, RecursionError) as error:
@@ -128,18 +123,12 @@ def check_effort(effort: str, field: str = "reasoning_effort") -> None:
 def _check_tool(path: str, tool: Tool) -> None:
     if isinstance(tool, FunctionTool):
         _check_name(f"{path}.function.name", tool.name)
-        check_length(
-            f"{path}.function.description", tool.description, MAX_TOOL_DESCRIPTION_CHARACTERS
-        )
         check_schema(f"{path}.function.parameters", tool.parameters_json)
     elif isinstance(tool, CustomTool):
         _check_name(f"{path}.custom.name", tool.name)
-        check_length(
-            f"{path}.custom.description", tool.description, MAX_TOOL_DESCRIPTION_CHARACTERS
-        )
         _check_grammar(path, tool)
     elif isinstance(tool, FileSearchTool):
-        _check_search(f"{path}.file_search", tool)
+        filter_from_json(tool.filters_json, f"{path}.file_search.filters")
 
 
 def check_enforceable(
@@ -171,15 +160,6 @@ def _check_grammar(path: str, tool: CustomTool) -> None:
         raise UnsupportedValue(field=f"{path}.format.syntax", value=tool.syntax)
     if not tool.definition:
         raise MissingField(field=f"{path}.format.definition")
-    size = len(tool.definition.encode())
-    check_num_bytes(f"{path}.format.definition", size, MAX_SCHEMA_BYTES)
-
-
-def _check_search(path: str, tool: FileSearchTool) -> None:
-    check_length(f"{path}.vector_store_ids", tool.vector_store_ids, MAX_SEARCHED_STORES)
-    filter_from_json(tool.filters_json, f"{path}.filters")
-    check_range(f"{path}.max_num_results", tool.max_results, 1, MAX_RESULTS)
-    check_range(f"{path}.ranking_options.score_threshold", tool.score_threshold, 0, 1)
 
 
 def _check_name(field: str, name: str) -> None:

@@ -16,6 +16,7 @@ from control_svc.inference.turn_client import chat_request as turn_chat_request
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemStatus
 from control_svc.items.proto import ITEM, input_item
+from control_svc.items.service import call_parts
 from control_svc.responses.compaction import check_calls
 from dialects.anthropic.message_request import message_request, parse_message
 from dialects.anthropic.objects import CollectedMessage
@@ -228,7 +229,7 @@ class Responses(Client):
     def send(self, entries: Sequence[Json]) -> ConversationProto:
         items = [self._item(index, entry) for index, entry in enumerate(entries)]
         for num_stored in range(len(items)):  # those of a previous response or a conversation
-            check_calls(items[:num_stored], items[num_stored:])
+            check_calls(call_parts(items[:num_stored]), items[num_stored:])
         request = TurnRequest(project="p", model="m", messages=turn_messages("", items), seed=0)
         return turn_chat_request(request, {}).conversation
 

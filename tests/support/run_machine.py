@@ -28,7 +28,16 @@ from svc_kit.errors import RunActive, RunNotCancellable, ToolOutputsNotAccepted
 from tests.support.examples import draw_one
 from tests.support.job_machine import DatabaseMachine
 from tests.support.jobs import LEASE, PROJECT
-from tests.support.runs import FUNCTION, WAIT, RunProcess, RunWorld, create_run, get_run
+from tests.support.runs import (
+    FUNCTION,
+    WAIT,
+    RunProcess,
+    RunWorld,
+    cancel_run,
+    create_run,
+    get_run,
+    submit_outputs,
+)
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, text_script
 from tests.support.streams import read_stored_events
 
@@ -208,9 +217,9 @@ class RunMachine(DatabaseMachine):
         run = self.latest.get(thread)
         if run is None:
             return
-        expected, runs = self.expected[run.id], self.processes[name].parts.runs
+        expected, process = self.expected[run.id], self.processes[name].parts
         try:
-            self.run(runs.cancel(PROJECT, run.thread_id, run.id))
+            self.run(cancel_run(process, run))
         except RunNotCancellable:
             assert expected.run.state.is_final
         else:
@@ -222,9 +231,9 @@ class RunMachine(DatabaseMachine):
         run = self.latest.get(thread)
         if run is None:
             return
-        expected, runs = self.expected[run.id], self.processes[name].parts.runs
+        expected, process = self.expected[run.id], self.processes[name].parts
         try:
-            self.run(runs.submit(PROJECT, run.thread_id, run.id, OUTPUTS, ""))
+            self.run(submit_outputs(process, run, OUTPUTS))
         except ToolOutputsNotAccepted:
             assert expected.run.state is not RunState.REQUIRES_ACTION
         else:
@@ -396,7 +405,7 @@ class RunMachine(DatabaseMachine):
             if not waiting:
                 return
             for run in waiting:
-                await last.parts.runs.submit(PROJECT, run.thread_id, run.id, OUTPUTS, "")
+                await submit_outputs(last.parts, run, OUTPUTS)
 
     async def check_ended(self, run: Run) -> None:
         """No message is in progress. A completed run has one message; each token counts once."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from corral.control.v1.run_service_pb2 import WatchRunResponse
+from corral.control.v1 import run_service_pb2 as pb
+from corral.inference.v1.generation_pb2 import RateLimitStatus
 from prometheus_client import CollectorRegistry
 
 from control_svc.agent.loop import AgentLoop
@@ -16,7 +17,7 @@ from control_svc.assistants.messages import MessageAdder
 from control_svc.assistants.model import Assistant, AssistantSettings, Thread, ThreadSettings
 from control_svc.assistants.queries import AssistantQueries, MessageQueries, ThreadQueries
 from control_svc.base.ids import ASSISTANT, THREAD, IdSource
-from control_svc.base.pagination import PageRequest, PageTokens
+from control_svc.base.pagination import PageTokens, Window
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Clock
 from control_svc.event_log.model import BEFORE_FIRST
@@ -26,7 +27,9 @@ from control_svc.items.queries import TimelineQueries
 from control_svc.jobs.dispatcher import Dispatcher
 from control_svc.jobs.handler import JobHandler
 from control_svc.jobs.model import JOBS_TOPIC, Job
-from control_svc.runs.model import NewRun, Run
+from control_svc.limits.buckets import RateLimits
+from control_svc.runs.model import NewRun, Run, ToolOutput
+from control_svc.runs.queries import RunStepQueries
 from control_svc.runs.service import Runs
 from control_svc.runs.steps import RunStep
 from control_svc.runs.transitions import RunExpiry
@@ -81,6 +84,14 @@ class FixedSearch:
 EMPTY_SEARCH = FixedSearch()
 
 
+class NoLimits(RateLimits):
+    """The limits of a caller without any."""
+
+    async def of_caller(self, model: str) -> list[RateLimitStatus]:
+        """None."""
+        return []
+
+
 class RunProcess:
     """A control process that executes runs."""
 
@@ -110,10 +121,11 @@ class RunProcess:
         )
         self.runs = Runs(
             database.transactions,
-            self.streams.reader,
             ids,
             PageTokens(b"key"),
             clock,
+            self.streams.reader,
+            NoLimits(database.across_projects),
             MessageAdder(ids, clock, None),
             WAIT,
             seed=lambda: 7,
@@ -230,7 +242,7 @@ async def create_run(
 
 async def execute_run(
     process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
-) -> tuple[Run, list[WatchRunResponse]]:
+) -> tuple[Run, list[pb.WatchRunResponse]]:
     """Create a run and wait until it ends or waits for outputs; return it with its events."""
     run = await create_run(process, assistant, thread, **options)
     events = await read_events(process, run)
@@ -239,24 +251,45 @@ async def execute_run(
 
 async def read_events(
     process: RunProcess, run: Run, after: int = BEFORE_FIRST
-) -> list[WatchRunResponse]:
+) -> list[pb.WatchRunResponse]:
     """Read the events of a run until it ends or waits for outputs."""
-    batches = process.runs.watch(PROJECT, run.thread_id, run.id, after)
+    request = pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id, after=after)
+    batches = process.runs.WatchRun(PROJECT, request)
     return [event async for batch in batches for event in batch]
 
 
 async def get_run(process: RunProcess, run: Run) -> Run:
     """The current state of a run."""
-    return await process.runs.get(PROJECT, run.thread_id, run.id)
+    request = pb.GetRunRequest(thread_id=run.thread_id, run_id=run.id)
+    return await process.runs.GetRun(PROJECT, request)
+
+
+async def cancel_run(process: RunProcess, run: Run) -> Run:
+    """Cancel a run."""
+    request = pb.CancelRunRequest(thread_id=run.thread_id, run_id=run.id)
+    return await process.runs.CancelRun(PROJECT, request)
+
+
+async def submit_outputs(
+    process: RunProcess, run: Run, outputs: Sequence[ToolOutput], request_id: str = ""
+) -> pb.SubmitToolOutputsResponse:
+    """Submit the outputs of a run's calls."""
+    request = pb.SubmitToolOutputsRequest(
+        thread_id=run.thread_id, run_id=run.id, request_id=request_id
+    )
+    request.outputs.extend(pb.ToolOutput(call_id=each, output=text) for each, text in outputs)
+    return await process.runs.SubmitToolOutputs(PROJECT, request)
 
 
 async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
     """The steps of a run, oldest first."""
-    request = PageRequest(size=100, newest_first=False)
-    return (await process.runs.steps(PROJECT, run.thread_id, run.id, request)).items
+    window = Window(100, newest_first=False)
+    return await process.runs.transactions.of(PROJECT).read(
+        lambda tx: RunStepQueries(tx).page(run.id, window)
+    )
 
 
-def event_names(events: Sequence[WatchRunResponse]) -> list[str]:
+def event_names(events: Sequence[pb.WatchRunResponse]) -> list[str]:
     """Kind and state of each event, such as "run.created"; only the kind of a delta."""
     pairs = [(each.event, str(each.event.WhichOneof("event"))) for each in events]
     whats = [getattr(getattr(event, kind), "what", "") for event, kind in pairs]

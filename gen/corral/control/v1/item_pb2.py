@@ -22,58 +22,85 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/item.proto\x12\x11\x63orral.control.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x07\n\x04Item\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x06status\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.Item.Status\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x07message\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.MessageItemH\x00\x12<\n\rfunction_call\x18\x05 \x01(\x0b\x32#.corral.control.v1.FunctionCallItemH\x00\x12\x41\n\x14\x66unction_call_output\x18\x06 \x01(\x0b\x32!.corral.control.v1.ToolOutputItemH\x00\x12\x41\n\x10\x63ustom_tool_call\x18\x07 \x01(\x0b\x32%.corral.control.v1.CustomToolCallItemH\x00\x12\x44\n\x17\x63ustom_tool_call_output\x18\x08 \x01(\x0b\x32!.corral.control.v1.ToolOutputItemH\x00\x12\x35\n\treasoning\x18\t \x01(\x0b\x32 .corral.control.v1.ReasoningItemH\x00\x12\x37\n\ncompaction\x18\n \x01(\x0b\x32!.corral.control.v1.CompactionItemH\x00\x12\x41\n\x10\x66ile_search_call\x18\x0b \x01(\x0b\x32%.corral.control.v1.FileSearchCallItemH\x00\x12=\n\x0emcp_list_tools\x18\x0c \x01(\x0b\x32#.corral.control.v1.McpListToolsItemH\x00\x12\x32\n\x08mcp_call\x18\r \x01(\x0b\x32\x1e.corral.control.v1.McpCallItemH\x00\x12I\n\x14mcp_approval_request\x18\x0e \x01(\x0b\x32).corral.control.v1.McpApprovalRequestItemH\x00\x12K\n\x15mcp_approval_response\x18\x0f \x01(\x0b\x32*.corral.control.v1.McpApprovalResponseItemH\x00\"e\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12STATUS_IN_PROGRESS\x10\x01\x12\x14\n\x10STATUS_COMPLETED\x10\x02\x12\x15\n\x11STATUS_INCOMPLETE\x10\x03\x42\t\n\x07\x63ontent\"d\n\x0bMessageItem\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12*\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\"\xae\x01\n\x08ItemPart\x12+\n\x04text\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.TextPartH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x12-\n\x05image\x18\x03 \x01(\x0b\x32\x1c.corral.control.v1.ImagePartH\x00\x12+\n\x04\x66ile\x18\x04 \x01(\x0b\x32\x1b.corral.control.v1.FilePartH\x00\x42\x06\n\x04part\"~\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x32\n\tcitations\x18\x02 \x03(\x0b\x32\x1f.corral.control.v1.FileCitation\x12\x30\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1e.corral.control.v1.ItemLogprob\"]\n\x0c\x46ileCitation\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\x0e\n\x06marker\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x05\"g\n\x0bItemLogprob\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x0b\n\x03raw\x18\x03 \x01(\x0c\x12+\n\x03top\x18\x04 \x03(\x0b\x32\x1e.corral.control.v1.ItemLogprob\"9\n\tImagePart\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"?\n\x08\x46ilePart\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61ta_url\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\"I\n\x10\x46unctionCallItem\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"B\n\x12\x43ustomToolCallItem\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05input\x18\x03 \x01(\t\"N\n\x0eToolOutputItem\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12+\n\x06output\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\"-\n\rReasoningItem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06sealed\x18\x02 \x01(\t\" \n\x0e\x43ompactionItem\x12\x0e\n\x06sealed\x18\x01 \x01(\t\"}\n\x12\x46ileSearchCallItem\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x03(\t\x12\x34\n\x07results\x18\x03 \x03(\x0b\x32#.corral.control.v1.FileSearchResult\x12\x0f\n\x07problem\x18\x04 \x01(\t\"k\n\x10\x46ileSearchResult\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x17\n\x0f\x61ttributes_json\x18\x05 \x01(\t\"o\n\x10McpListToolsItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x34\n\x05tools\x18\x02 \x03(\x0b\x32%.corral.control.v1.McpToolDescription\x12\x0f\n\x07problem\x18\x03 \x01(\t\"l\n\x12McpToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x19\n\x11input_schema_json\x18\x03 \x01(\t\x12\x18\n\x10\x61nnotations_json\x18\x04 \x01(\t\"\x97\x01\n\x0bMcpCallItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x13\n\x06output\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x1b\n\x13\x61pproval_request_id\x18\x06 \x01(\tB\t\n\x07_output\"T\n\x16McpApprovalRequestItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"W\n\x17McpApprovalResponseItem\x12\x1b\n\x13\x61pproval_request_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61pprove\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t*\x81\x01\n\x08ItemRole\x12\x19\n\x15ITEM_ROLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eITEM_ROLE_USER\x10\x01\x12\x17\n\x13ITEM_ROLE_ASSISTANT\x10\x02\x12\x14\n\x10ITEM_ROLE_SYSTEM\x10\x03\x12\x17\n\x13ITEM_ROLE_DEVELOPER\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/item.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x90\x08\n\x04Item\x12\n\n\x02id\x18\x01 \x01(\t\x12.\n\x06status\x18\x02 \x01(\x0e\x32\x1e.corral.control.v1.Item.Status\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x31\n\x07message\x18\x04 \x01(\x0b\x32\x1e.corral.control.v1.MessageItemH\x00\x12\x44\n\rfunction_call\x18\x05 \x01(\x0b\x32#.corral.control.v1.FunctionCallItemB\x06\xca\xb7\x18\x02Z\x00H\x00\x12I\n\x14\x66unction_call_output\x18\x06 \x01(\x0b\x32!.corral.control.v1.ToolOutputItemB\x06\xca\xb7\x18\x02Z\x00H\x00\x12I\n\x10\x63ustom_tool_call\x18\x07 \x01(\x0b\x32%.corral.control.v1.CustomToolCallItemB\x06\xca\xb7\x18\x02Z\x00H\x00\x12L\n\x17\x63ustom_tool_call_output\x18\x08 \x01(\x0b\x32!.corral.control.v1.ToolOutputItemB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x35\n\treasoning\x18\t \x01(\x0b\x32 .corral.control.v1.ReasoningItemH\x00\x12\x37\n\ncompaction\x18\n \x01(\x0b\x32!.corral.control.v1.CompactionItemH\x00\x12\x41\n\x10\x66ile_search_call\x18\x0b \x01(\x0b\x32%.corral.control.v1.FileSearchCallItemH\x00\x12\x45\n\x0emcp_list_tools\x18\x0c \x01(\x0b\x32#.corral.control.v1.McpListToolsItemB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x32\n\x08mcp_call\x18\r \x01(\x0b\x32\x1e.corral.control.v1.McpCallItemH\x00\x12I\n\x14mcp_approval_request\x18\x0e \x01(\x0b\x32).corral.control.v1.McpApprovalRequestItemH\x00\x12S\n\x15mcp_approval_response\x18\x0f \x01(\x0b\x32*.corral.control.v1.McpApprovalResponseItemB\x06\xca\xb7\x18\x02Z\x00H\x00\"e\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x16\n\x12STATUS_IN_PROGRESS\x10\x01\x12\x14\n\x10STATUS_COMPLETED\x10\x02\x12\x15\n\x11STATUS_INCOMPLETE\x10\x03\x42\t\n\x07\x63ontent\"d\n\x0bMessageItem\x12)\n\x04role\x18\x01 \x01(\x0e\x32\x1b.corral.control.v1.ItemRole\x12*\n\x05parts\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\"\xae\x01\n\x08ItemPart\x12+\n\x04text\x18\x01 \x01(\x0b\x32\x1b.corral.control.v1.TextPartH\x00\x12\x11\n\x07refusal\x18\x02 \x01(\tH\x00\x12-\n\x05image\x18\x03 \x01(\x0b\x32\x1c.corral.control.v1.ImagePartH\x00\x12+\n\x04\x66ile\x18\x04 \x01(\x0b\x32\x1b.corral.control.v1.FilePartH\x00\x42\x06\n\x04part\"~\n\x08TextPart\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x32\n\tcitations\x18\x02 \x03(\x0b\x32\x1f.corral.control.v1.FileCitation\x12\x30\n\x08logprobs\x18\x03 \x03(\x0b\x32\x1e.corral.control.v1.ItemLogprob\"]\n\x0c\x46ileCitation\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\x0e\n\x06marker\x18\x03 \x01(\t\x12\r\n\x05start\x18\x04 \x01(\x05\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x05\"g\n\x0bItemLogprob\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12\x0b\n\x03raw\x18\x03 \x01(\x0c\x12+\n\x03top\x18\x04 \x03(\x0b\x32\x1e.corral.control.v1.ItemLogprob\"9\n\tImagePart\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x0f\n\x07\x66ile_id\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"?\n\x08\x46ilePart\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61ta_url\x18\x02 \x01(\t\x12\x10\n\x08\x66ilename\x18\x03 \x01(\t\"b\n\x10\x46unctionCallItem\x12\x1b\n\x07\x63\x61ll_id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12\x19\n\x04name\x18\x02 \x01(\tB\x0b\xca\xb7\x18\x07 \x80\x01\x38\x01@\x01\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"[\n\x12\x43ustomToolCallItem\x12\x1b\n\x07\x63\x61ll_id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12\x19\n\x04name\x18\x02 \x01(\tB\x0b\xca\xb7\x18\x07 \x80\x01\x38\x01@\x01\x12\r\n\x05input\x18\x03 \x01(\t\"Z\n\x0eToolOutputItem\x12\x1b\n\x07\x63\x61ll_id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12+\n\x06output\x18\x02 \x03(\x0b\x32\x1b.corral.control.v1.ItemPart\"-\n\rReasoningItem\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x0e\n\x06sealed\x18\x02 \x01(\t\" \n\x0e\x43ompactionItem\x12\x0e\n\x06sealed\x18\x01 \x01(\t\"}\n\x12\x46ileSearchCallItem\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0f\n\x07queries\x18\x02 \x03(\t\x12\x34\n\x07results\x18\x03 \x03(\x0b\x32#.corral.control.v1.FileSearchResult\x12\x0f\n\x07problem\x18\x04 \x01(\t\"k\n\x10\x46ileSearchResult\x12\x0f\n\x07\x66ile_id\x18\x01 \x01(\t\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\x12\r\n\x05score\x18\x03 \x01(\x01\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x17\n\x0f\x61ttributes_json\x18\x05 \x01(\t\"x\n\x10McpListToolsItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12=\n\x05tools\x18\x02 \x03(\x0b\x32%.corral.control.v1.McpToolDescriptionB\x07\xca\xb7\x18\x03\x30\x80\x01\x12\x0f\n\x07problem\x18\x03 \x01(\t\"l\n\x12McpToolDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x19\n\x11input_schema_json\x18\x03 \x01(\t\x12\x18\n\x10\x61nnotations_json\x18\x04 \x01(\t\"\x97\x01\n\x0bMcpCallItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x13\n\x06output\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x1b\n\x13\x61pproval_request_id\x18\x06 \x01(\tB\t\n\x07_output\"T\n\x16McpApprovalRequestItem\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"c\n\x17McpApprovalResponseItem\x12\'\n\x13\x61pproval_request_id\x18\x01 \x01(\tB\n\xca\xb7\x18\x06 @8\x01@\x01\x12\x0f\n\x07\x61pprove\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t*\x81\x01\n\x08ItemRole\x12\x19\n\x15ITEM_ROLE_UNSPECIFIED\x10\x00\x12\x12\n\x0eITEM_ROLE_USER\x10\x01\x12\x17\n\x13ITEM_ROLE_ASSISTANT\x10\x02\x12\x14\n\x10ITEM_ROLE_SYSTEM\x10\x03\x12\x17\n\x13ITEM_ROLE_DEVELOPER\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.item_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ITEMROLE']._serialized_start=2903
-  _globals['_ITEMROLE']._serialized_end=3032
-  _globals['_ITEM']._serialized_start=85
-  _globals['_ITEM']._serialized_end=1077
-  _globals['_ITEM_STATUS']._serialized_start=965
-  _globals['_ITEM_STATUS']._serialized_end=1066
-  _globals['_MESSAGEITEM']._serialized_start=1079
-  _globals['_MESSAGEITEM']._serialized_end=1179
-  _globals['_ITEMPART']._serialized_start=1182
-  _globals['_ITEMPART']._serialized_end=1356
-  _globals['_TEXTPART']._serialized_start=1358
-  _globals['_TEXTPART']._serialized_end=1484
-  _globals['_FILECITATION']._serialized_start=1486
-  _globals['_FILECITATION']._serialized_end=1579
-  _globals['_ITEMLOGPROB']._serialized_start=1581
-  _globals['_ITEMLOGPROB']._serialized_end=1684
-  _globals['_IMAGEPART']._serialized_start=1686
-  _globals['_IMAGEPART']._serialized_end=1743
-  _globals['_FILEPART']._serialized_start=1745
-  _globals['_FILEPART']._serialized_end=1808
-  _globals['_FUNCTIONCALLITEM']._serialized_start=1810
-  _globals['_FUNCTIONCALLITEM']._serialized_end=1883
-  _globals['_CUSTOMTOOLCALLITEM']._serialized_start=1885
-  _globals['_CUSTOMTOOLCALLITEM']._serialized_end=1951
-  _globals['_TOOLOUTPUTITEM']._serialized_start=1953
-  _globals['_TOOLOUTPUTITEM']._serialized_end=2031
-  _globals['_REASONINGITEM']._serialized_start=2033
-  _globals['_REASONINGITEM']._serialized_end=2078
-  _globals['_COMPACTIONITEM']._serialized_start=2080
-  _globals['_COMPACTIONITEM']._serialized_end=2112
-  _globals['_FILESEARCHCALLITEM']._serialized_start=2114
-  _globals['_FILESEARCHCALLITEM']._serialized_end=2239
-  _globals['_FILESEARCHRESULT']._serialized_start=2241
-  _globals['_FILESEARCHRESULT']._serialized_end=2348
-  _globals['_MCPLISTTOOLSITEM']._serialized_start=2350
-  _globals['_MCPLISTTOOLSITEM']._serialized_end=2461
-  _globals['_MCPTOOLDESCRIPTION']._serialized_start=2463
-  _globals['_MCPTOOLDESCRIPTION']._serialized_end=2571
-  _globals['_MCPCALLITEM']._serialized_start=2574
-  _globals['_MCPCALLITEM']._serialized_end=2725
-  _globals['_MCPAPPROVALREQUESTITEM']._serialized_start=2727
-  _globals['_MCPAPPROVALREQUESTITEM']._serialized_end=2811
-  _globals['_MCPAPPROVALRESPONSEITEM']._serialized_start=2813
-  _globals['_MCPAPPROVALRESPONSEITEM']._serialized_end=2900
+  _globals['_ITEM'].fields_by_name['function_call']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['function_call']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_ITEM'].fields_by_name['function_call_output']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['function_call_output']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_ITEM'].fields_by_name['custom_tool_call']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['custom_tool_call']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_ITEM'].fields_by_name['custom_tool_call_output']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['custom_tool_call_output']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_ITEM'].fields_by_name['mcp_list_tools']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['mcp_list_tools']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_ITEM'].fields_by_name['mcp_approval_response']._loaded_options = None
+  _globals['_ITEM'].fields_by_name['mcp_approval_response']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_FUNCTIONCALLITEM'].fields_by_name['call_id']._loaded_options = None
+  _globals['_FUNCTIONCALLITEM'].fields_by_name['call_id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_FUNCTIONCALLITEM'].fields_by_name['name']._loaded_options = None
+  _globals['_FUNCTIONCALLITEM'].fields_by_name['name']._serialized_options = b'\312\267\030\007 \200\0018\001@\001'
+  _globals['_CUSTOMTOOLCALLITEM'].fields_by_name['call_id']._loaded_options = None
+  _globals['_CUSTOMTOOLCALLITEM'].fields_by_name['call_id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_CUSTOMTOOLCALLITEM'].fields_by_name['name']._loaded_options = None
+  _globals['_CUSTOMTOOLCALLITEM'].fields_by_name['name']._serialized_options = b'\312\267\030\007 \200\0018\001@\001'
+  _globals['_TOOLOUTPUTITEM'].fields_by_name['call_id']._loaded_options = None
+  _globals['_TOOLOUTPUTITEM'].fields_by_name['call_id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_MCPLISTTOOLSITEM'].fields_by_name['tools']._loaded_options = None
+  _globals['_MCPLISTTOOLSITEM'].fields_by_name['tools']._serialized_options = b'\312\267\030\0030\200\001'
+  _globals['_MCPAPPROVALRESPONSEITEM'].fields_by_name['approval_request_id']._loaded_options = None
+  _globals['_MCPAPPROVALRESPONSEITEM'].fields_by_name['approval_request_id']._serialized_options = b'\312\267\030\006 @8\001@\001'
+  _globals['_ITEMROLE']._serialized_start=3065
+  _globals['_ITEMROLE']._serialized_end=3194
+  _globals['_ITEM']._serialized_start=116
+  _globals['_ITEM']._serialized_end=1156
+  _globals['_ITEM_STATUS']._serialized_start=1044
+  _globals['_ITEM_STATUS']._serialized_end=1145
+  _globals['_MESSAGEITEM']._serialized_start=1158
+  _globals['_MESSAGEITEM']._serialized_end=1258
+  _globals['_ITEMPART']._serialized_start=1261
+  _globals['_ITEMPART']._serialized_end=1435
+  _globals['_TEXTPART']._serialized_start=1437
+  _globals['_TEXTPART']._serialized_end=1563
+  _globals['_FILECITATION']._serialized_start=1565
+  _globals['_FILECITATION']._serialized_end=1658
+  _globals['_ITEMLOGPROB']._serialized_start=1660
+  _globals['_ITEMLOGPROB']._serialized_end=1763
+  _globals['_IMAGEPART']._serialized_start=1765
+  _globals['_IMAGEPART']._serialized_end=1822
+  _globals['_FILEPART']._serialized_start=1824
+  _globals['_FILEPART']._serialized_end=1887
+  _globals['_FUNCTIONCALLITEM']._serialized_start=1889
+  _globals['_FUNCTIONCALLITEM']._serialized_end=1987
+  _globals['_CUSTOMTOOLCALLITEM']._serialized_start=1989
+  _globals['_CUSTOMTOOLCALLITEM']._serialized_end=2080
+  _globals['_TOOLOUTPUTITEM']._serialized_start=2082
+  _globals['_TOOLOUTPUTITEM']._serialized_end=2172
+  _globals['_REASONINGITEM']._serialized_start=2174
+  _globals['_REASONINGITEM']._serialized_end=2219
+  _globals['_COMPACTIONITEM']._serialized_start=2221
+  _globals['_COMPACTIONITEM']._serialized_end=2253
+  _globals['_FILESEARCHCALLITEM']._serialized_start=2255
+  _globals['_FILESEARCHCALLITEM']._serialized_end=2380
+  _globals['_FILESEARCHRESULT']._serialized_start=2382
+  _globals['_FILESEARCHRESULT']._serialized_end=2489
+  _globals['_MCPLISTTOOLSITEM']._serialized_start=2491
+  _globals['_MCPLISTTOOLSITEM']._serialized_end=2611
+  _globals['_MCPTOOLDESCRIPTION']._serialized_start=2613
+  _globals['_MCPTOOLDESCRIPTION']._serialized_end=2721
+  _globals['_MCPCALLITEM']._serialized_start=2724
+  _globals['_MCPCALLITEM']._serialized_end=2875
+  _globals['_MCPAPPROVALREQUESTITEM']._serialized_start=2877
+  _globals['_MCPAPPROVALREQUESTITEM']._serialized_end=2961
+  _globals['_MCPAPPROVALRESPONSEITEM']._serialized_start=2963
+  _globals['_MCPAPPROVALRESPONSEITEM']._serialized_end=3062
 # @@protoc_insertion_point(module_scope)

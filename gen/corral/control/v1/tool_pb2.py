@@ -22,35 +22,54 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from corral.options.v1 import limit_pb2 as corral_dot_options_dot_v1_dot_limit__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/tool.proto\x12\x11\x63orral.control.v1\"\xd9\x01\n\x04Tool\x12\x33\n\x08\x66unction\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.FunctionToolH\x00\x12/\n\x06\x63ustom\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.CustomToolH\x00\x12\x38\n\x0b\x66ile_search\x18\x03 \x01(\x0b\x32!.corral.control.v1.FileSearchToolH\x00\x12)\n\x03mcp\x18\x04 \x01(\x0b\x32\x1a.corral.control.v1.McpToolH\x00\x42\x06\n\x04tool\"j\n\x0c\x46unctionTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x06strict\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_strict\"S\n\nCustomTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x0e\n\x06syntax\x18\x03 \x01(\t\x12\x12\n\ndefinition\x18\x04 \x01(\t\"\xac\x01\n\x0e\x46ileSearchTool\x12\x18\n\x10vector_store_ids\x18\x01 \x03(\t\x12\x18\n\x0bmax_results\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x0e\n\x06ranker\x18\x03 \x01(\t\x12\x1c\n\x0fscore_threshold\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x14\n\x0c\x66ilters_json\x18\x05 \x01(\tB\x0e\n\x0c_max_resultsB\x12\n\x10_score_threshold\"\x80\x02\n\x07McpTool\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x14\n\x0climits_tools\x18\x03 \x01(\x08\x12\x15\n\rallowed_tools\x18\x04 \x03(\t\x12\x35\n\x08\x61pproval\x18\x05 \x01(\x0e\x32#.corral.control.v1.McpTool.Approval\x12\x17\n\x0f\x61pproval_exempt\x18\x06 \x03(\t\"M\n\x08\x41pproval\x12\x18\n\x14\x41PPROVAL_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41PPROVAL_ALWAYS\x10\x01\x12\x12\n\x0e\x41PPROVAL_NEVER\x10\x02\"\xba\x01\n\rToolSelection\x12\x33\n\x04mode\x18\x01 \x01(\x0e\x32%.corral.control.v1.ToolSelection.Mode\x12\x15\n\rallowed_names\x18\x02 \x03(\t\x12\x0e\n\x06is_one\x18\x03 \x01(\x08\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\r\n\tMODE_AUTO\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\"\xf3\x01\n\x0c\x41nswerFormat\x12\x32\n\x04kind\x18\x01 \x01(\x0e\x32$.corral.control.v1.AnswerFormat.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x13\n\x0bschema_json\x18\x04 \x01(\t\x12\x13\n\x06strict\x18\x05 \x01(\x08H\x00\x88\x01\x01\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_TEXT\x10\x01\x12\x14\n\x10KIND_JSON_OBJECT\x10\x02\x12\x14\n\x10KIND_JSON_SCHEMA\x10\x03\x42\t\n\x07_strict\")\n\rToolResources\x12\x18\n\x10vector_store_ids\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x63orral/control/v1/tool.proto\x12\x11\x63orral.control.v1\x1a\x1d\x63orral/options/v1/limit.proto\"\xe1\x01\n\x04Tool\x12\x33\n\x08\x66unction\x18\x01 \x01(\x0b\x32\x1f.corral.control.v1.FunctionToolH\x00\x12\x37\n\x06\x63ustom\x18\x02 \x01(\x0b\x32\x1d.corral.control.v1.CustomToolB\x06\xca\xb7\x18\x02Z\x00H\x00\x12\x38\n\x0b\x66ile_search\x18\x03 \x01(\x0b\x32!.corral.control.v1.FileSearchToolH\x00\x12)\n\x03mcp\x18\x04 \x01(\x0b\x32\x1a.corral.control.v1.McpToolH\x00\x42\x06\n\x04tool\"\x8a\x01\n\x0c\x46unctionTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x08\xca\xb7\x18\x04 \x80\x80\x04\x12-\n\x0fparameters_json\x18\x03 \x01(\tB\x14\xca\xb7\x18\x10(\x80\x80\x08Z\nparameters\x12\x13\n\x06strict\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\t\n\x07_strict\"\x8e\x01\n\nCustomTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x31\n\x0b\x64\x65scription\x18\x02 \x01(\tB\x1c\xca\xb7\x18\x18 \x80\x80\x04Z\x12\x63ustom.description\x12\x0e\n\x06syntax\x18\x03 \x01(\t\x12/\n\ndefinition\x18\x04 \x01(\tB\x1b\xca\xb7\x18\x17(\x80\x80\x08Z\x11\x66ormat.definition\"\x96\x02\n\x0e\x46ileSearchTool\x12 \n\x10vector_store_ids\x18\x01 \x03(\tB\x06\xca\xb7\x18\x02\x30\x10\x12\x41\n\x0bmax_results\x18\x02 \x01(\x05\x42\'\xca\xb7\x18#\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00I@Z\x0fmax_num_resultsH\x00\x88\x01\x01\x12\x0e\n\x06ranker\x18\x03 \x01(\t\x12U\n\x0fscore_threshold\x18\x04 \x01(\x01\x42\x37\xca\xb7\x18\x33\x11\x00\x00\x00\x00\x00\x00\x00\x00\x19\x00\x00\x00\x00\x00\x00\xf0?Z\x1franking_options.score_thresholdH\x01\x88\x01\x01\x12\x14\n\x0c\x66ilters_json\x18\x05 \x01(\tB\x0e\n\x0c_max_resultsB\x12\n\x10_score_threshold\"\x80\x02\n\x07McpTool\x12\x14\n\x0cserver_label\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x14\n\x0climits_tools\x18\x03 \x01(\x08\x12\x15\n\rallowed_tools\x18\x04 \x03(\t\x12\x35\n\x08\x61pproval\x18\x05 \x01(\x0e\x32#.corral.control.v1.McpTool.Approval\x12\x17\n\x0f\x61pproval_exempt\x18\x06 \x03(\t\"M\n\x08\x41pproval\x12\x18\n\x14\x41PPROVAL_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x41PPROVAL_ALWAYS\x10\x01\x12\x12\n\x0e\x41PPROVAL_NEVER\x10\x02\"\xba\x01\n\rToolSelection\x12\x33\n\x04mode\x18\x01 \x01(\x0e\x32%.corral.control.v1.ToolSelection.Mode\x12\x15\n\rallowed_names\x18\x02 \x03(\t\x12\x0e\n\x06is_one\x18\x03 \x01(\x08\"M\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\r\n\tMODE_AUTO\x10\x02\x12\x11\n\rMODE_REQUIRED\x10\x03\"\x91\x02\n\x0c\x41nswerFormat\x12\x32\n\x04kind\x18\x01 \x01(\x0e\x32$.corral.control.v1.AnswerFormat.Kind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12\x31\n\x0bschema_json\x18\x04 \x01(\tB\x1c\xca\xb7\x18\x18(\x80\x80\x08Z\x12json_schema.schema\x12\x13\n\x06strict\x18\x05 \x01(\x08H\x00\x88\x01\x01\"W\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\r\n\tKIND_TEXT\x10\x01\x12\x14\n\x10KIND_JSON_OBJECT\x10\x02\x12\x14\n\x10KIND_JSON_SCHEMA\x10\x03\x42\t\n\x07_strict\")\n\rToolResources\x12\x18\n\x10vector_store_ids\x18\x01 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'corral.control.v1.tool_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOOL']._serialized_start=52
-  _globals['_TOOL']._serialized_end=269
-  _globals['_FUNCTIONTOOL']._serialized_start=271
-  _globals['_FUNCTIONTOOL']._serialized_end=377
-  _globals['_CUSTOMTOOL']._serialized_start=379
-  _globals['_CUSTOMTOOL']._serialized_end=462
-  _globals['_FILESEARCHTOOL']._serialized_start=465
-  _globals['_FILESEARCHTOOL']._serialized_end=637
-  _globals['_MCPTOOL']._serialized_start=640
-  _globals['_MCPTOOL']._serialized_end=896
-  _globals['_MCPTOOL_APPROVAL']._serialized_start=819
-  _globals['_MCPTOOL_APPROVAL']._serialized_end=896
-  _globals['_TOOLSELECTION']._serialized_start=899
-  _globals['_TOOLSELECTION']._serialized_end=1085
-  _globals['_TOOLSELECTION_MODE']._serialized_start=1008
-  _globals['_TOOLSELECTION_MODE']._serialized_end=1085
-  _globals['_ANSWERFORMAT']._serialized_start=1088
-  _globals['_ANSWERFORMAT']._serialized_end=1331
-  _globals['_ANSWERFORMAT_KIND']._serialized_start=1233
-  _globals['_ANSWERFORMAT_KIND']._serialized_end=1320
-  _globals['_TOOLRESOURCES']._serialized_start=1333
-  _globals['_TOOLRESOURCES']._serialized_end=1374
+  _globals['_TOOL'].fields_by_name['custom']._loaded_options = None
+  _globals['_TOOL'].fields_by_name['custom']._serialized_options = b'\312\267\030\002Z\000'
+  _globals['_FUNCTIONTOOL'].fields_by_name['description']._loaded_options = None
+  _globals['_FUNCTIONTOOL'].fields_by_name['description']._serialized_options = b'\312\267\030\004 \200\200\004'
+  _globals['_FUNCTIONTOOL'].fields_by_name['parameters_json']._loaded_options = None
+  _globals['_FUNCTIONTOOL'].fields_by_name['parameters_json']._serialized_options = b'\312\267\030\020(\200\200\010Z\nparameters'
+  _globals['_CUSTOMTOOL'].fields_by_name['description']._loaded_options = None
+  _globals['_CUSTOMTOOL'].fields_by_name['description']._serialized_options = b'\312\267\030\030 \200\200\004Z\022custom.description'
+  _globals['_CUSTOMTOOL'].fields_by_name['definition']._loaded_options = None
+  _globals['_CUSTOMTOOL'].fields_by_name['definition']._serialized_options = b'\312\267\030\027(\200\200\010Z\021format.definition'
+  _globals['_FILESEARCHTOOL'].fields_by_name['vector_store_ids']._loaded_options = None
+  _globals['_FILESEARCHTOOL'].fields_by_name['vector_store_ids']._serialized_options = b'\312\267\030\0020\020'
+  _globals['_FILESEARCHTOOL'].fields_by_name['max_results']._loaded_options = None
+  _globals['_FILESEARCHTOOL'].fields_by_name['max_results']._serialized_options = b'\312\267\030#\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\000I@Z\017max_num_results'
+  _globals['_FILESEARCHTOOL'].fields_by_name['score_threshold']._loaded_options = None
+  _globals['_FILESEARCHTOOL'].fields_by_name['score_threshold']._serialized_options = b'\312\267\0303\021\000\000\000\000\000\000\000\000\031\000\000\000\000\000\000\360?Z\037ranking_options.score_threshold'
+  _globals['_ANSWERFORMAT'].fields_by_name['schema_json']._loaded_options = None
+  _globals['_ANSWERFORMAT'].fields_by_name['schema_json']._serialized_options = b'\312\267\030\030(\200\200\010Z\022json_schema.schema'
+  _globals['_TOOL']._serialized_start=83
+  _globals['_TOOL']._serialized_end=308
+  _globals['_FUNCTIONTOOL']._serialized_start=311
+  _globals['_FUNCTIONTOOL']._serialized_end=449
+  _globals['_CUSTOMTOOL']._serialized_start=452
+  _globals['_CUSTOMTOOL']._serialized_end=594
+  _globals['_FILESEARCHTOOL']._serialized_start=597
+  _globals['_FILESEARCHTOOL']._serialized_end=875
+  _globals['_MCPTOOL']._serialized_start=878
+  _globals['_MCPTOOL']._serialized_end=1134
+  _globals['_MCPTOOL_APPROVAL']._serialized_start=1057
+  _globals['_MCPTOOL_APPROVAL']._serialized_end=1134
+  _globals['_TOOLSELECTION']._serialized_start=1137
+  _globals['_TOOLSELECTION']._serialized_end=1323
+  _globals['_TOOLSELECTION_MODE']._serialized_start=1246
+  _globals['_TOOLSELECTION_MODE']._serialized_end=1323
+  _globals['_ANSWERFORMAT']._serialized_start=1326
+  _globals['_ANSWERFORMAT']._serialized_end=1599
+  _globals['_ANSWERFORMAT_KIND']._serialized_start=1501
+  _globals['_ANSWERFORMAT_KIND']._serialized_end=1588
+  _globals['_TOOLRESOURCES']._serialized_start=1601
+  _globals['_TOOLRESOURCES']._serialized_end=1642
 # @@protoc_insertion_point(module_scope)

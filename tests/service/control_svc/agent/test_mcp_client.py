@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from control_svc.agent.mcp import McpError
-from control_svc.agent.mcp_client import RemoteMcpServers, RemoteServer
-from control_svc.items.input_items import MAX_TOOLS
+from control_svc.agent.mcp_client import MAX_TOOLS, RemoteMcpServers, RemoteServer
 from tests.support.mcp_server import LABEL, run_shop
 
 Answers = Mapping[str, Callable[[dict[str, Any]], Any]]

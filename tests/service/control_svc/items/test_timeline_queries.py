@@ -9,22 +9,31 @@ from control_svc.base.pagination import Window
 from control_svc.db.engine import Database
 from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.items.model import (
+    INPUT_ITEMS,
     ITEM_PREFIXES,
     Content,
+    CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
+    FunctionCallOutput,
     Item,
     ItemFilter,
     ItemStatus,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
     Message,
     Role,
     Text,
     TimelineItem,
 )
 from control_svc.items.queries import ItemRow, TimelineQueries
+from control_svc.items.service import call_parts
 from tests.support.control import SetClock
 from tests.support.rows import count_rows
 
 P = "p"
+COMPLETED = ItemStatus.COMPLETED
 
 
 def make_items(count: int) -> list[Item]:
@@ -108,6 +117,47 @@ async def test_positions_of_removed_items_are_not_reused(database: Database) -> 
 
     entries = await database.transactions.of(P).write(check)
     assert [entry.position for entry in entries] == [2, 3, 4]
+
+
+async def test_what_pairs_items_is_read_without_their_contents(database: Database) -> None:
+    """As from the items themselves, in any timeline."""
+    contents: list[Content] = [
+        Message(role=Role.USER, content=(Text(text="Hi"),)),
+        FunctionCall(call_id="c1", name="f", arguments="{}"),
+        FunctionCallOutput(call_id="c1", output=(Text(text="x"),)),
+        CustomToolCall(call_id="c2", name="f", input="x"),
+        CustomToolCallOutput(call_id="c2", output=()),
+        McpApprovalRequest(server_label="s", name="n", arguments="{}"),
+        McpApprovalResponse(approval_request_id="mcpr_1", approve=True),
+        McpCall(server_label="s", name="n", arguments="{}", approval_request_id="mcpr_1"),
+        McpCall(server_label="s", name="n", arguments="{}"),
+    ]
+    clock = SetClock()
+    ids = IdSource(clock)
+    items = [
+        Item(
+            id=ids.new(ITEM_PREFIXES[type(content)]),
+            status=ItemStatus.INCOMPLETE if isinstance(content, FunctionCall) else COMPLETED,
+            created_at=clock(),
+            content=content,
+        )
+        for content in contents
+    ]
+
+    async def check(tx: Transaction) -> None:
+        timelines = TimelineQueries(tx)
+        assert await timelines.end("conv_1") == 0
+        await timelines.append("resp_1", items[:5])
+        await timelines.append("resp_1", items[5:], origin="resp_1")
+        await timelines.link("conv_1", await timelines.refs("resp_1"))
+        assert await timelines.end("conv_1") == len(items)
+        assert [each.item for each in await timelines.read("conv_1")] == items
+        assert await timelines.call_parts("conv_1") == call_parts(items)
+        assert len(call_parts(items)) == len(items) - 1
+        given = await timelines.refs("resp_1", INPUT_ITEMS)
+        assert [each.id for each in given] == [item.id for item in items[:5]]
+
+    await database.transactions.of(P).write(check)
 
 
 async def test_an_item_is_deleted_with_its_last_timeline(database: Database) -> None:

@@ -25,10 +25,18 @@ from svc_kit.rpc.client import translate_errors
 from tests.support.batches import state_name
 from tests.support.control import RunningControl, SetClock, run_control
 from tests.support.fake_inference import Context
-from tests.support.jobs import PROJECT, open_test_database
+from tests.support.jobs import open_test_database
 from tests.support.operators import JobPb, Operator
 from tests.support.response_client import ResponseClient, make_model_parts, output_text
-from tests.support.runs import FUNCTION, RunProcess, RunWorld, create_run, get_run, read_events
+from tests.support.runs import (
+    FUNCTION,
+    RunProcess,
+    RunWorld,
+    cancel_run,
+    create_run,
+    get_run,
+    read_events,
+)
 from tests.support.scripted_turns import ScriptedTurns, call_script, text_script
 from tests.support.threads import ThreadClient, make_new_message, message_text
 from tests.support.vectors import (
@@ -271,7 +279,7 @@ async def test_the_expiry_of_a_run_can_be_retried(
         retries = {EXPIRY_KIND: retry_expiry}
         operators = Jobs(database.across_projects, PageTokens(b"key"), retries)
         if is_cancelled:
-            await process.runs.cancel(PROJECT, thread.id, run.id)
+            await cancel_run(process, run)
             with pytest.raises(JobNotRetriable, match="no longer waits"):
                 await operators.RetryJob(retry)
         else:

@@ -1,13 +1,14 @@
 """The history of a response: chains of responses, and conversations."""
 
 import asyncio
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from corral.control.v1 import item_pb2
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Transaction
@@ -244,6 +245,34 @@ async def test_a_conversation_is_locked_while_a_response_runs(
     await client.create("three", conversation_id=conversation.id)
 
     assert model.prompt_text == "three"
+
+
+async def test_a_new_response_reads_no_contents_of_earlier_items(
+    tmp_path: Path, model: SmallWindow
+) -> None:
+    """Ids and calls suffice in transactions that write, of which SQLite has only one at a time."""
+    readers, writers = set[int](), set[int]()
+
+    def record(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        used = id(connection.connection.dbapi_connection)
+        if re.search(r"(SELECT|,) items\.document", statement):
+            readers.add(used)
+        if statement.startswith("INSERT INTO responses"):
+            writers.add(used)
+
+    async with run_control(tmp_path, model=make_model_parts(model)) as running:
+        client = ResponseClient(running.client)
+        conversation = await ConversationClient(running.client).create(make_message("zero"))
+        first = await client.create("one", conversation_id=conversation.id)
+        event.listen(Engine, "before_cursor_execute", record)
+        await client.create("two", conversation_id=conversation.id)
+        await client.create("three", previous_response_id=first.id)
+        event.remove(Engine, "before_cursor_execute", record)
+
+    assert model.prompt_text == "zero | one | Fine | three"
+    assert readers
+    assert writers
+    assert not readers & writers
 
 
 async def test_an_input_item_already_in_the_conversation_is_refused(

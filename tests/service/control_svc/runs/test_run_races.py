@@ -20,8 +20,16 @@ from control_svc.runs.queries import RunRow
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import StaleGeneration
 from tests.support.control import SetClock
-from tests.support.jobs import PROJECT, open_test_database
-from tests.support.runs import FUNCTION, RunWorld, create_run, get_run, read_events
+from tests.support.jobs import open_test_database
+from tests.support.runs import (
+    FUNCTION,
+    RunWorld,
+    cancel_run,
+    create_run,
+    get_run,
+    read_events,
+    submit_outputs,
+)
 from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
 ResultT = TypeVar("ResultT")
@@ -73,12 +81,12 @@ async def test_a_run_that_resumes_during_cancellation_is_cancelled_by_its_worker
             await read_events(process, run)
 
         async def answer() -> None:
-            await process.runs.submit(PROJECT, thread.id, run.id, [ToolOutput("call_1", "wet")], "")
+            await submit_outputs(process, run, [ToolOutput("call_1", "wet")])
 
         transactions: Any = RacingTransactions(database.across_projects, answer)
         racing = database._replace(across_projects=transactions)
         other = RunWorld(racing, turns, clock).process("b")
-        cancelling = await other.runs.cancel(PROJECT, thread.id, run.id)
+        cancelling = await cancel_run(other, run)
         assert cancelling.state is RunState.CANCELLING
 
         async with world.process("c").run_jobs() as process:
@@ -99,5 +107,5 @@ async def test_cancellation_of_an_inconsistent_run_fails(tmp_path: Path) -> None
         await process.leases.end(job.claim, AttemptResult(Outcome.DONE))
 
         with pytest.raises(StaleGeneration, match=run.id):
-            await process.runs.cancel(PROJECT, thread.id, run.id)
+            await cancel_run(process, run)
         assert (await get_run(process, run)).state is RunState.QUEUED

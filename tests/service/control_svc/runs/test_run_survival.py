@@ -12,15 +12,17 @@ from control_svc.jobs.handler import JobContext
 from control_svc.runs.model import RunState, ToolOutput
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunNotCancellable
-from tests.support.jobs import LEASE, PROJECT
+from tests.support.jobs import LEASE
 from tests.support.runs import (
     FUNCTION,
     RunProcess,
     Worlds,
+    cancel_run,
     create_run,
     event_names,
     get_run,
     read_events,
+    submit_outputs,
 )
 from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
 
@@ -98,7 +100,7 @@ async def test_cancelling_races_completion(make_world: Worlds, at: int) -> None:
         run = await create_run(process, await world.assistant(), thread)
         if at < 4:
             await gate.reached.wait()
-        cancelling = asyncio.create_task(process.runs.cancel(PROJECT, thread.id, run.id))
+        cancelling = asyncio.create_task(cancel_run(process, run))
         gate.open.set()
         [outcome] = await asyncio.gather(cancelling, return_exceptions=True)
         events = await read_events(process, run)
@@ -130,7 +132,7 @@ async def test_a_run_that_waits_too_long_expires(make_world: Worlds) -> None:
         first = await read_events(process, run)
         world.clock.advance(minutes=9)
         outputs = [ToolOutput("call_1", "x")]
-        submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+        submitted = await submit_outputs(process, run, outputs)
         second = await read_events(process, run, submitted.last_event)
         world.pass_time(minutes=9)  # the first wait would have expired
         while (await process.next_end()).kind != "run-expiry":

@@ -29,17 +29,18 @@ from svc_kit.errors import (
     ToolOutputsIncomplete,
     ToolOutputsNotAccepted,
 )
-from tests.support.jobs import PROJECT
 from tests.support.runs import (
     FUNCTION,
     FixedSearch,
     Worlds,
+    cancel_run,
     create_run,
     event_names,
     execute_run,
     get_run,
     list_steps,
     read_events,
+    submit_outputs,
 )
 from tests.support.scripted_turns import Script, ScriptedTurns, call_script, in_order, text_script
 
@@ -127,7 +128,7 @@ async def test_a_batch_with_the_end_of_a_call_and_text_tears_neither(make_world:
         await read_events(process, run)
         waiting = await get_run(process, run)
         outputs = [ToolOutput("call_1", "sun")]
-        submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+        submitted = await submit_outputs(process, run, outputs)
         events = await read_events(process, run, submitted.last_event)
 
     assert [call.arguments for call in waiting.calls] == ['{"city":"Rome"}']
@@ -150,7 +151,7 @@ async def test_a_model_may_reuse_the_id_of_an_answered_call(make_world: Worlds) 
         for _ in cities:
             arguments += [call.arguments for call in (await get_run(process, run)).calls]
             outputs = [ToolOutput("call_1", "sun")]
-            submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+            submitted = await submit_outputs(process, run, outputs)
             events = await read_events(process, run, submitted.last_event)
 
     assert arguments == ['{"city":"Rome"}', '{"city":"Oslo"}']
@@ -167,13 +168,13 @@ async def test_a_run_waits_for_outputs_and_resumes(make_world: Worlds) -> None:
         first = await read_events(process, run)
         waiting = await get_run(process, run)
         with pytest.raises(ToolOutputsIncomplete, match="call_1"):
-            await process.runs.submit(PROJECT, thread.id, run.id, [], "")
+            await submit_outputs(process, run, [])
         outputs = [ToolOutput("call_1", "sun")]
-        submitted = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "once")
+        submitted = await submit_outputs(process, run, outputs, "once")
         rest = await read_events(process, run, submitted.last_event)
-        again = await process.runs.submit(PROJECT, thread.id, run.id, outputs, "once")
+        again = await submit_outputs(process, run, outputs, "once")
         with pytest.raises(ToolOutputsNotAccepted):
-            await process.runs.submit(PROJECT, thread.id, run.id, outputs, "")
+            await submit_outputs(process, run, outputs)
         all_events = await read_events(process, run)
         ended = await get_run(process, run)
         steps = await list_steps(process, run)
@@ -226,7 +227,7 @@ async def test_a_queued_run_is_cancelled_by_its_worker(make_world: Worlds) -> No
     world = make_world(ScriptedTurns(lambda _: text_script("Hello")))
     process, thread = world.process(), await world.thread("Hi")
     run = await create_run(process, await world.assistant(), thread)
-    cancelling = await process.runs.cancel(PROJECT, thread.id, run.id)
+    cancelling = await cancel_run(process, run)
     async with process.run_jobs():
         events = await read_events(process, run)
     ended = await get_run(process, run)
@@ -236,7 +237,7 @@ async def test_a_queued_run_is_cancelled_by_its_worker(make_world: Worlds) -> No
     assert ended.state is RunState.CANCELLED
     assert not (await world.get_thread(thread.id)).active_run_id
     with pytest.raises(RunNotCancellable, match="Cannot cancel run with status 'cancelled'"):
-        await process.runs.cancel(PROJECT, thread.id, run.id)
+        await cancel_run(process, run)
 
 
 async def test_a_cancelled_run_keeps_its_text(make_world: Worlds) -> None:
@@ -253,7 +254,7 @@ async def test_a_cancelled_run_keeps_its_text(make_world: Worlds) -> None:
     async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(), thread)
         await reached.wait()
-        await process.runs.cancel(PROJECT, thread.id, run.id)
+        await cancel_run(process, run)
         events = await read_events(process, run)
         ended = await get_run(process, run)
         [step] = await list_steps(process, run)
@@ -279,7 +280,7 @@ async def test_a_waiting_run_is_cancelled_at_once(make_world: Worlds) -> None:
     async with world.process().run_jobs() as process:
         run = await create_run(process, await world.assistant(tools=(WEATHER,)), thread)
         first = await read_events(process, run)
-        cancelled = await process.runs.cancel(PROJECT, thread.id, run.id)
+        cancelled = await cancel_run(process, run)
         rest = await read_events(process, run, first[-1].number)
 
     assert cancelled.state is RunState.CANCELLED

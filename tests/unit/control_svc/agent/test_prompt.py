@@ -20,6 +20,7 @@ from control_svc.items.model import (
     Role,
     Text,
 )
+from control_svc.items.service import call_parts
 from control_svc.responses.compaction import check_calls
 from svc_kit.errors import ToolOutputMissing
 
@@ -123,7 +124,7 @@ def test_a_call_that_was_cut_off_is_shown_if_it_is_answered() -> None:
 
         assert [len(message.calls) for message in turn_messages("", items)] == [0, 1, 0]
         check_calls([], items)
-        check_calls(items[:2], items[2:])
+        check_calls(call_parts(items[:2]), items[2:])
 
 
 def test_only_a_completed_call_needs_an_output() -> None:
@@ -131,10 +132,10 @@ def test_only_a_completed_call_needs_an_output() -> None:
     question = Message(role=Role.USER, content=(Text(text="?"),))
     items = make_items(question, make_call("Rome"))
     with pytest.raises(ToolOutputMissing):
-        check_calls(items, [])
+        check_calls(call_parts(items), [])
     items[1] = items[1].with_content(items[1].content, ItemStatus.INCOMPLETE)
 
-    check_calls(items, [])
+    check_calls(call_parts(items), [])
 
 
 def test_reasoning_behind_the_text_belongs_to_it() -> None:

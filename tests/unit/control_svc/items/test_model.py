@@ -3,8 +3,9 @@
 from typing import get_args
 
 import pytest
+from corral.control.v1 import item_pb2 as pb
 
-from control_svc.items.input_items import MAX_TOOLS, InputItem
+from control_svc.items.input_items import InputItem
 from control_svc.items.model import (
     ITEM_PREFIXES,
     Content,
@@ -14,8 +15,6 @@ from control_svc.items.model import (
     FunctionCallOutput,
     Image,
     McpCall,
-    McpListTools,
-    McpToolDescription,
     Message,
     Part,
     Reasoning,
@@ -26,7 +25,8 @@ from control_svc.items.model import (
     TokenLogprob,
 )
 from control_svc.items.queries import decode_content, encode_content
-from svc_kit.errors import DomainError, TooLong
+from svc_kit.errors import DomainError, InvalidField, MissingField, TooLong
+from svc_kit.rpc.field_limits import check_limits
 
 CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
 LOGPROB = TokenLogprob(
@@ -66,17 +66,43 @@ def test_a_document_round_trips(content: Content) -> None:
     assert decode_content(encode_content(content)) == content
 
 
+@pytest.mark.parametrize(
+    ("kind", "field", "longest"),
+    [
+        ("function_call", "call_id", 64),
+        ("function_call", "name", 128),
+        ("function_call_output", "call_id", 64),
+        ("custom_tool_call", "call_id", 64),
+        ("custom_tool_call", "name", 128),
+        ("custom_tool_call_output", "call_id", 64),
+        ("mcp_approval_response", "approval_request_id", 64),
+    ],
+)
+def test_names_and_ids_of_calls_are_limited(kind: str, field: str, longest: int) -> None:
+    """The error names the item, not its kind."""
+    item = pb.Item()
+    content = getattr(item, kind)
+    for each in {"call_id", "name"}.intersection(content.DESCRIPTOR.fields_by_name):
+        setattr(content, each, "x")
+    setattr(content, field, "x" * longest)
+    check_limits(item, "input[0].")
+    for value, error in (("", MissingField), ("x\t", InvalidField), ("x" * 129, TooLong)):
+        setattr(content, field, value)
+        with pytest.raises(error) as caught:
+            check_limits(item, "input[0].")
+
+        assert caught.value.field == f"input[0].{field}"
+
+
 def test_a_list_of_mcp_tools_is_limited() -> None:
     """Callers send such lists too, and each turn's prompt contains all tools."""
-    tools = [
-        McpToolDescription(name=f"t{n}", description="", input_schema_json="{}")
-        for n in range(MAX_TOOLS + 1)
-    ]
-    InputItem(content=McpListTools(server_label="s", tools=tuple(tools[1:]))).check("input[0]")
+    tools = [pb.McpToolDescription(name="t")] * 128
+    check_limits(pb.Item(mcp_list_tools=pb.McpListToolsItem(tools=tools)), "input[0].")
+    more = pb.McpListToolsItem(tools=[*tools, *tools[:1]])
     with pytest.raises(TooLong) as error:
-        InputItem(content=McpListTools(server_label="s", tools=tuple(tools))).check("input[0]")
+        check_limits(pb.Item(mcp_list_tools=more), "input[0].")
 
-    assert (error.value.field, error.value.limit) == ("input[0].tools", MAX_TOOLS)
+    assert (error.value.field, error.value.limit) == ("input[0].tools", 128)
 
 
 @pytest.mark.parametrize("name", ["content", "output"])

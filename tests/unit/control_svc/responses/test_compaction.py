@@ -10,7 +10,7 @@ from control_svc.inference.generation_options import NO_OPTIONS
 from control_svc.inference.turns import TurnRequest
 from control_svc.items.model import Item, ItemStatus, Message, Role, Text, TokenLogprob
 from control_svc.jobs.model import JobPriority
-from control_svc.responses.compaction import AutoCompaction, Compactor
+from control_svc.responses.compaction import Compactor
 from control_svc.responses.content_cipher import ContentCipher
 from control_svc.responses.model import Response, ResponseSettings, ResponseState, Summary
 from control_svc.responses.recorder import ResponseRecorder
@@ -33,7 +33,7 @@ def make_message_item(text: str, *logprobs: TokenLogprob) -> Item:
 async def test_a_summary_has_the_priority_of_its_turn() -> None:
     """Compaction for a batch line runs with the batch priority."""
     turns = ScriptedTurns(lambda _: text_script("Many times a"))
-    compaction = AutoCompaction(Compactor(turns, CIPHER, IDS, lambda: NOW, 100), ScriptedModels())
+    compaction = Compactor(turns, ScriptedModels(), CIPHER, IDS, lambda: NOW, 100)
     response = Response(
         id=IDS.new("resp_"),
         state=ResponseState.QUEUED,

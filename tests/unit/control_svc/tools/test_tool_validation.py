@@ -1,9 +1,13 @@
 """Validation of tools, tool choices and filters: what cannot be carried out is refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
+from corral.control.v1 import response_pb2, run_service_pb2
+from corral.control.v1 import tool_pb2 as pb
+from google.protobuf.message import Message
 
 from control_svc.agent.turn import turn_tool
 from control_svc.inference.turns import ChoiceMode
@@ -16,12 +20,7 @@ from control_svc.tools.model import (
     Tool,
     ToolChoice,
 )
-from control_svc.tools.tool_validation import (
-    MAX_SEARCHED_STORES,
-    check_choice,
-    check_enforceable,
-    check_tools,
-)
+from control_svc.tools.tool_validation import check_choice, check_enforceable, check_tools
 from control_svc.vector_stores.filters import (
     MAX_DEPTH,
     Comparator,
@@ -36,13 +35,16 @@ from svc_kit.errors import (
     InvalidJson,
     InvalidType,
     MissingField,
+    OutOfRange,
     TooLong,
     UnsupportedValue,
 )
+from svc_kit.rpc.field_limits import check_limits
 
 LARK = CustomTool(name="sql", syntax="lark", definition='start: "x"')
 DATE = CustomTool(name="date", syntax="regex", definition="[0-9]{4}|never")
 REQUIRED = ToolChoice(mode=ChoiceMode.REQUIRED)
+KINDS = pb.Tool.DESCRIPTOR.fields
 JSON = ResponseFormat(kind=FormatKind.JSON_OBJECT)
 
 
@@ -73,16 +75,49 @@ def test_an_unsupported_grammar_is_refused(
     assert refused.value.field == f"tools[0].format.{field}"
 
 
-@pytest.mark.parametrize("kind", [FunctionTool, CustomTool])
-def test_descriptions_are_as_long_as_agents_write_them(
-    kind: type[FunctionTool | CustomTool],
-) -> None:
-    """Codex has one of 6,000 characters; the limit is 65,536."""
-    check_tools((kind(name="spawn_agent", description="x" * 65_536),))
-    with pytest.raises(TooLong) as error:
-        check_tools((kind(name="spawn_agent", description="x" * 65_537),))
+@pytest.mark.parametrize(
+    ("valid", "invalid", "field"),
+    [  # Codex has a description of 6,000 characters; each store is searched
+        (pb.FunctionTool(description="x" * 65_536), "x" * 65_537, "description"),
+        (pb.CustomTool(description="x" * 65_536), "x" * 65_537, "custom.description"),
+        (pb.FunctionTool(parameters_json="x" * 131_072), "\u00e9" * 65_537, "parameters"),
+        (pb.CustomTool(definition="x" * 131_072), "x" * 131_073, "format.definition"),
+        (pb.FileSearchTool(vector_store_ids=["vs_1"] * 16), ["vs_1"] * 17, "vector_store_ids"),
+        (pb.FileSearchTool(max_results=50), 0, "max_num_results"),
+        (pb.FileSearchTool(score_threshold=1), math.nan, "ranking_options.score_threshold"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 99 else "",
+)
+def test_a_tool_is_limited(valid: Message, invalid: object, field: str) -> None:
+    """The error names the field as the Assistants API does."""
+    [kind] = [each.name for each in KINDS if each.message_type is valid.DESCRIPTOR]
+    [(changed, _)] = valid.ListFields()
+    tool = pb.Tool()
+    getattr(tool, kind).CopyFrom(valid)
+    check_limits(tool, "tools[0].")
+    getattr(tool, kind).CopyFrom(type(valid)(**{changed.name: invalid}))
+    with pytest.raises((TooLong, OutOfRange)) as caught:
+        check_limits(tool, "tools[0].")
 
-    assert error.value.field.endswith(".description")
+    shown = field if kind == "custom" else f"{kind}.{field}"
+    assert caught.value.field == f"tools[0].{shown}"
+
+
+def test_the_schema_of_a_format_is_limited() -> None:
+    """Errors name it as the API does in which it came."""
+    limit, kind = 131_072, pb.AnswerFormat.KIND_JSON_SCHEMA
+    for format_field, request in (
+        ("text.format", response_pb2.ResponseSettings()),
+        ("response_format", run_service_pb2.RunOptions(assistant_id="asst_1")),
+    ):
+        target = getattr(request, format_field.removeprefix("text."))
+        target.MergeFrom(pb.AnswerFormat(kind=kind, schema_json="x" * limit))
+        check_limits(request)
+        target.schema_json += "x"
+        with pytest.raises(TooLong) as caught:
+            check_limits(request)
+
+        assert caught.value.field == f"{format_field}.json_schema.schema"
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, ToolChoice(allowed_names=("other",))])
@@ -191,12 +226,3 @@ def test_a_filter_that_is_not_json_is_refused() -> None:
     """As InvalidJson."""
     with pytest.raises(InvalidJson):
         check_tools((FileSearchTool(filters_json="{"),))
-
-
-def test_the_stores_of_a_search_tool_are_limited() -> None:
-    """Each of them is searched."""
-    check_tools([FileSearchTool(vector_store_ids=("vs_1",) * MAX_SEARCHED_STORES)])
-    with pytest.raises(TooLong) as caught:
-        check_tools([FileSearchTool(vector_store_ids=("vs_1",) * (MAX_SEARCHED_STORES + 1))])
-
-    assert caught.value.field == "tools[0].file_search.vector_store_ids"
