@@ -40,8 +40,6 @@ def parse_database_url(text: str) -> URL:
 
 
 class BucketUrl(NamedTuple):
-    """A parsed URL of a bucket."""
-
     bucket: str
     path: str
     """The prefix of all keys, with slashes; empty without one."""

@@ -81,8 +81,6 @@ _LIMITS_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Inference:
-    """The running service."""
-
     server: RpcServer
     pool: ModelPool
     management: ManagementServer | None

@@ -32,7 +32,6 @@ class EngineObserver:
         self._last_token_at: dict[int, float] = {}
 
     def bind(self, engine: EngineClient) -> None:
-        """Set the client whose events are observed."""
         self._live = engine.sequences.live
 
     def on_state(self, state: EngineState) -> None:

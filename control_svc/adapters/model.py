@@ -54,8 +54,6 @@ class Adapter:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAdapter:
-    """The request to register an adapter."""
-
     name: str
     model: str = ""
     description: str = ""
@@ -88,7 +86,6 @@ class AdapterChanges:
     description: str | None = None
 
     def apply(self, adapter: Adapter) -> Adapter:
-        """Return the changed adapter."""
         changed = {name: value for name, value in asdict(self).items() if value is not None}
         return replace(adapter, **changed)
 
@@ -169,8 +166,6 @@ class Frontend:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterReport:
-    """Reported state of an adapter in one engine of a frontend."""
-
     adapter_id: str
     project: str
     frontend: str

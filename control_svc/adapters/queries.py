@@ -131,7 +131,6 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
         return None if row is None else self._object(row)
 
     async def count(self) -> int:
-        """Count the adapters of a project."""
         query = select(func.count()).where(self._mine(AdapterRow))
         return await self._session.scalar(query) or 0
 
@@ -208,7 +207,6 @@ class AdapterSyncQueries(CrossProjectQueries):
     """The desired state over all projects, and the reports of frontends."""
 
     async def state(self) -> DesiredState:
-        """Return the desired state."""
         revision = await AdapterFrontendQueries(self._tx).revision()
         rows = await self._session.execute(select(*_DESIRED))
         desired = [DesiredAdapter(**row._mapping) for row in rows]

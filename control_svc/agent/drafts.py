@@ -31,8 +31,6 @@ from control_svc.items.model import (
 
 
 class DraftKind(StrEnum):
-    """Kind of a draft item."""
-
     REASONING = "reasoning"
     MESSAGE = "message"
     FUNCTION = "function"
@@ -51,8 +49,6 @@ _TEXT_PREFIXES: Final[Mapping[DraftKind, str]] = {
 
 @dataclass(kw_only=True)
 class Draft:
-    """An item that the model is writing."""
-
     index: int
     """Index among the items of the turn."""
     id: str
@@ -133,8 +129,6 @@ def custom_input(arguments: str) -> str:
 
 
 class ToolTarget(NamedTuple):
-    """How a call of a tool is represented."""
-
     kind: DraftKind
     prefix: str
     """Prefix of the item ids."""

@@ -108,7 +108,6 @@ class FileSearch:
         return FileSearchCall(call_id=call.call_id, queries=queries, problem=problem)
 
     def handles(self, content: Content) -> bool:
-        """Whether the content is a search."""
         return isinstance(content, FileSearchCall)
 
     async def run(self, project: str, intent: Item) -> Content:

@@ -96,7 +96,6 @@ class Progress:
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether a turn is open."""
         return bool(self.token_ids or self.drafts)
 
     def add_turn(self, turn: "TurnResult") -> None:

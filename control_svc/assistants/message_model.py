@@ -58,8 +58,6 @@ class FileUse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NewMessage:
-    """A message to create."""
-
     role: Role
     content: tuple[Part, ...]
     attachments: tuple[Attachment, ...] = ()
@@ -124,7 +122,6 @@ class ThreadMessage:
 
     @property
     def id(self) -> str:
-        """Id of the item and the message."""
         return self.item.id
 
     @property

@@ -27,8 +27,6 @@ from svc_kit.errors import MissingField, ThreadBusy, UnsupportedValue
 
 @dataclass(frozen=True, kw_only=True)
 class AssistantSettings:
-    """Settings of an assistant."""
-
     model: str
     name: str = ""
     description: str = ""
@@ -54,8 +52,6 @@ class AssistantSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAssistant:
-    """The request to create an assistant."""
-
     settings: AssistantSettings
     new_stores: tuple[NewVectorStore, ...] = ()
     """Vector stores to create for file_search."""

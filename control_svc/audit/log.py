@@ -50,7 +50,6 @@ class AuditEvent:
 
     @classmethod
     def of(cls, call: AdminCall, target: str, now: datetime) -> "AuditEvent":
-        """The event of the running call."""
         principal = current_principal()
         return cls(
             id=IdSource(lambda: now).new(AUDIT_EVENT),
@@ -101,8 +100,6 @@ class AuditEventRow(Table):
 
 
 class AuditQueries(CrossProjectQueries):
-    """The audit log."""
-
     async def add(self, event: AuditEvent) -> None:
         """Append an event, which `syslog.py` may send after the commit."""
         self._session.info.setdefault(UNSENT, []).append(event)
@@ -147,8 +144,6 @@ _FILTER: Final = MessageMapper(
 
 @dataclass(frozen=True)
 class AuditLog(OperatorMethods[AuditEvent]):
-    """The audit log."""
-
     service = pb.DESCRIPTOR.services_by_name["AuditService"]
     message, noun, plural = _EVENT, "an event", "events"
 

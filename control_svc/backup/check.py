@@ -65,7 +65,6 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, kind: str, subject: str, detail: str) -> None:
-        """Add a problem."""
         self.problems.append(Problem(kind, subject, detail))
 
 

@@ -159,7 +159,6 @@ async def _check_installation(connection: AsyncConnection, manifest: Manifest) -
 
 
 async def _drop_tables(migrator: AsyncEngine) -> None:
-    """Drop the restored tables."""
     with suppress(DomainError, StartupError):  # the database is gone; the first error is reported
         await migrations.downgrade(migrator, "base")
         async with translate_database_errors(), migrator.begin() as connection:

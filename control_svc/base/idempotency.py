@@ -149,7 +149,6 @@ class IdempotencyQueries(Queries):
         return read_row(IdempotencyRecord, row)
 
     async def add(self, request: IdempotencyRecord) -> None:
-        """Store a request."""
         await self._insert(RequestRow, asdict(request))
 
 

@@ -54,8 +54,6 @@ _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 class BatchQueries(ObjectQueries[BatchRow, Batch]):
-    """Queries on batches in one transaction."""
-
     table = BatchRow
     prefix = BATCH
 
@@ -156,7 +154,6 @@ class BatchLineQueries(Queries):
         )
 
     async def filter_pending(self, batch_id: str, numbers: Collection[int]) -> set[int]:
-        """Return the numbers of the lines that are pending."""
         pending = await self._session.scalars(
             select(BatchLineRow.number).where(
                 *self._in_batch(batch_id),

@@ -19,8 +19,6 @@ from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow
 
 
 class BatchRow(ObjectRow):
-    """A batch."""
-
     __tablename__ = "batches"
     __table_args__ = (Index(None, "state"),)
 

@@ -88,7 +88,6 @@ class _JsonText(TypeDecorator[bytes]):
     cache_ok = True
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> str | None:
-        """Convert to text."""
         return None if value is None else value.decode()
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
@@ -108,7 +107,6 @@ class _Jsonb(TypeDecorator[bytes]):
     cache_ok = True
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> str | None:
-        """Convert to text and escape."""
         return None if value is None else _escape(value.decode())
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:

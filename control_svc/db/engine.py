@@ -52,8 +52,6 @@ LOCK_NAME: Final = "control.lock"
 
 
 class Database(NamedTuple):
-    """An open database."""
-
     writer: AsyncEngine
     migrator: AsyncEngine
     """For migrations: with their own limits, and without foreign keys on SQLite, where altering a
@@ -69,7 +67,6 @@ class Database(NamedTuple):
 
     @property
     def transactions(self) -> Transactions:
-        """The transactions of projects."""
         return Transactions(self.across_projects)
 
 

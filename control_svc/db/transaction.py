@@ -258,13 +258,10 @@ class CrossProjectTransactions:
 
 
 class Transactions:
-    """The transactions of projects."""
-
     def __init__(self, across_projects: CrossProjectTransactions) -> None:
         self._across_projects = across_projects
 
     def of(self, project: str) -> "ProjectTransactions":
-        """The transactions of one project."""
         return ProjectTransactions(self._across_projects, project)
 
 

@@ -102,8 +102,6 @@ _POSITIONS_PER_QUERY: Final = 100
 
 
 class StreamQueries(Queries):
-    """The streams of a project."""
-
     async def create(self, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Create a stream with its first events."""
         row = {"id": stream_id, "next_number": 0, "num_chunks": 0, "state": StreamState.OPEN}

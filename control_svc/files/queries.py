@@ -19,10 +19,7 @@ from svc_kit.errors import DomainError, FileNotFound, UploadNotFound
 
 
 class FileQueries(Queries):
-    """Files in one transaction."""
-
     async def add(self, file: File) -> None:
-        """Insert a file."""
         await self._insert(FileRow, asdict(file))
 
     async def get(self, file_id: str, now: datetime, field: str = "id") -> File:
@@ -69,13 +66,10 @@ def _file(row: FileRow) -> File:
 
 
 class UploadQueries(ObjectQueries[UploadRow, Upload]):
-    """Uploads and their parts in one transaction."""
-
     table = UploadRow
     prefix = UPLOAD
 
     async def add_part(self, part: UploadPart) -> None:
-        """Insert a part."""
         await self._insert(UploadPartRow, asdict(part))
 
     async def part_totals(self, upload_id: str) -> PartTotals:

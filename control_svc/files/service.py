@@ -49,8 +49,6 @@ CREATE = "CreateFile"
 
 @dataclass(frozen=True)
 class Files(Methods[File]):
-    """Files."""
-
     service = pb.DESCRIPTOR.services_by_name["FileService"]
     message, noun, plural = convert.FILE, "a file", "files"
     default_page = max_page = 10_000

@@ -24,8 +24,6 @@ class FileRow(ObjectRow):
 
 
 class UploadRow(ObjectRow):
-    """A file that is uploaded in parts."""
-
     __tablename__ = "uploads"
     __table_args__ = (Index(None, "state", "expires_at"),)
 

@@ -244,7 +244,5 @@ def _usage(usage: generation.Usage) -> TurnUsage:
 
 
 class TokenCounter(Protocol):
-    """Counts prompt tokens."""
-
     async def count(self, request: TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the errors of `TurnClient.run`."""

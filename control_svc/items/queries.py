@@ -42,8 +42,6 @@ from control_svc.items.model import (
 
 
 class ItemRow(ObjectRow):
-    """An item, stored as a document."""
-
     __tablename__ = "items"
 
     status: Mapped[str] = mapped_column(String(16))
@@ -78,7 +76,6 @@ _CONTENT: Final[TypeAdapter[Content]] = TypeAdapter(Content, config=_BYTES)
 
 
 def encode_content(content: Content) -> bytes:
-    """Serialize a content."""
     return _CONTENT.dump_json(content, exclude_defaults=False)
 
 
@@ -143,7 +140,6 @@ class TimelineQueries(Queries):
         return items
 
     async def existing_ids(self, item_ids: Collection[str]) -> set[str]:
-        """The ids that items of the project have."""
         existing: set[str] = set()
         for ids in _id_batches(item_ids):
             query = select(ItemRow.id).where(self._mine(ItemRow), ItemRow.id.in_(ids))
@@ -319,6 +315,5 @@ def _timeline_item(row: Row[int, ItemRow]) -> TimelineItem:
 
 
 def item_from_row(row: ItemRow) -> Item:
-    """Convert a row to an item."""
     status, content = ItemStatus(row.status), decode_content(row.document)
     return read_row(Item, row, status=status, content=content)

@@ -57,8 +57,6 @@ _QUEUED = "state = 'queued'"
 
 
 class JobRow(ObjectRow):
-    """A background job."""
-
     __tablename__ = "jobs"
     __table_args__ = (
         Index(None, "state", "kind", "priority", "run_after"),
@@ -265,7 +263,6 @@ class JobQueueQueries(CrossProjectQueries):
         )
 
     async def count_by_state(self) -> list[JobCount]:
-        """Count the jobs by kind and state."""
         rows = await self._session.execute(
             select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
                 JobRow.kind, JobRow.state

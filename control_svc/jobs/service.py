@@ -60,7 +60,6 @@ class Jobs(OperatorMethods[Job]):
     """By kind; dead jobs of other kinds cannot be retried."""
 
     def to_message(self, value: Job) -> pb.Job:
-        """Convert a job."""
         reason, message = value.error or ("", "")
         return _JOB.to_message(value, error_reason=reason, error_message=message)
 

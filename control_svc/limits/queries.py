@@ -70,8 +70,6 @@ class LimitBucketRow(Table):
 
 
 class LimitShareRow(Table):
-    """What a holder has of a bucket."""
-
     __tablename__ = "limit_shares"
     __table_args__ = (Index(None, "expires_at"),)
 
@@ -85,8 +83,6 @@ class LimitShareRow(Table):
 
 
 class LimitQueries(CrossProjectQueries):
-    """Limits."""
-
     async def add(self, limit: Limit) -> None:
         """Insert a limit. Raises LimitExists."""
         if await self._session.get(LimitRow, limit.id) is not None:
@@ -104,7 +100,6 @@ class LimitQueries(CrossProjectQueries):
         return _limit(row)
 
     async def count(self) -> int:
-        """Return the number of limits."""
         return (await self._session.scalars(select(func.count()).select_from(LimitRow))).one()
 
     async def page(self, window: Window) -> list[Limit]:

@@ -57,8 +57,6 @@ class Leased(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits(OperatorMethods[Limit]):
-    """Limits, and what is left of them."""
-
     service = pb.DESCRIPTOR.services_by_name["LimitService"]
     message, noun, plural = _LIMIT, "a limit", "limits"
 
@@ -205,7 +203,6 @@ async def _lease(
 async def _grant(
     tx: CrossProjectTransaction, caller: Caller, limit: Limit, request: ShareRequest
 ) -> Share:
-    """Grant a share of one bucket."""
     queries, bucket = ShareQueries(tx), request.bucket.id
     level = await queries.lock(limit, bucket)
     holdings = await queries.holdings(limit, bucket)

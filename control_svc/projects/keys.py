@@ -76,10 +76,7 @@ class ApiKeyRow(Table):
 
 
 class KeyQueries(CrossProjectQueries):
-    """API keys."""
-
     async def add(self, key: ApiKey) -> None:
-        """Insert a key."""
         values = asdict(key) | {
             "scopes": ",".join(sorted(key.scopes)),
             "priority": key.priority.name,
@@ -177,8 +174,6 @@ class CreatedKey(NamedTuple):
 
 
 class KeyVerification(NamedTuple):
-    """Result of a verification."""
-
     key: ApiKey | None
     """None if the key is unknown."""
     refusal: DomainError | None

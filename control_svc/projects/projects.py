@@ -59,8 +59,6 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class NewProject:
-    """The request to create a project."""
-
     id: str
     display_name: str = ""
     request_id: str = ""
@@ -89,8 +87,6 @@ class ProjectRow(Table):
 
 
 class ProjectQueries(CrossProjectQueries):
-    """Projects."""
-
     async def add(self, project: Project) -> None:
         """Insert a new project. Raises ProjectExists."""
         if not await self.add_if_missing(project):
@@ -141,15 +137,12 @@ _PROJECT: Final = MessageMapper(Project, pb.Project, only_message=["state"])
 
 @dataclass(frozen=True)
 class Projects(OperatorMethods[Project]):
-    """Projects."""
-
     service = pb.DESCRIPTOR.services_by_name["ProjectService"]
     message, noun, plural = _PROJECT, "a project", "projects"
 
     clock: Clock
 
     def to_message(self, value: Project) -> pb.Project:
-        """Convert a project."""
         return _PROJECT.to_message(value, state=_state(is_archived=value.archived_at is not None))
 
     @cross_project_write

@@ -58,8 +58,6 @@ class UsageTotal(NamedTuple):
 
 @dataclass(frozen=True)
 class UsageSum:
-    """A sum."""
-
     key: UsageKey
     counts: Counts
     cost_nanos: int = 0
@@ -108,7 +106,6 @@ class UsageReport:
 
 
 def hour_of(time: datetime) -> datetime:
-    """The start of the hour of a time."""
     return time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
@@ -173,8 +170,6 @@ _SUMS: list[Any] = [func.coalesce(func.sum(getattr(UsageRow, name)), 0) for name
 
 
 class UsageQueries(CrossProjectQueries):
-    """Usage."""
-
     async def add(self, report: UsageReport, now: datetime, prices: Prices) -> None:
         """Add a report to the sums, unless it has been added before.
 

@@ -64,7 +64,6 @@ _KINDS: Final = {
 
 
 def event_to_pb(event: Event) -> ResponseEvent:
-    """Convert a stored event for the client."""
     message = ResponseEvent.FromString(event.data)
     message.sequence_number = event.number
     return message
@@ -87,8 +86,6 @@ def _event(event_type: str, content: Proto) -> ResponseEvent:
 
 
 class _ItemEvents(NamedTuple):
-    """Builds the events of one item."""
-
     item_id: str
     output_index: int
 
@@ -120,8 +117,6 @@ class _ItemEvents(NamedTuple):
 
 
 class TurnProjection:
-    """Converts the output of one turn to events."""
-
     def __init__(
         self, first_index: int, show: Callable[[Item], Item], drafts: Sequence[Draft] = ()
     ) -> None:
@@ -265,7 +260,6 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
 
 
 def _empty_content(content: Content) -> Content:
-    """Return the content of the event that adds an item."""
     match content:
         case Message():
             return replace(content, content=())

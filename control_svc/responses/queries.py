@@ -148,7 +148,6 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         return list(map(item_from_row, rows))
 
     async def is_continued(self, response_id: str) -> bool:
-        """Whether another response continues this one."""
         query = select(ResponseRow.id).where(
             self._mine(ResponseRow), ResponseRow.previous_id == response_id
         )

@@ -41,7 +41,6 @@ class ResponseServicer(Methods[Response]):
     limits: RateLimits
 
     def to_message(self, value: Response) -> response_pb2.Response:
-        """Convert a response."""
         return response_to_pb(value)
 
     async def CreateResponse(
@@ -58,7 +57,6 @@ class ResponseServicer(Methods[Response]):
     async def StreamResponse(
         self, project: str, request: pb.StreamResponseRequest
     ) -> AsyncGenerator[pb.StreamResponseResponse, None]:
-        """Create a response and stream its events."""
         new = new_response(request.new_response, request.request_id)
         groups = self.requests.stream(project, new)
         async with aclosing(_flatten(groups)) as events:
@@ -85,7 +83,6 @@ class ResponseServicer(Methods[Response]):
                     yield pb.WatchResponseResponse(event=event_to_pb(event))
 
     async def GetResponse(self, project: str, request: pb.GetResponseRequest) -> Response:
-        """Get a response."""
         include = includes_from_pb(request.include)
         response = await self.responses.get(project, request.response_id)
         return response.add_include(include)
@@ -95,17 +92,14 @@ class ResponseServicer(Methods[Response]):
         return await self.responses.page(project, page_request(request))
 
     async def DeleteResponse(self, project: str, request: pb.DeleteResponseRequest) -> None:
-        """Delete a response."""
         await self.responses.delete(project, request.response_id)
 
     async def CancelResponse(self, project: str, request: pb.CancelResponseRequest) -> Response:
-        """Cancel a background response."""
         return await self.responses.cancel(project, request.response_id)
 
     async def ListInputItems(
         self, project: str, request: pb.ListInputItemsRequest
     ) -> pb.ListInputItemsResponse:
-        """List the input items of a response."""
         include = includes_from_pb(request.include)
         page = await self.responses.input_items(project, request.response_id, page_request(request))
         items = items_to_pb(page.items, include)
@@ -114,7 +108,6 @@ class ResponseServicer(Methods[Response]):
     async def CountInputTokens(
         self, project: str, request: pb.CountInputTokensRequest
     ) -> pb.CountInputTokensResponse:
-        """Count the tokens of a prompt."""
         new = new_response(request.new_response)
         count = await self.requests.count(project, new)
         return pb.CountInputTokensResponse(input_tokens=count)
@@ -132,7 +125,6 @@ class ResponseServicer(Methods[Response]):
     async def CompactResponse(
         self, project: str, request: pb.CompactResponseRequest
     ) -> pb.CompactResponseResponse:
-        """Compact items."""
         new = compact_request(request)
         compacted = await self.requests.compact(project, new)
         return pb.CompactResponseResponse(

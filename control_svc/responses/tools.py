@@ -110,8 +110,6 @@ NO_ITEMS: Final = PreparedItems()
 
 @dataclass(frozen=True)
 class McpPreparer:
-    """Prepares the MCP tools of responses."""
-
     servers: McpServers
     ids: IdSource
     clock: Clock

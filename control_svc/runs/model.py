@@ -94,8 +94,6 @@ class IncompleteReason(StrEnum):
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ends."""
-
     state: RunState
     error: RunError | None = None
     """Set if the state is failed."""
@@ -203,16 +201,12 @@ class NewRun:
 
 
 class ToolOutput(NamedTuple):
-    """Output of a client function."""
-
     call_id: str
     output: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run."""
-
     id: str
     thread_id: str
     assistant_id: str

@@ -47,8 +47,6 @@ class RunRow(ObjectRow):
 
 
 class RunStepRow(OwnedRow):
-    """A step of a run."""
-
     __tablename__ = "run_steps"
     __table_args__ = (
         ForeignKeyConstraint(
@@ -75,7 +73,6 @@ def settings_document(settings: RunSettings) -> bytes:
 
 
 def run_document(run: Run) -> bytes:
-    """Serialize the other fields of a run."""
     return _RUN.dump_json(run, exclude={"settings", "ignored_parameters"})
 
 
@@ -89,12 +86,10 @@ def decode_run(settings: bytes, document: bytes) -> Run:
 
 
 def step_document(step: RunStep) -> bytes:
-    """Serialize a step."""
     return _STEP.dump_json(step)
 
 
 def decode_step(document: bytes) -> RunStep:
-    """Deserialize a step."""
     return _STEP.validate_json(document)
 
 
@@ -148,7 +143,6 @@ class RunStepQueries(Queries):
     """SQL of steps. Changes require the lock of the run."""
 
     async def add(self, step: RunStep) -> None:
-        """Insert a step."""
         key = {"run_id": step.run_id, "id": step.id}
         await self._insert(RunStepRow, {**key, **_step_values(step)})
 
@@ -170,7 +164,6 @@ class RunStepQueries(Queries):
         return list(map(decode_step, documents))
 
     async def page(self, run_id: str, window: Window) -> list[RunStep]:
-        """The steps of a window of a run."""
         query = apply_window(self._select_steps(run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
         return list(map(decode_step, restore_order(documents, window)))

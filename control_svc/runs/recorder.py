@@ -62,8 +62,6 @@ class RunProgress:
 
 
 class RunRecorder(TurnRecorder):
-    """Records one attempt at a run."""
-
     def __init__(
         self,
         project: str,

@@ -64,8 +64,6 @@ class SubmitResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """Operations on runs."""
-
     transactions: Transactions
     reader: StreamReader
     ids: IdSource

@@ -27,7 +27,6 @@ class RunServicer(Methods[Run]):
     limits: RateLimits
 
     async def CreateRun(self, project: str, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
-        """Create a run."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         run = await self.runs.create(project, request.thread_id, new)
         limits = await self.limits.of_caller(run.settings.model)
@@ -44,7 +43,6 @@ class RunServicer(Methods[Run]):
         return pb.CreateThreadAndRunResponse(run=RUN.to_message(run), rate_limits=limits)
 
     async def GetRun(self, project: str, request: pb.GetRunRequest) -> Run:
-        """Return a run."""
         return await self.runs.get(project, request.thread_id, request.run_id)
 
     async def ListRuns(self, project: str, request: pb.ListRunsRequest) -> Page[Run]:
@@ -58,7 +56,6 @@ class RunServicer(Methods[Run]):
         return await self.runs.update(project, request.thread_id, request.run_id, metadata)
 
     async def CancelRun(self, project: str, request: pb.CancelRunRequest) -> Run:
-        """Cancel a run."""
         return await self.runs.cancel(project, request.thread_id, request.run_id)
 
     async def SubmitToolOutputs(
@@ -81,14 +78,12 @@ class RunServicer(Methods[Run]):
     async def GetRunStep(
         self, project: str, request: pb.GetRunStepRequest
     ) -> pb.GetRunStepResponse:
-        """Return a step."""
         step = await self.runs.step(project, request.thread_id, request.run_id, request.step_id)
         return pb.GetRunStepResponse(step=STEP.to_message(step))
 
     async def ListRunSteps(
         self, project: str, request: pb.ListRunStepsRequest
     ) -> pb.ListRunStepsResponse:
-        """List the steps of a run."""
         wanted = page_request(request)
         page = await self.runs.steps(project, request.thread_id, request.run_id, wanted)
         return pb.ListRunStepsResponse(
@@ -98,7 +93,6 @@ class RunServicer(Methods[Run]):
     async def WatchRun(
         self, project: str, request: pb.WatchRunRequest
     ) -> AsyncGenerator[pb.WatchRunResponse | None, None]:
-        """Stream the events of a run."""
         after = request.after if request.HasField("after") else BEFORE_FIRST
         watching = self.runs.watch(project, request.thread_id, request.run_id, after)
         async with aclosing(watching) as groups:

@@ -81,8 +81,6 @@ class ToolChoice:
 
 
 class FormatKind(StrEnum):
-    """Kind of output format."""
-
     TEXT = "text"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -90,8 +88,6 @@ class FormatKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseFormat:
-    """Output format of the model."""
-
     kind: FormatKind = FormatKind.TEXT
     name: str = ""
     description: str = ""

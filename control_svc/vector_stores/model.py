@@ -108,8 +108,6 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """Number of files by state."""
-
     in_progress: int = 0
     completed: int = 0
     failed: int = 0
@@ -132,8 +130,6 @@ class FileCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreFile:
-    """A file in a store."""
-
     entry: str
     """Id of this row. A file that is removed and added again gets a new one."""
     file_id: str
@@ -157,8 +153,6 @@ class StoreFile:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorStore:
-    """A stored vector store."""
-
     id: str
     name: str
     description: str = ""
@@ -270,8 +264,6 @@ class FileBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class NewStoreFile:
-    """Parameters of a file to add to a store."""
-
     file_id: str
     chunking: Chunking = Chunking()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -298,8 +290,6 @@ class NewStoreFile:
 
 @dataclass(frozen=True, kw_only=True)
 class NewVectorStore:
-    """Parameters of a new store."""
-
     name: str = ""
     description: str = ""
     files: Sequence[NewStoreFile] = ()
@@ -337,7 +327,6 @@ class StoreChanges:
     metadata: Mapping[str, str] | None = None
 
     def apply_to(self, store: VectorStore) -> VectorStore:
-        """Return the updated store."""
         if self.name is not None:
             store = replace(store, name=self.name)
         if self.life_days is not None:

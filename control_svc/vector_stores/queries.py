@@ -129,7 +129,6 @@ class StoreFileQueries(Queries):
         )
 
     async def list_in_progress(self, batch_id: str) -> list[StoreFile]:
-        """List the files of a batch that are in progress."""
         query = self._select(
             StoreFileRow,
             StoreFileRow.batch_id == batch_id,
@@ -151,7 +150,6 @@ class StoreFileQueries(Queries):
         await self._session.execute(self._delete(StoreFileRow, StoreFileRow.entry == entry))
 
     async def list_completed(self, store_id: str) -> set[str]:
-        """List the entries of completed files."""
         return set(await self._session.scalars(self._completed([store_id])))
 
     async def list_matching(self, store_ids: Collection[str], condition: Filter) -> frozenset[str]:
@@ -181,7 +179,6 @@ class StoreFileQueries(Queries):
         )
 
     def _completed(self, store_ids: Collection[str]) -> Select[str]:
-        """Select the entries of the completed files of stores."""
         return select(StoreFileRow.entry).where(
             self._mine(StoreFileRow),
             StoreFileRow.store_id.in_(store_ids),
@@ -190,10 +187,7 @@ class StoreFileQueries(Queries):
 
 
 class FileBatchQueries(Queries):
-    """Queries on file batches in one transaction."""
-
     async def add(self, batch: FileBatch) -> None:
-        """Insert a batch."""
         await self._insert(FileBatchRow, row_values(FileBatchRow, batch))
 
     async def get(self, store_id: str, batch_id: str) -> FileBatch:

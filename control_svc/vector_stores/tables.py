@@ -21,8 +21,6 @@ _PRESENT = "state != 'deleted'"
 
 
 class VectorStoreRow(ObjectRow):
-    """A vector store."""
-
     __tablename__ = "vector_stores"
 
     # set by the caller

@@ -79,7 +79,6 @@ async def _domain_error(request: Request, error: DomainError) -> Response:
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    """Convert errors of the router."""
     method, path, scope = request.method, request.url.path, request.scope
     if error.status_code == 404:
         routes = ", ".join(_routes(request.app, dialect_of(scope)))

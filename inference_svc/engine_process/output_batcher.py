@@ -73,7 +73,6 @@ class OutputBatcher:
         self._last_sent_at = -interval_s
 
     def put(self, output: Output) -> None:
-        """Append an output."""
         item = self._classify(output)
         self._queue.put(item)
         if item.urgent or item.flush_all:

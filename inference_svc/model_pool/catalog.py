@@ -70,7 +70,6 @@ class ModelProcessor:
 
     @property
     def name(self) -> str:
-        """The model name in requests."""
         return self.file.name
 
     @property
@@ -145,7 +144,6 @@ class ModelEntry:
 
     @property
     def name(self) -> str:
-        """The model name in requests."""
         return self.file.name
 
     @property

@@ -73,8 +73,6 @@ Transition = asyncio.Task[DomainError | None]
 
 
 class Loader(Protocol):
-    """Creates the processor and the engine of a model."""
-
     async def check_files(self, entry: ModelEntry) -> None:
         """Raise `StartupError` if the model files changed since they were described."""
 
@@ -137,7 +135,6 @@ class ModelLifecycle:
         self._transitions: dict[str, Transition] = {}
 
     def transition(self, entry: ModelEntry) -> Transition | None:
-        """The running transition of a model."""
         return self._transitions.get(entry.name)
 
     def load(self, entry: ModelEntry, limits: ResolvedLimits | None = None) -> Transition:

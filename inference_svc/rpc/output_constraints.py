@@ -90,7 +90,6 @@ def chat_output_spec(
 
 
 def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
-    """Return the format with which the output of a constrained turn is parsed."""
     if request.calls is not None and not turn_format.is_harmony:
         beside_form = request.form is not None
         tool_calls = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)

@@ -71,7 +71,6 @@ class ArgumentRules:
 
     @property
     def lines(self) -> Iterable[str]:
-        """The rules."""
         return self._rules.lines
 
     @property

@@ -23,7 +23,6 @@ class Markers:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, texts))})")
 
     def write(self, text: str) -> str:
-        """Write a text."""
         pieces = self._pattern.split(text)
         return " ".join(self._special.get(each) or json.dumps(each) for each in pieces if each)
 

@@ -100,8 +100,6 @@ class _Method:
 
 @dataclass
 class _Call:
-    """One running call."""
-
     method: _Method
     context: grpc.aio.ServicerContext[Any, Any]
     metadata: Mapping[str, Any]

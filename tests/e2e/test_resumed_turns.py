@@ -52,8 +52,6 @@ PERSON = JsonSchema(
 
 @dataclass
 class Turn:
-    """The output of a turn, or of a part of it."""
-
     content: str = ""
     reasoning: str = ""
     calls: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -64,7 +62,6 @@ class Turn:
     usage: TurnUsage | None = None
 
     def add(self, delta: ChatDelta) -> None:
-        """Append a delta."""
         self.content += delta.content
         self.reasoning += delta.reasoning
         for piece in delta.tool_calls:
@@ -74,7 +71,6 @@ class Turn:
         self.logprobs += delta.logprobs
 
     def is_suffix_of(self, other: "Turn") -> bool:
-        """Whether each text is a suffix of that of the other turn."""
         return all(text.endswith(suffix) for suffix, text in self._pairs(other))
 
     def _pairs(self, other: "Turn") -> list[tuple[str, str]]:
@@ -89,7 +85,6 @@ class Turn:
 
     @property
     def visible(self) -> tuple[Any, ...]:
-        """The visible output."""
         return self.content, self.reasoning, self.calls, self.token_ids, self.logprobs
 
 
@@ -133,7 +128,6 @@ async def collect_events(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
 
 
 def states_after_deltas(events: Sequence[Any]) -> Iterator[Turn]:
-    """Yield the output after each delta."""
     turn = Turn()
     yield deepcopy(turn)
     for event in events:

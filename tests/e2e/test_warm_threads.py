@@ -65,7 +65,6 @@ class ThreadClient:
         return cls(client, client.beta.threads.create().id, assistant.id)
 
     def ask(self, question: str) -> Cost:
-        """Create a run, and send the output of its function if it is called."""
         threads = self.client.beta.threads
         threads.messages.create(self.thread, role="user", content=question)
         run = threads.runs.create_and_poll(thread_id=self.thread, assistant_id=self.assistant)

@@ -37,7 +37,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ControlSettings:
 
 
 def open_with(settings: ControlSettings) -> AbstractAsyncContextManager[Database]:
-    """Open the database of the settings."""
     url = settings.database_url
     folder = settings.data_dir / "control"
     return open_database(None if url is None else url.get_secret_value(), folder)
@@ -52,14 +51,12 @@ async def downgrade(settings: ControlSettings, revision: str = "base") -> list[s
 
 
 async def execute_sql(settings: ControlSettings, *statements: str) -> None:
-    """Execute statements."""
     async with open_with(settings) as database, database.writer.begin() as connection:
         for statement in statements:
             await connection.exec_driver_sql(statement)
 
 
 async def query(settings: ControlSettings, sql: str) -> list[tuple[object, ...]]:
-    """Return the rows of a query."""
     async with open_with(settings) as database, database.writer.connect() as connection:
         return [tuple(row) for row in await connection.exec_driver_sql(sql)]
 

@@ -28,7 +28,6 @@ class Walk:
         self._random = random.Random(seed)
 
     def text(self, grammar: str) -> str:
-        """A complete output."""
         matcher = build_matcher(byte_tokenizer(SIZE, self._control, [END]), grammar)
         tokens: list[int] = []
         while not (matcher.is_accepting() and (matcher.is_stopped() or self._ends(tokens))):
@@ -78,7 +77,6 @@ class Walk:
 
 
 def endings(family: Family, keys: Sequence[str]) -> Endings:
-    """Texts that end all calls, then those that end a call or a value."""
     ways = family.syntaxes
     arguments = [way.arguments for way in ways if way.arguments]
     texts = {each.end.replace("{key}", key) for each in arguments for key in keys}

@@ -47,7 +47,6 @@ _MANY_PARTS = st.lists(PARTS, max_size=2).map(tuple)
 
 
 def contents_of_kind(kind: type[Content]) -> st.SearchStrategy[Content]:
-    """Contents of the given kind."""
     if kind is FileSearchCall:
         return st.builds(FileSearchCall, results=st.lists(_RESULTS, max_size=1).map(tuple))
     if kind is Message:
@@ -58,7 +57,6 @@ def contents_of_kind(kind: type[Content]) -> st.SearchStrategy[Content]:
 
 
 def items_with(contents: st.SearchStrategy[Content]) -> st.SearchStrategy[Item]:
-    """Items with the given contents."""
     return st.builds(
         Item,
         id=st.text(),

@@ -59,8 +59,6 @@ class Died(Exception):
 
 @dataclass
 class Expected:
-    """The expected state of a job."""
-
     job: Job
     owner: str = ""
     lease_expires_at: datetime = START
@@ -85,7 +83,6 @@ class DeadMarker:
     """Inserts a mark for every dead job."""
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Insert the mark."""
         await insert_mark(tx, job, "dead")
 
 
@@ -104,7 +101,6 @@ class DatabaseMachine(RuleBasedStateMachine):
         )
 
     def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine to its end."""
         return self.loop.run(step)
 
 
@@ -150,20 +146,17 @@ class JobMachine(DatabaseMachine):
         return f"{worker}{self.restarts[worker]}"
 
     def leases(self, owner: str) -> WatchedLeases:
-        """The leases of an owner."""
         return make_leases(self.database.across_projects, owner, {KIND: DeadMarker()})
 
     # ---- steps
 
     @initialize(projects=st.lists(st.sampled_from("pq"), min_size=1, max_size=4))
     def add_first(self, projects: list[str]) -> None:
-        """Start with some jobs."""
         for project in projects:
             self.add(project, JobPriority.NORMAL)
 
     @rule(project=st.sampled_from("pq"), priority=st.sampled_from(JobPriority))
     def add(self, project: str, priority: JobPriority) -> None:
-        """Queue a job."""
         job_id = self.ids.new(JOB)
         new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
         job = self.write_now(lambda tx: JobQueries(tx.of(project)).add(new))
@@ -171,7 +164,6 @@ class JobMachine(DatabaseMachine):
 
     @rule(target=claims, worker=WORKERS)
     def claim(self, worker: str) -> Any:
-        """A worker claims the next job."""
         claim = self.claim_as(self.owner(worker))
         return multiple() if claim is None else claim
 
@@ -249,7 +241,6 @@ class JobMachine(DatabaseMachine):
 
     @rule(worker=WORKERS)
     def renew(self, worker: str) -> None:
-        """A worker renews its leases."""
         owner = self.owner(worker)
         self.write_now(lambda tx: JobQueueQueries(tx).renew(owner, LEASE))
         for expected in self.expected.values():
@@ -277,7 +268,6 @@ class JobMachine(DatabaseMachine):
 
     @rule(worker=WORKERS)
     def take_over(self, worker: str) -> None:
-        """A worker takes over the orphans."""
         self.take_over_as(self.owner(worker))
 
     def take_over_as(self, owner: str) -> None:
@@ -336,7 +326,6 @@ class JobMachine(DatabaseMachine):
             assert marks == [job.state.value], job_id
 
     def has_mark(self, job: Job, mark: str) -> bool:
-        """Whether a job has a mark."""
         since = START - timedelta(days=1)
         record = self.write_now(
             lambda tx: IdempotencyQueries(tx.of(job.project)).find(mark, job.id, since)

@@ -7,7 +7,6 @@ from control_svc.db.tables import Table
 
 
 async def count_rows(database: Database, table: type[Table]) -> int:
-    """Count the rows of a table."""
     async with database.writer.connect() as connection:
         result = await connection.execute(select(func.count()).select_from(table))
         return result.scalar_one()

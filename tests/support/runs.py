@@ -44,8 +44,6 @@ FUNCTION = "get_weather"
 
 
 class WordCounter:
-    """A `TokenCounter` for which each word is a token."""
-
     async def count(self, request: TurnRequest) -> int:
         """The number of words of all messages."""
         texts = (getattr(part, "text", "") for each in request.messages for part in each.parts)
@@ -72,7 +70,6 @@ class FixedSearch:
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """Return the fixed results."""
         self.queries.append(queries)
         self.filters.append(filters)
         return self.hits
@@ -82,8 +79,6 @@ EMPTY_SEARCH = FixedSearch()
 
 
 class RunProcess:
-    """A control process that executes runs."""
-
     def __init__(
         self,
         database: Database,
@@ -139,7 +134,6 @@ class RunProcess:
                 await working
 
     async def next_end(self) -> Job:
-        """Wait for the next end of an attempt at a job."""
         return await self.leases.ended.get()
 
 
@@ -156,11 +150,9 @@ class RunWorld:
         self.ids = IdSource(self.clock)
 
     def process(self, owner: str = "a", **options: Any) -> RunProcess:
-        """A new control process."""
         return RunProcess(self.database, self.turns, self.ids, self.clock, owner, **options)
 
     async def assistant(self, **settings: Any) -> Assistant:
-        """Create an assistant."""
         assistant = Assistant(
             id=self.ids.new(ASSISTANT),
             settings=AssistantSettings(**{"model": "m", **settings}),
@@ -196,7 +188,6 @@ class RunWorld:
         self.database.notifications.send([JOBS_TOPIC])
 
     async def messages(self, run: Run) -> list[ThreadMessage]:
-        """The messages that a run created."""
         return await self.database.transactions.of(PROJECT).read(
             lambda tx: MessageQueries(tx).created_by_run(run.thread_id, run.id)
         )
@@ -222,7 +213,6 @@ Worlds = Callable[[Any], RunWorld]
 async def create_run(
     process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
 ) -> Run:
-    """Create a run."""
     return await process.runs.create(
         PROJECT, thread.id, NewRun(assistant_id=assistant.id, **options)
     )
@@ -246,12 +236,10 @@ async def read_events(
 
 
 async def get_run(process: RunProcess, run: Run) -> Run:
-    """The current state of a run."""
     return await process.runs.get(PROJECT, run.thread_id, run.id)
 
 
 async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
-    """The steps of a run, oldest first."""
     request = PageRequest(size=100, newest_first=False)
     return (await process.runs.steps(PROJECT, run.thread_id, run.id, request)).items
 

@@ -77,7 +77,6 @@ def _tables(statement: Any) -> set[str]:
 
 
 def _projects(statement: Any, rows: Rows) -> set[Any]:
-    """The values with which columns `project` are compared, or that they get."""
     if isinstance(statement, Insert | TextClause):
         written = statement.compile().params if not rows else {}
         return {row["project"] for row in [*rows, written] if "project" in row}

@@ -18,13 +18,11 @@ Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def create_assistant(client: Client, canary: str) -> Ids:
-    """Create an assistant whose texts contain the canary."""
     assistant = await ThreadClient(client).create_assistant(name=canary, instructions=canary)
     return {"assistant": assistant.id}
 
 
 async def observe_assistant(client: Client, ids: Ids) -> object:
-    """Read the assistant and the list of assistants."""
     threads = ThreadClient(client)
     request = assistant_service_pb2.ListAssistantsRequest()
     listed = await threads.call(threads.assistants.ListAssistants, request)

@@ -46,7 +46,6 @@ class ChunkIndex(Protocol):
 
 
 def chunk_index(tx: Transaction) -> ChunkIndex:
-    """Create the index for the database of a transaction."""
     if tx.session.get_bind().dialect.name == "sqlite":
         return SqliteChunkIndex(tx)
     return PostgresChunkIndex(tx)
@@ -76,7 +75,6 @@ class SqliteChunkIndex:
         self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index chunks."""
         rows = [
             {
                 "store": file.store_id,
@@ -149,7 +147,6 @@ class PostgresChunkIndex:
         self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index chunks."""
         rows: list[dict[str, Any]] = [
             {
                 "entry": file.entry,

@@ -29,7 +29,6 @@ class ChunkQueries(Queries):
         self.search_vector = self._index.search_vector
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Insert chunks of a file in progress."""
         rows = [
             {
                 "entry": file.entry,
@@ -120,5 +119,4 @@ class ChunkQueries(Queries):
 
 
 def decode_vector(vector: bytes) -> Vector:
-    """Decode a stored vector."""
     return np.frombuffer(vector, _STORED_TYPE).astype(np.float32)

@@ -53,8 +53,6 @@ class TruncationBody(WireModel):
 
 
 class ToolChoiceBody(WireModel):
-    """A tool choice that names a tool."""
-
     type: Literal["function", "file_search", "code_interpreter"]
     function: NamedFunction | None = None
 
@@ -84,8 +82,6 @@ class RunFields(AssistantFields):
 
 
 class RunBody(RunFields):
-    """A new run."""
-
     additional_instructions: Annotated[str, _limit("additional_instructions")] | None = None
     additional_messages: Annotated[list[MessageBody], _limit("additional_messages")] | None = None
 
@@ -98,8 +94,6 @@ class ThreadAndRunBody(RunFields):
 
 
 class ToolOutputBody(WireModel):
-    """The output of a client function."""
-
     tool_call_id: str
     output: str = ""
 
@@ -167,7 +161,6 @@ def update_run_request(
 def submit_request(
     thread_id: str, run_id: str, body: ToolOutputsBody, request_id: str
 ) -> pb.SubmitToolOutputsRequest:
-    """Convert the tool outputs of a body."""
     return pb.SubmitToolOutputsRequest(
         thread_id=thread_id,
         run_id=run_id,

@@ -77,8 +77,6 @@ class ReasoningFormat(StrEnum):
 
 
 class Family(NamedTuple):
-    """How the models of a format write calls."""
-
     read: Reader | None
     """None: the reader of the whole turn reads the calls too."""
     markers: tuple[str, ...]
@@ -316,7 +314,6 @@ class TurnFormat(NamedTuple):
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
-        """The texts that end the reasoning."""
         markers = self.reasoning_markers
         if self.is_harmony:
             return harmony.REASONING_ENDS
@@ -329,7 +326,6 @@ class TurnFormat(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """How the model writes calls."""
         calls = ToolCallFormat.HARMONY if self.is_harmony else self.tool_calls
         return FAMILIES.get(calls, _NO_CALLS)
 

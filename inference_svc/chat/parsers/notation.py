@@ -127,7 +127,6 @@ class Calls:
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The texts that end a call."""
         tail = () if self.is_object else _parts(self.call.split("$arguments")[1])
         return tail or self.section_ends
 

@@ -180,7 +180,6 @@ class _Arguments:
         return False
 
     def keyword(self) -> ParseSteps[bool]:
-        """Read a keyword argument."""
         name = yield from self._source.name()
         yield from self._source.spaces()
         if not name or not (yield from self._source.literal("=")):

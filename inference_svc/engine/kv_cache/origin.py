@@ -11,7 +11,6 @@ from svc_kit.errors import InvalidField, SnapshotNotFound
 
 
 def prefix_origin(sequence: Sequence) -> Origin:
-    """Describe the current state of a sequence."""
     request = sequence.request
     return Origin(
         request_id=request.request_id,

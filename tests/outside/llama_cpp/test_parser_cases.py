@@ -215,8 +215,6 @@ def _enforced(name: str, calls: Calls) -> str:
 
 
 class _Run:
-    """Parses the text of a case in pieces."""
-
     def __init__(self, case: ReadCase) -> None:
         self.name = _name(case)
         self._case = case

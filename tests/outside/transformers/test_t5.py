@@ -87,7 +87,6 @@ class Reference(NamedTuple):
 def reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
-    """What transformers computes with each form of T5."""
     folder = tmp_path_factory.mktemp("t5")
     config = {**CONFIG, **FORMS[request.param]}
     job = {"config": config, "seed": SEED, "sources": SOURCES, "max_tokens": MAX_TOKENS}

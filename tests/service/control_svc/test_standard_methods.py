@@ -86,14 +86,12 @@ class Caller:
         self._ids: dict[str, str] = {}
 
     async def create_objects(self) -> None:
-        """Create the objects."""
         for resource in RESOURCES.values():
             for name in ("first", "second"):
                 self._ids |= await resource.create(self._client, name)
         await Operator.of(self._running).create_limit(LIMIT, "REQUESTS", 1)
 
     def request(self, method: MethodDescriptor) -> Any:
-        """A valid request."""
         if not is_for_callers(method):
             fields = {"limit_id": LIMIT} if method.name == "ListLimitBuckets" else {}
             return GetMessageClass(method.input_type)(**fields)
@@ -181,7 +179,6 @@ def changes_of(request: Any) -> Any:
 
 
 def object_of(response: Any) -> Any:
-    """The object of a response."""
     (field,) = response.DESCRIPTOR.fields
     return getattr(response, field.name)
 

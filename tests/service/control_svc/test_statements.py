@@ -21,7 +21,6 @@ class CarelessQueries(Queries):
         await self._session.execute(select(FileRow))
 
     async def of_another(self) -> None:
-        """Read the rows of another project."""
         await self._session.execute(select(FileRow).where(FileRow.project == "other"))
 
     async def joined(self) -> None:

@@ -42,14 +42,11 @@ MINE = "mine"
 
 
 def make_canary(name: str) -> str:
-    """A text in all objects of a project."""
     return f"canary-of-{name}"
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """A project with objects."""
-
     client: Client
     ids: Ids
     services: Mapping[str, str]
@@ -70,11 +67,9 @@ class Tenant:
         return cls(client, ids, owners)
 
     def ids_of_all_kinds(self) -> list[str]:
-        """One id with each prefix."""
         return list({each[:-32]: each for each in sorted(self.ids.values())}.values())
 
     async def observe(self) -> list[object]:
-        """Read all of its objects."""
         return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
 
 
@@ -98,15 +93,12 @@ async def other(shared_control: RunningControl, mine: Tenant, method: MethodDesc
 
 
 class _RecordingIds(dict[str, str]):
-    """Ids that record which of them are used."""
-
     def __missing__(self, kind: str) -> str:
         self[kind] = kind
         return kind
 
 
 def required_kinds(method: MethodDescriptor) -> Collection[str]:
-    """The kinds of objects that a valid call contains."""
     ids = _RecordingIds()
     make_messages(method, ids)
     return ids
@@ -115,7 +107,6 @@ def required_kinds(method: MethodDescriptor) -> Collection[str]:
 def build_call(
     method: MethodDescriptor, ids: Ids, texts: Mapping[TextField, str]
 ) -> Sequence[Message]:
-    """Build a valid call, then replace these texts."""
     messages = make_messages(method, ids)
     for place, text in texts.items():
         place.write(messages, text)

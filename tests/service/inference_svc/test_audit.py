@@ -26,7 +26,6 @@ LOAD = engine_pb.LoadModelRequest(model="large")
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """A control service."""
     async with run_control(tmp_path / "control") as running:
         yield running
 
@@ -40,14 +39,12 @@ class Reporting:
         self.reporter = ActReporter(folder, self.send, **options)
 
     async def send(self, request: pb.ReportAuditEventsRequest) -> None:
-        """Send a report."""
         if not self.is_away:
             await self._send(request)
         if self.is_away or self.loses_answers:
             raise UpstreamUnavailable(service="control")
 
     async def act(self, name: str, request: Message, key: str = "key_1") -> None:
-        """Record a call of an operator."""
         set_principal(Principal(project="ops", scopes=frozenset({"admin"}), key_id=key))
         method = f"/corral.inference.v1.EngineService/{name}"
         await self.reporter.record(AdminCall(method, "ipv4:10.0.0.7:5000", request))
@@ -55,7 +52,6 @@ class Reporting:
 
 @pytest.fixture
 async def reporting(tmp_path: Path, control: RunningControl) -> AsyncIterator[Reporting]:
-    """A reporter with the service token."""
     token = (control.folder / "token").read_text().strip()
     async with open_channel(control.target, token=token) as channel:
         yield Reporting(tmp_path / "acts", channel)

@@ -33,7 +33,6 @@ def _root_logger_as_before() -> Iterator[None]:
 
 
 def format_line(*, json_lines: bool, **extra: Any) -> str:
-    """Format one log line within a request."""
     stream = io.StringIO()
     configure_logging("tests", level="info", json=json_lines, stream=stream)
     request, project = request_id_var.set("req_1"), project_var.set("blue")
@@ -46,7 +45,6 @@ def format_line(*, json_lines: bool, **extra: Any) -> str:
 
 
 def test_a_json_line_has_the_request_id() -> None:
-    """From the context."""
     line = json.loads(format_line(json_lines=True, extra={"fields": {"slot": 4}}))
 
     assert line.pop("time").endswith("+00:00")
@@ -78,7 +76,6 @@ def test_escape_sequences_do_not_reach_a_terminal() -> None:
 
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_an_exception_is_logged(json_lines: bool) -> None:
-    """With its traceback."""
     try:
         raise KeyError("cause")
     except KeyError:
@@ -187,7 +184,6 @@ class Flood:
         self.handler = BoundedHandler(self.stream, lambda: self.now)
 
     def log(self, num: int, *, name: str = "uvicorn.error", line: int = 1, key: str = "") -> None:
-        """Log `num` lines of one place, with the key of a caller in their fields."""
         record = logging.LogRecord(name, logging.INFO, "impl.py", line, "refused", (), None)
         record.fields = {"key": key} if key else {}
         for _ in range(num):

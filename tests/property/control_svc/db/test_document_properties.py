@@ -62,8 +62,6 @@ async def replace_document(database: Database, document: bytes, *, old: bool) ->
 
 
 async def read_document(database: Database) -> Any:
-    """Read the document."""
-
     async def read(tx: CrossProjectTransaction) -> bytes:
         return (await tx.session.execute(select(AssistantRow.document))).scalar_one()
 

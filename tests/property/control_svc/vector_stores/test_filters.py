@@ -58,7 +58,6 @@ FILTERS = st.recursive(
 
 
 def kind(value: AttributeValue) -> str:
-    """The JSON type of a value."""
     if isinstance(value, bool):
         return "boolean"
     return "string" if isinstance(value, str) else "number"
@@ -99,13 +98,11 @@ def postgres() -> Iterator[str]:
 
 
 def open_engine(database: str, request: pytest.FixtureRequest) -> AsyncEngine:
-    """Open an empty database."""
     url = "sqlite+aiosqlite://" if database == "sqlite" else request.getfixturevalue("postgres")
     return create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
 
 
 def as_document(attributes: dict[str, AttributeValue], database: str) -> ColumnElement[str]:
-    """Attributes in the SQL of a database."""
     document = literal(orjson.dumps(attributes).decode(), Text)
     return document if database == "sqlite" else cast(document, JSONB)
 

@@ -35,7 +35,6 @@ ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in Fin
 
 
 def without_frames(turn: Golden) -> str:
-    """Remove the frame texts of the format from the text."""
     frames = turn.turn_format.frame_texts
     return re.sub("|".join(map(re.escape, frames)), "", turn.text) if frames else turn.text
 
@@ -136,7 +135,6 @@ CLOSINGS = {
 def test_closing_markers_at_the_end_of_a_turn_are_not_content(
     family: str, data: st.DataObject
 ) -> None:
-    """Behind text, and behind a call and text."""
     strays = data.draw(st.lists(st.sampled_from(("\n", *CLOSINGS[family])), min_size=1, max_size=4))
     turns = (each for each in GOLDEN[family] if each.expected.calls)
     turn = next(each for each in turns if not each.opens_in_reasoning)
@@ -183,7 +181,6 @@ def test_noise_between_a_section_and_its_call_is_not_content(
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:
-    """A text in pieces."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
@@ -220,7 +217,6 @@ def test_the_dropped_beginning_of_a_marker_has_no_log_probability(cut: str) -> N
 
 
 def chat_deltas(turn: Golden, pieces: Sequence[bytes], end: Finished) -> list[ChatDelta]:
-    """Parse a turn whose tokens have these bytes."""
     chat, detokenizer = ChatTurn(0, turn.parser(), token_ids=False), Detokenizer()
     responses: list[ChatResponse] = []
     for piece in pieces:

@@ -50,7 +50,6 @@ def is_whole(turn_format: TurnFormat, text: str) -> bool:
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:
-    """A text in pieces."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
@@ -91,7 +90,6 @@ def test_a_marker_that_a_thought_mentions_does_not_end_it(family: str, data: st.
 
 
 def places(text: str, markers: tuple[str, ...]) -> list[int]:
-    """Where a text has one of these markers."""
     return [at for at in range(len(text)) if text.startswith(markers, at)]
 
 
@@ -154,7 +152,6 @@ REPEATED = {
 
 
 def num_steps(turn: Golden, pieces: list[str]) -> int:
-    """How many functions are called to parse a turn."""
     count, before = 0, sys.getprofile()
 
     def add(*_: object) -> None:

@@ -159,7 +159,6 @@ def exact_json(text: str) -> Any:
 
 
 def calls(family: ToolCallFormat, schema: Any, *, strict: bool = True) -> dict[str, Any]:
-    """Compile required calls of a tool with this schema."""
     tool = CallableTool("f", json.dumps(schema), strict, "tools[0]")
     ways = FAMILIES[family].syntaxes
     spec = OutputSpec(None, ToolCallSpec(ways, (tool,), required=True, several=False), None)

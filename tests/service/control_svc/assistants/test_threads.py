@@ -51,7 +51,6 @@ SAMPLING = sampling_pb2.SamplingParams(temperature=0.5, top_k=3)
 
 @pytest.fixture
 def client(running: RunningControl) -> ThreadClient:
-    """A client of the running service."""
     return ThreadClient(running.client)
 
 
@@ -136,7 +135,6 @@ async def test_an_invalid_assistant_is_refused(
 
 
 async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
-    """In order, with their metadata and attachments."""
     file = await client.client.create()
     attached = message_pb2.Attachment(file_id=file.id)
     thread = await client.create_thread(
@@ -312,7 +310,6 @@ async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient) -> None
 async def client_without_embeddings(
     tmp_path: Path, database_url: str | None
 ) -> AsyncIterator[ThreadClient]:
-    """A client of a service without an embedding model."""
     async with run_control(tmp_path, database_url) as control:
         yield ThreadClient(control.client)
 

@@ -47,18 +47,15 @@ def usecases(database: Database) -> Conversations:
 
 
 async def create(usecases: Conversations, *items: item_pb2.Item) -> Conversation:
-    """Create a conversation with items."""
     return await usecases.create(P, pb.CreateConversationRequest(items=items))
 
 
 async def add(usecases: Conversations, conversation_id: str, item: item_pb2.Item) -> None:
-    """Append an item."""
     request = pb.CreateConversationItemsRequest(conversation_id=conversation_id, items=[item])
     await usecases.CreateConversationItems(P, request)
 
 
 async def remove(usecases: Conversations, conversation_id: str, item_id: str) -> None:
-    """Remove an item."""
     request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
     await usecases.DeleteConversationItem(P, request)
 
@@ -66,8 +63,6 @@ async def remove(usecases: Conversations, conversation_id: str, item_id: str) ->
 async def update_row(
     database: Database, conversation_id: str, edit: Callable[[Conversation], Conversation]
 ) -> None:
-    """Update the row of a conversation, as a response does."""
-
     async def update(tx: Transaction) -> None:
         conversation = await ConversationQueries(tx).lock(conversation_id)
         await ConversationQueries(tx).update(edit(conversation))
@@ -77,7 +72,6 @@ async def update_row(
 
 @pytest.fixture
 def conversations(running: RunningControl) -> ConversationClient:
-    """A client of the running service."""
     return ConversationClient(running.client)
 
 
@@ -249,14 +243,12 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
 
 
 def call(call_id: str) -> item_pb2.Item:
-    """A new call."""
     return item_pb2.Item(
         function_call=item_pb2.FunctionCallItem(call_id=call_id, name="f", arguments_json="{}")
     )
 
 
 def output(call_id: str) -> item_pb2.Item:
-    """Its output."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text="SECRET"))]
     return item_pb2.Item(
         function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)

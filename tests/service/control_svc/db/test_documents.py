@@ -167,7 +167,6 @@ async def test_a_killed_conversion_continues(tmp_path: Path, database_url: str |
 
 
 def serve(folder: Path, url: str | None) -> Program:
-    """Start the control service on the database."""
     settings = {"listen": "127.0.0.1:0"} | ({} if url is None else {"database_url": url})
     return start(folder, "serve", "control", control=settings)
 

@@ -71,12 +71,10 @@ def fails_in_time(error: type[Exception], match: str) -> Iterator[None]:
 
 
 async def increment(tx: CrossProjectTransaction) -> None:
-    """Update the counter."""
     await tx.session.execute(text("UPDATE counters SET value = value + 1"))
 
 
 async def count(tx: CrossProjectTransaction) -> int | None:
-    """Read the counter."""
     value: int | None = await tx.session.scalar(text("SELECT value FROM counters"))
     return value
 

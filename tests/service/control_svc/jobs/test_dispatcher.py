@@ -223,7 +223,6 @@ class StoppingLeases(WatchedLeases):
     dispatcher: Dispatcher
 
     async def claim(self, kinds: Collection[str]) -> Job | None:
-        """Stop the dispatcher, then claim."""
         self.dispatcher.stop()
         return await super().claim(kinds)
 

@@ -29,7 +29,6 @@ GENERATE = key_pb.KEY_SCOPE_GENERATE
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    """An operator of a control service whose inference service has the model "fake"."""
     async with (
         run_inference_service(
             FakeInference(), service_token_file=write_service_token(tmp_path)

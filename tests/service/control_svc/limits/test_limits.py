@@ -24,17 +24,14 @@ SHADOW = pb.Limit.MODE_SHADOW
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token, which services have too."""
     return Operator.of(running)
 
 
 def share(limit_id: str, **fields: Any) -> pb.LimitShareRequest:
-    """Ask for a share of a limit."""
     return pb.LimitShareRequest(limit_id=limit_id, **fields)
 
 
 async def granted(operator: Operator, holder: str, *shares: pb.LimitShareRequest) -> list[int]:
-    """Lease shares, and return what is granted of each."""
     return [each.granted for each in (await operator.lease(holder, *shares)).shares]
 
 
@@ -78,7 +75,6 @@ async def test_a_limit_is_created_listed_changed_and_deleted(operator: Operator)
 async def test_an_invalid_limit_is_refused(
     operator: Operator, limit: pb.Limit, error: type[DomainError], field: str
 ) -> None:
-    """With the name of the field."""
     with pytest.raises(error) as refusal:
         await operator.call(operator.limits.CreateLimit, pb.CreateLimitRequest(limit=limit))
 

@@ -27,14 +27,12 @@ HOUR = 3600
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running)
 
 
 async def rotate(
     operator: Operator, key_id: str, overlap_s: int | None = HOUR, **request: Any
 ) -> pb.RotateKeyResponse:
-    """Rotate a key."""
     overlap = None if overlap_s is None else Duration(seconds=overlap_s)
     message = pb.RotateKeyRequest(key_id=key_id, overlap=overlap, **request)
     response: pb.RotateKeyResponse = await operator.call(operator.keys.RotateKey, message)
@@ -143,7 +141,6 @@ async def test_both_secrets_end_when_the_key_is_revoked(operator: Operator) -> N
 
 
 async def test_a_key_has_its_models_and_networks(operator: Operator) -> None:
-    """In their order, when it is created, read and verified."""
     lists: dict[str, Any] = {
         "models": ["qwen3", "org/a:b"],
         "networks": ["10.0.0.0/8", "2001:db8::/32"],

@@ -33,7 +33,6 @@ ARCHIVED = project_service_pb2.Project.STATE_ARCHIVED
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running)
 
 
@@ -129,7 +128,6 @@ async def test_the_secret_of_a_key_is_returned_once(operator: Operator) -> None:
 async def test_verify_key_returns_the_state_of_a_key(
     running: RunningControl, operator: Operator
 ) -> None:
-    """A valid key also has its project and priority."""
     await operator.create_project("red")
     await operator.create_project("closed")
     in_five_minutes = make_timestamp(running.clock() + timedelta(minutes=5))

@@ -16,7 +16,6 @@ from tests.support.jobs import open_test_database
 
 
 def make_projects(database: Database) -> Projects:
-    """The operations on the projects of a database."""
     return Projects(database.across_projects, PageTokens(b"secret"), SetClock())
 
 

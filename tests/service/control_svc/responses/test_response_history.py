@@ -38,7 +38,6 @@ P = "p"
 
 
 def make_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
-    """Build a completed response."""
     return Response(
         id=response_id,
         state=ResponseState.COMPLETED,
@@ -52,7 +51,6 @@ def make_response(response_id: str, previous_id: str, clock: SetClock) -> Respon
 
 
 def make_user_item(text: str, ids: IdSource, clock: SetClock) -> Item:
-    """Build a completed user message."""
     return Item(
         id=ids.new("msg_"),
         status=ItemStatus.COMPLETED,
@@ -120,7 +118,6 @@ async def test_a_chain_with_a_deleted_response_is_refused(client: ResponseClient
 async def test_a_running_response_cannot_be_the_previous_response(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Raises PreviousResponseUnfinished."""
     gate = asyncio.Event()
 
     async def wait(_request: object, _number: int) -> None:

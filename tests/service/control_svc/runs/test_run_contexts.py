@@ -27,7 +27,6 @@ THREAD_TABLES = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_s
 
 
 def split_words(messages: tuple[TurnMessage, ...]) -> list[str]:
-    """The words of all messages."""
     texts = (getattr(part, "text", "") for message in messages for part in message.parts)
     return [word for text in texts for word in text.split()]
 
@@ -39,7 +38,6 @@ class NarrowModel:
         self.prompts: list[list[str]] = []
 
     def __call__(self, request: TurnRequest) -> Script:
-        """Answer, or raise ContextLengthExceeded."""
         prompt = split_words(request.messages)
         if len(prompt) > WINDOW:
             raise ContextLengthExceeded(

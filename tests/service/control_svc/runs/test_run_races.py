@@ -38,12 +38,9 @@ class RacingTransactions(CrossProjectTransactions):
         self._race: Callable[[], Awaitable[Any]] | None = race
 
     async def read(self, work: CrossWork[ResultT]) -> ResultT:
-        """Run a read transaction."""
         return await self._transactions.read(work)
 
     async def write(self, work: CrossWork[ResultT]) -> ResultT:
-        """Run a write transaction."""
-
         async def listen(tx: CrossProjectTransaction) -> ResultT:
             event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
             return await work(tx)

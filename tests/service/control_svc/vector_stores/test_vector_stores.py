@@ -47,7 +47,6 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
 
 @pytest.fixture
 def client(running: RunningVectors) -> VectorClient:
-    """A client without a key."""
     return running.vectors
 
 
@@ -155,7 +154,6 @@ async def test_a_long_file_is_split_into_overlapping_chunks(running: RunningVect
 
 
 async def test_filters_select_files(client: VectorClient) -> None:
-    """Comparisons of attributes, and compounds of them."""
     store = await client.create()
     for number in range(6):
         team = "red" if number % 2 else "blue"
@@ -174,7 +172,6 @@ async def test_filters_select_files(client: VectorClient) -> None:
 
 
 async def test_attributes_can_be_updated(client: VectorClient) -> None:
-    """Hits have the new ones."""
     store_id, ids = await client.create_with_files({"a": "the red fox"})
     changed = await client.call(
         "UpdateVectorStoreFile",

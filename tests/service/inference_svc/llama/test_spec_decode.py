@@ -50,11 +50,9 @@ class Run:
         self.num_steps = engine.num_steps
 
     def tokens(self, i: int = 0) -> list[int]:
-        """The tokens of a sequence."""
         return output_tokens(self.events, i)
 
     def text(self) -> str:
-        """The text of the first sequence."""
         return output_text(self.events)
 
     def logprobs(self) -> list[ChosenLogprob]:
@@ -62,7 +60,6 @@ class Run:
         return [logprob for delta in deltas(self.events) for logprob in delta.logprobs]
 
     def finished(self, i: int = 0) -> Finished:
-        """The end of a sequence."""
         return finished_event(self.events, i)
 
 
@@ -72,7 +69,6 @@ def _request(backend: LlamaBackend, i: int = 0, **changes: Any) -> SequenceReque
 
 
 def _four_words(backend: LlamaBackend, **changes: Any) -> Sampling:
-    """Sampling from four words."""
     words = backend.vocabulary.tokenize(" a the and", add_special=False, parse_special=False)
     return Sampling(**{"temperature": 1.0, **changes}, allowed_token_ids=tuple(words))
 

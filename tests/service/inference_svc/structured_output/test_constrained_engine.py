@@ -67,7 +67,6 @@ def _compile_schema(backend: LlamaBackend, schema: dict[str, Any]) -> Constraint
 
 @pytest.fixture
 def record(backend: LlamaBackend) -> Constraint:
-    """The constraint of the `RECORD` schema."""
     return _compile_schema(backend, RECORD)
 
 
@@ -320,7 +319,6 @@ def test_an_open_ended_grammar_ends_with_an_end_token(backend: LlamaBackend) -> 
 
 
 def test_a_grammar_of_the_empty_text_generates_no_tokens(backend: LlamaBackend) -> None:
-    """The finish reason is `stop`."""
     constraint = compile_format(backend, OutputFormatKind.LARK, 'start: ""')
     events = _run(backend, _request(backend, constraint))
 

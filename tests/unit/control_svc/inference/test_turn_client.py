@@ -38,7 +38,6 @@ FILES = {"file-1": StoredFile("a.pdf", PDF), "file-2": StoredFile("cat.png", PNG
 
 
 def chat_request(request: TurnRequest) -> pb.ChatRequest:
-    """Convert a turn whose files are `FILES`."""
     return turn_client.chat_request(request, FILES)
 
 
@@ -210,7 +209,6 @@ def test_a_format_replaces_the_constraint_of_the_options(
 def test_pictures_and_documents_are_sent_as_bytes_or_addresses(
     part: TurnPart, expected: Any
 ) -> None:
-    """A document with the bytes of a picture is a picture."""
     message = TurnMessage(TurnRole.USER, (part,))
     request = chat_request(TurnRequest(project="p", model="", messages=(message,), seed=1))
 

@@ -98,7 +98,6 @@ def test_a_list_of_mcp_tools_is_limited() -> None:
     ids=repr,
 )
 def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name: str) -> None:
-    """In messages and outputs of functions; the error names the part."""
     content: Content = Message(role=Role.USER, content=(Text(text="?"), part))
     if name == "output":
         content = FunctionCallOutput(call_id="c", output=(Text(text="?"), part))
@@ -123,5 +122,4 @@ def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name
     ids=repr,
 )
 def test_pictures_and_documents_have_one_source(part: Part) -> None:
-    """A URL or base64, or a file."""
     InputItem(content=Message(role=Role.USER, content=(part,))).check("input[0]")

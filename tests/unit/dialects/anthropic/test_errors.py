@@ -59,7 +59,6 @@ PATHS = [
     ids=lambda value: type(value).__name__ if isinstance(value, DomainError) else str(value),
 )
 def test_each_status_has_its_type(error: DomainError, expected: str) -> None:
-    """In the envelope with the id of the request."""
     assert error_body(error, "req_1") == {
         "type": "error",
         "error": {"type": expected, "message": error.message},

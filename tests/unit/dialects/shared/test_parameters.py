@@ -54,7 +54,6 @@ class Open(WireModel):
 
 @pytest.fixture
 def report() -> Iterator[ParameterReport]:
-    """The report of the running request."""
     started = ParameterReport()
     token = parameter_report.set(started)
     yield started
@@ -89,7 +88,6 @@ def test_a_refused_parameter_is_an_error(beams: object) -> None:
 
 
 def test_a_strict_request_refuses_what_is_ignored() -> None:
-    """With the position of the parameter."""
     token = parameter_report.set(ParameterReport(strict=True))
     try:
         with pytest.raises(UnsupportedField, match="it is a mark") as caught:

@@ -23,7 +23,6 @@ class _TimedBackend(FakeBackend):
         self._threads = 1
 
     def decode(self, batch: TokenBatch) -> None:
-        """Advance the clock."""
         super().decode(batch)
         self._clock.now += self._seconds(len(batch.tokens), self._threads)
 

@@ -56,7 +56,6 @@ async def test_a_call_loads_a_model_by_name_or_alias_once() -> None:
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    """And nothing is loaded."""
     harness = await PoolHarness("a").start()
 
     with pytest.raises(ModelNotFound):
@@ -386,7 +385,6 @@ async def test_a_forced_unload_ends_running_uses() -> None:
 
 
 async def test_an_unload_cancels_a_load() -> None:
-    """Calls that wait for the load get MODEL_UNLOADED."""
     harness = await PoolHarness("a").start(loads_immediately=False)
     call = asyncio.create_task(use(harness, "a"))
     await settle()
@@ -428,7 +426,6 @@ async def test_unloading_a_model_that_is_not_loaded_does_nothing() -> None:
 
 
 async def test_a_drain_finishes_running_calls_and_refuses_new_ones() -> None:
-    """A call that waits for a load is running."""
     harness = await PoolHarness("a").start(loads_immediately=False)
     call = asyncio.create_task(use(harness, "a"))
     await settle()

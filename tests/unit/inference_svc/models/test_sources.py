@@ -202,7 +202,6 @@ def write_projector(path: Path, **keys: Any) -> Path:
 def found_projector(
     model: Path, source: str = "auto", download: Download = refuse_download
 ) -> Path | None:
-    """The projector that is found for a model."""
     (file,) = resolve_models([f"m={model}"], refuse_download)
     projector = find_projector(file, source, download)
     return None if projector is None else projector.path

@@ -45,7 +45,6 @@ THINKING = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.LLAMA)
 def make_prompt(
     turn_format: TurnFormat = THINKING, *, opens_in_reasoning: bool = False
 ) -> RenderedPrompt:
-    """A prompt with a placeholder text."""
     return RenderedPrompt((PromptSpan("x", trusted=True),), opens_in_reasoning, turn_format)
 
 
@@ -54,7 +53,6 @@ def convert_turn(
     constraint: pb.Constraint | None = None,
     prompt: RenderedPrompt | None = None,
 ) -> OutputSpec | None:
-    """The output spec of the next turn."""
     return chat_output_spec(constraint or pb.Constraint(), conversation, prompt or make_prompt())
 
 

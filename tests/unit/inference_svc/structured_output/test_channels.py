@@ -35,7 +35,6 @@ FINAL = "<|channel|>final<|message|>"
 
 
 def matches(spec: OutputSpec, text: str) -> bool:
-    """Whether a text is a complete turn."""
     matcher = build_matcher(byte_tokenizer(400, CONTROL, [399]), whole_grammar(spec, CONTROL))
     pieces = re.split(f"({'|'.join(map(re.escape, CONTROL))})", text)
     tokens = [

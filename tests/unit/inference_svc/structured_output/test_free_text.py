@@ -34,7 +34,6 @@ every_trigger = pytest.mark.parametrize("is_control_token", [False, True])
 
 
 def write_call(syntax: ToolCallSyntax, arguments: str = ARGUMENTS, name: str = "f") -> str:
-    """A single call in a syntax."""
     call = f"{syntax.before}{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}"
     return f"{call}{syntax.after}".replace(NUMBER, "0").replace(ID, "a1")
 
@@ -66,7 +65,6 @@ class Turn:
         self._grammar = whole_grammar(OutputSpec(None, calls, reasoning), self._control)
 
     def matches(self, text: str) -> bool:
-        """Whether the text is a complete turn."""
         matcher = LLMatcher(self._tokenizer, self._grammar)
         assert not matcher.is_error(), matcher.get_error()
         tokens = self._tokenize(text)

@@ -43,7 +43,6 @@ WITHOUT_PATH = {"etag", *policy_of(AssistantUpdateBody)}
 
 
 def update_paths(**fields: Any) -> list[str]:
-    """Return the field mask of an update."""
     return list(update_assistant_request("asst_x", fields).update_mask.paths)
 
 

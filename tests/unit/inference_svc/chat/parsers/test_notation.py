@@ -63,7 +63,6 @@ def test_a_head_that_another_way_shares_is_read_again() -> None:
 
 
 def test_names_of_other_tools_begin_no_call_where_only_those_offered_do() -> None:
-    """Their text is content."""
     ways = (Calls("$name>$arguments", "<f=", "", "</f>", True, only_offered=True),)
 
     assert read(ways, "<f=get_time>{}</f>")[-1].tool_calls[0].name == "get_time"

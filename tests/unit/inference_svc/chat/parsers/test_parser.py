@@ -33,7 +33,6 @@ def parse(text: str, parser: TurnParser) -> Parsed:
 
 
 def test_text_of_a_format_without_markers_is_not_buffered() -> None:
-    """Or trimmed."""
     parser = make_parser(PLAIN)
 
     assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=[(0, 10)])
@@ -42,7 +41,6 @@ def test_text_of_a_format_without_markers_is_not_buffered() -> None:
 
 
 def test_ids_of_calls_have_openais_form() -> None:
-    """And are unique."""
     assert new_call_id().startswith("call_")
     assert new_call_id() != new_call_id()
 
@@ -70,7 +68,6 @@ def test_reasoning_is_parsed_before_content_only(text: str, content: str, reason
 
 
 def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
-    """The output begins with reasoning."""
     assert parse("So.\n</think>\n\nYes.", make_parser(opens=True)) == ("Yes.", "So.", ())
 
 
@@ -231,7 +228,6 @@ def test_a_call_without_a_marker_is_known_by_its_keys_or_the_name_of_a_tool(
 
 
 def test_a_call_after_an_invalid_one_is_parsed() -> None:
-    """The invalid one is content."""
     content, _, calls = parse(f"<tool_call>oops</tool_call>\n{WEATHER}", make_parser())
 
     assert content == "<tool_call>oops</tool_call>"
