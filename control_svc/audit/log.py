@@ -11,8 +11,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
+import sqlalchemy as sa
 from corral.control.v1 import audit_service_pb2 as pb
-from sqlalchemy import Index, Text, insert, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import AUDIT_EVENT, IdSource
@@ -85,25 +85,25 @@ class AuditEventRow(Table):
     """An act of an operator."""
 
     __tablename__ = "audit_events"
-    __table_args__ = (Index(None, "actor", "id"), Index(None, "target", "id"))
+    __table_args__ = (sa.Index(None, "actor", "id"), sa.Index(None, "target", "id"))
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     time: Mapped[datetime] = mapped_column(Instant)
-    actor: Mapped[str] = mapped_column(Text)
-    project: Mapped[str] = mapped_column(Text)
-    method: Mapped[str] = mapped_column(Text)
-    target: Mapped[str] = mapped_column(Text)
-    request: Mapped[str] = mapped_column(Text)
-    address: Mapped[str] = mapped_column(Text)
-    request_id: Mapped[str] = mapped_column(Text)
-    refusal: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    actor: Mapped[str] = mapped_column(sa.Text)
+    project: Mapped[str] = mapped_column(sa.Text)
+    method: Mapped[str] = mapped_column(sa.Text)
+    target: Mapped[str] = mapped_column(sa.Text)
+    request: Mapped[str] = mapped_column(sa.Text)
+    address: Mapped[str] = mapped_column(sa.Text)
+    request_id: Mapped[str] = mapped_column(sa.Text)
+    refusal: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
 
 
 class AuditQueries(CrossProjectQueries):
     async def add(self, event: AuditEvent) -> None:
         """Append an event, which `syslog.py` may send after the commit."""
         self._session.info.setdefault(UNSENT, []).append(event)
-        await self._session.execute(insert(AuditEventRow).values(**asdict(event)))
+        await self._session.execute(sa.insert(AuditEventRow).values(**asdict(event)))
 
     async def add_if_missing(self, event: AuditEvent) -> None:
         """Append an event unless one with its id is there."""
@@ -112,7 +112,7 @@ class AuditQueries(CrossProjectQueries):
 
     async def page(self, window: Window, chosen: AuditFilter) -> list[AuditEvent]:
         """List the events of a window, newest first."""
-        query = select(AuditEventRow)
+        query = sa.select(AuditEventRow)
         for column, wanted in (
             (AuditEventRow.actor, chosen.actor),
             (AuditEventRow.target, chosen.target),

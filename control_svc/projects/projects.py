@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
+import sqlalchemy as sa
 from corral.control.v1 import project_service_pb2 as pb
-from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.audit.log import record_act
@@ -81,7 +81,7 @@ class ProjectRow(Table):
     __tablename__ = "projects"
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    display_name: Mapped[str] = mapped_column(Text)
+    display_name: Mapped[str] = mapped_column(sa.Text)
     created_at: Mapped[datetime] = mapped_column(Instant)
     archived_at: Mapped[datetime | None] = mapped_column(Instant)
 
@@ -96,7 +96,7 @@ class ProjectQueries(CrossProjectQueries):
         """Insert a project unless its id is taken, and return whether it was inserted."""
         if await self._session.get(ProjectRow, project.id) is not None:
             return False
-        await self._session.execute(insert(ProjectRow).values(**asdict(project)))
+        await self._session.execute(sa.insert(ProjectRow).values(**asdict(project)))
         return True
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
@@ -113,7 +113,7 @@ class ProjectQueries(CrossProjectQueries):
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
         """List the projects of a window, by id."""
-        query = select(ProjectRow)
+        query = sa.select(ProjectRow)
         if not with_archived:
             query = query.where(ProjectRow.archived_at.is_(None))
         rows = await self._session.scalars(apply_window(query, ProjectRow.id, window))
@@ -122,7 +122,7 @@ class ProjectQueries(CrossProjectQueries):
     async def update(self, project: Project) -> None:
         """Update `archived_at` of a locked project."""
         await self._session.execute(
-            update(ProjectRow)
+            sa.update(ProjectRow)
             .where(ProjectRow.id == project.id)
             .values(archived_at=project.archived_at)
         )

@@ -115,13 +115,13 @@ def careless_methods(queries: ast.ClassDef) -> set[str]:
     for method in queries.body:
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
             called = {each.func for each in ast.walk(method) if isinstance(each, ast.Call)}
-            names = {each.id for each in called if isinstance(each, ast.Name)}
+            makers = ("select", "insert", "update", "delete", "exists")
             calls[method.name] = {
                 each.attr
                 for each in called
                 if isinstance(each, ast.Attribute) and attribute(each, "self", each.attr)
             }
-            if names & {"select", "insert", "update", "delete", "exists"}:
+            if any(attribute(each, "sa", *makers) for each in called):
                 raw.add(method.name)
     bound = {"_mine"}
     while more := {name for name in calls if calls[name] & bound} - bound:

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
 from control_svc.app import check_database, upgrade_database
@@ -47,7 +47,7 @@ async def downgrade(settings: ControlSettings, revision: str = "base") -> list[s
     async with open_with(settings) as database:
         await migrations.downgrade(database.migrator, revision)
         async with database.writer.connect() as connection:
-            return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+            return await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
 
 
 async def execute_sql(settings: ControlSettings, *statements: str) -> None:
@@ -187,7 +187,7 @@ async def test_a_failed_schema_change_is_rolled_back(tmp_path: Path) -> None:
         with pytest.raises(StartupError):
             await fail_halfway()
         async with database.writer.connect() as connection:
-            assert await connection.run_sync(lambda sync: inspect(sync).get_table_names()) == []
+            assert await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()) == []
 
 
 REBUILD = """

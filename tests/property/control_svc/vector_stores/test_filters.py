@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ColumnElement, Text, cast, literal, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -102,9 +102,9 @@ def open_engine(database: str, request: pytest.FixtureRequest) -> AsyncEngine:
     return create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
 
 
-def as_document(attributes: dict[str, AttributeValue], database: str) -> ColumnElement[str]:
-    document = literal(orjson.dumps(attributes).decode(), Text)
-    return document if database == "sqlite" else cast(document, JSONB)
+def as_document(attributes: dict[str, AttributeValue], database: str) -> sa.ColumnElement[str]:
+    document = sa.literal(orjson.dumps(attributes).decode(), sa.Text)
+    return document if database == "sqlite" else sa.cast(document, JSONB)
 
 
 @timeout(120)  # the server starts
@@ -116,7 +116,7 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
     async def matches(condition: Filter, attributes: dict[str, AttributeValue]) -> bool:
         document = as_document(attributes, database)
         async with engine.connect() as connection:
-            query = select(filter_condition(condition, document, database))
+            query = sa.select(filter_condition(condition, document, database))
             return bool(await connection.scalar(query))
 
     with asyncio.Runner() as runner:
@@ -147,7 +147,7 @@ def test_the_largest_filter_fits_into_a_statement(
 
     async def matches(attribute: AttributeValue) -> bool:
         document = as_document({"x": attribute}, database)
-        query = select(filter_condition(largest, document, database))
+        query = sa.select(filter_condition(largest, document, database))
         assert len(query.compile(dialect=engine.dialect).params) < 10 * MAX_CONDITIONS
         async with engine.connect() as connection:
             return bool(await connection.scalar(query))

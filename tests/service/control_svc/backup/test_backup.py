@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
-from sqlalchemy import select, text
 
 from control_svc.backup.backup import back_up, suspended_deletions
 from control_svc.backup.check import check
@@ -80,10 +80,10 @@ def ignore(_num_blobs: int) -> None:
 async def rows(installation: Installation) -> Rows:
     async with installation.database() as database, database.writer.connect() as connection:
         found = {
-            table.name: sorted(map(tuple, await connection.execute(select(table))), key=repr)
+            table.name: sorted(map(tuple, await connection.execute(sa.select(table))), key=repr)
             for table in METADATA.sorted_tables
         }
-        index = await connection.execute(text(f"SELECT * FROM {TABLE}"))  # noqa: S608
+        index = await connection.execute(sa.text(f"SELECT * FROM {TABLE}"))  # noqa: S608
         return {**found, TABLE: sorted(map(tuple, index), key=repr)}
 
 
@@ -316,7 +316,7 @@ async def test_all_tables_are_copied_in_one_snapshot(
         open_read_only(database_url, tmp_path) as database,
         database.engine.connect() as connection,
     ):
-        await connection.execute(text("SELECT 1 FROM uploads"))
+        await connection.execute(sa.text("SELECT 1 FROM uploads"))
         async with installation.run() as client:
             await client.create(b"late", filename="late.txt")
         tables = await copy_tables(connection, tmp_path.joinpath)

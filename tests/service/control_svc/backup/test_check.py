@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, text, update
+import sqlalchemy as sa
 
 from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
@@ -94,8 +94,8 @@ async def orphan(installation: Installation) -> None:
     # The migrator has no foreign keys on SQLite.
     async with installation.database() as database, database.migrator.begin() as connection:
         if database.is_shared:
-            await connection.execute(text("SET session_replication_role = replica"))
-        await connection.execute(delete(UploadRow))
+            await connection.execute(sa.text("SET session_replication_role = replica"))
+        await connection.execute(sa.delete(UploadRow))
 
 
 async def change_key(installation: Installation) -> None:
@@ -110,7 +110,7 @@ async def change_owner(installation: Installation) -> None:
 async def change_secret(installation: Installation, name: str, value: bytes) -> None:
     async with installation.database() as database, database.writer.begin() as connection:
         await connection.execute(
-            update(SecretRow).where(SecretRow.name == name).values(value=value)
+            sa.update(SecretRow).where(SecretRow.name == name).values(value=value)
         )
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from alembic import command
-from sqlalchemy import create_engine, text
 
 from control_svc.backup.database_copy import check_sqlite, copy_sqlite
 from control_svc.backup.layout import Manifest
@@ -238,9 +238,9 @@ def test_an_upgraded_database_is_like_a_new_one(tmp_path: Path) -> None:
     """Backups of an installation that began with release 0.1 are restored."""
     unpack("release-0.1", "sqlite", tmp_path)
     file = tmp_path / "control" / FILE_NAME
-    with create_engine(f"sqlite:///{file}").begin() as connection:
+    with sa.create_engine(f"sqlite:///{file}").begin() as connection:
         command.upgrade(migrations.configuration(connection), migrations.head())
-        query = text("SELECT hex(value) FROM secrets WHERE name = :name")
+        query = sa.text("SELECT hex(value) FROM secrets WHERE name = :name")
         (installation,) = connection.execute(query, {"name": INSTALLATION}).one()
     copy_sqlite(file, tmp_path / "copy")
 
@@ -339,7 +339,7 @@ async def test_a_restore_keeps_tables_that_others_have_created_meanwhile(
         async with open_database(urls[1], tmp_path) as database:
             await migrations.upgrade(database.migrator)
             async with database.migrator.begin() as connection:
-                await connection.execute(text("INSERT INTO secrets VALUES ('others', 'x')"))
+                await connection.execute(sa.text("INSERT INTO secrets VALUES ('others', 'x')"))
 
     def create_tables(_num_copied: int) -> None:
         with ThreadPoolExecutor() as threads:
@@ -351,7 +351,7 @@ async def test_a_restore_keeps_tables_that_others_have_created_meanwhile(
     async with open_database(urls[1], tmp_path) as database:
         await migrations.check(database.migrator)
         async with database.migrator.begin() as connection:
-            names = list(await connection.scalars(text("SELECT name FROM secrets")))
+            names = list(await connection.scalars(sa.text("SELECT name FROM secrets")))
     assert names == ["others"]
     assert not (tmp_path / "new").exists()
 

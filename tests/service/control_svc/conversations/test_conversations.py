@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import item_pb2, listing_pb2, response_pb2
-from sqlalchemy import Engine, event
 
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
@@ -281,12 +281,12 @@ async def test_appended_items_do_not_read_those_before(usecases: Conversations) 
             num_rows.append(len(rows))
             documents.extend(str(row) for row in rows if "SECRET" in str(row))
 
-    event.listen(Engine, "after_cursor_execute", record)
+    sa.event.listen(sa.Engine, "after_cursor_execute", record)
     try:
         for item in (make_message("Hi"), output("y")):
             await add(usecases, conversation.id, item)
     finally:
-        event.remove(Engine, "after_cursor_execute", record)
+        sa.event.remove(sa.Engine, "after_cursor_execute", record)
 
     assert documents == []
     assert num_rows == [1, 3, 1]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from corral.control.v1 import item_pb2
-from sqlalchemy import Engine, event
 
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Transaction
@@ -78,11 +78,11 @@ async def test_a_chain_of_responses_is_stored_as_one_row_each(
                 await TimelineQueries(tx).append(each, [make_user_item(each, ids, clock)])
 
         await database.transactions.of(P).write(add)
-        event.listen(Engine, "before_cursor_execute", record_statement)
+        sa.event.listen(sa.Engine, "before_cursor_execute", record_statement)
         history = await database.transactions.of(P).read(
             lambda each: read_history(each, response_ids[-1])
         )
-        event.remove(Engine, "before_cursor_execute", record_statement)
+        sa.event.remove(sa.Engine, "before_cursor_execute", record_statement)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]
 
         assert [

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
@@ -166,11 +166,11 @@ class Reads:
 def count_reads() -> Iterator[Reads]:
     """Count the statements within the context."""
     reads = Reads()
-    event.listen(Engine, "after_cursor_execute", reads)
+    sa.event.listen(Engine, "after_cursor_execute", reads)
     try:
         yield reads
     finally:
-        event.remove(Engine, "after_cursor_execute", reads)
+        sa.event.remove(Engine, "after_cursor_execute", reads)
 
 
 @pytest.mark.parametrize("count", [1, 10])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+import sqlalchemy as sa
 
 from control_svc.db.engine import open_database
 from control_svc.vector_stores.tables import FileBatchRow
@@ -435,7 +435,7 @@ async def test_batches_are_deleted_with_their_store(
         files = [{"file_id": ids["fox.txt"]}]
         await client.call("CreateVectorStoreFileBatch", vector_store_id=store_id, files=files)
         await client.call("DeleteVectorStore", vector_store_id=store_id)
-    query = select(func.count()).where(FileBatchRow.store_id == store_id)
+    query = sa.select(sa.func.count()).where(FileBatchRow.store_id == store_id)
     async with (
         open_database(database_url, tmp_path / "control") as database,
         database.writer.connect() as connection,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from sqlalchemy import select
+import sqlalchemy as sa
 
 from control_svc.base.ids import BATCH as BATCH_PREFIX
 from control_svc.base.ids import IdSource
@@ -107,7 +107,7 @@ class Rows:
 
     async def _rows(self) -> Sequence[BatchLineRow]:
         async def work(tx: Transaction) -> Sequence[BatchLineRow]:
-            return (await tx.session.scalars(select(BatchLineRow))).all()
+            return (await tx.session.scalars(sa.select(BatchLineRow))).all()
 
         return await self._transactions.read(work)
 
