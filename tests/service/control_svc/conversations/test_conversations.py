@@ -16,16 +16,7 @@ from control_svc.conversations.service import Conversations
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.items.queries import ItemRow, TimelineItemRow
-from svc_kit.errors import (
-    ConversationLocked,
-    ConversationNotFound,
-    FileNotFound,
-    InvalidField,
-    ItemNotFound,
-    MissingField,
-    ToolCallMissing,
-    TooLong,
-)
+from svc_kit import errors
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
 from tests.support.conversation_client import ConversationClient, get_item_text, make_message
@@ -104,7 +95,7 @@ async def test_conversations_are_listed_newest_first(conversations: Conversation
 
     assert [each.id for page in (first, rest) for each in page.conversations] == ids[::-1]
     assert [dict(each.metadata) for each in later.conversations] == [{"n": "1"}, {"n": "2"}]
-    with pytest.raises(InvalidField, match="after"):
+    with pytest.raises(errors.InvalidField, match="after"):
         await conversations.client.call(method, pb.ListConversationsRequest(after="item_1"))
 
 
@@ -144,7 +135,7 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
     remaining = await conversations.items(second.id, order=OLDEST_FIRST)
     assert [get_item_text(each) for each in remaining] == ["before", "shared", "after"]
     assert remaining[1] == item
-    with pytest.raises(InvalidField, match="already in the conversation"):
+    with pytest.raises(errors.InvalidField, match="already in the conversation"):
         await conversations.add(second.id, item_pb2.Item(id=item.id))
 
 
@@ -167,7 +158,7 @@ async def test_a_deleted_conversation_leaves_nothing(
         usecases.get(P, pb.GetConversationRequest(conversation_id=created.id)),
         usecases.ListConversationItems(P, every),
     ):
-        with pytest.raises(ConversationNotFound):
+        with pytest.raises(errors.ConversationNotFound):
             await read
 
 
@@ -201,7 +192,7 @@ async def test_items_cannot_change_during_a_response(
         usecases.delete(P, pb.DeleteConversationRequest(conversation_id=created.id)),
         update_row(database, created.id, lambda row: row.claimed_by("resp_2")),
     ):
-        with pytest.raises(ConversationLocked, match="resp_1"):
+        with pytest.raises(errors.ConversationLocked, match="resp_1"):
             await refused
     await usecases.update(
         P, pb.UpdateConversationRequest(conversation_id=created.id, metadata={"a": "b"})
@@ -222,18 +213,22 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
     unknown_file = make_message("x", file_id="file-" + "0" * 32)
     two_sources = make_message("x", file_id="file-1", url="data:,")
     for call, error, field in (
-        (conversations.add(UNKNOWN, make_message("x")), ConversationNotFound, "conversation_id"),
-        (conversations.item(created.id, "msg_no"), ItemNotFound, "item_id"),
+        (
+            conversations.add(UNKNOWN, make_message("x")),
+            errors.ConversationNotFound,
+            "conversation_id",
+        ),
+        (conversations.item(created.id, "msg_no"), errors.ItemNotFound, "item_id"),
         (
             conversations.create(make_message("x"), item_pb2.Item(id="msg_no")),
-            ItemNotFound,
+            errors.ItemNotFound,
             "items[1].id",
         ),
-        (conversations.create(unknown_file), FileNotFound, "items[0].content[1].file_id"),
-        (conversations.create(two_sources), InvalidField, "items[0].content[1]"),
-        (conversations.create(*[make_message("x")] * 21), TooLong, "items"),
-        (conversations.add(created.id), MissingField, "items"),
-        (conversations.items(created.id, after="nonsense"), InvalidField, "after"),
+        (conversations.create(unknown_file), errors.FileNotFound, "items[0].content[1].file_id"),
+        (conversations.create(two_sources), errors.InvalidField, "items[0].content[1]"),
+        (conversations.create(*[make_message("x")] * 21), errors.TooLong, "items"),
+        (conversations.add(created.id), errors.MissingField, "items"),
+        (conversations.items(created.id, after="nonsense"), errors.InvalidField, "after"),
     ):
         with pytest.raises(error) as refused:
             await call
@@ -262,10 +257,10 @@ async def test_outputs_are_paired_with_calls_whatever_their_ids(usecases: Conver
     for call_id in ids:
         await add(usecases, conversation.id, call(call_id))
     for call_id in ids:
-        with pytest.raises(InvalidField, match="two function calls"):
+        with pytest.raises(errors.InvalidField, match="two function calls"):
             await add(usecases, conversation.id, call(call_id))
         await add(usecases, conversation.id, output(call_id))
-        with pytest.raises(ToolCallMissing):
+        with pytest.raises(errors.ToolCallMissing):
             await add(usecases, conversation.id, output(call_id))
 
 
