@@ -1,8 +1,8 @@
 """The audit log: who did what, when, and from where. Rows are added, never changed or deleted;
 triggers of the database see to it.
 
-Operations with the scope admin call `record_act` in their transaction, so that the log has exactly
-the acts that were committed, and the server records what it refuses. Other services report theirs
+Operations with the scope admin call `record_call` in their transaction, so that the log has exactly
+the calls that were committed, and the server records what it refuses. Other services report theirs
 (`inference_svc/audit.py`).
 """
 
@@ -35,7 +35,7 @@ UNSENT: Final = "audit_events"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEvent:
-    """One act of an operator."""
+    """A call of an operator."""
 
     id: str
     time: datetime
@@ -82,7 +82,7 @@ class AuditFilter:
 
 
 class AuditEventRow(Table):
-    """An act of an operator."""
+    """A call of an operator."""
 
     __tablename__ = "audit_events"
     __table_args__ = (sa.Index(None, "actor", "id"), sa.Index(None, "target", "id"))
@@ -127,7 +127,7 @@ class AuditQueries(CrossProjectQueries):
         return [read_row(AuditEvent, row) for row in rows]
 
 
-async def record_act(tx: CrossProjectTransaction, target: str) -> None:
+async def record_call(tx: CrossProjectTransaction, target: str) -> None:
     """Append the running call, which changes the object `target`, to the audit log."""
     event = AuditEvent.of(current_admin_call(), target, await tx.now())
     await AuditQueries(tx).add(event)

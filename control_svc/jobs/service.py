@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.control.v1 import job_service_pb2 as pb
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.pagination import Page
 from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import check_project_id
@@ -93,5 +93,5 @@ class Jobs(OperatorMethods[Job]):
         own = tx.of(dead.project)
         job = dead.retry(await reopen_subject(own, dead), await tx.now())
         await JobQueries(own).save(job)
-        await record_act(tx, job_id)
+        await record_call(tx, job_id)
         return job

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.idempotency import (
     RETENTION,
     IdempotencyQueries,
@@ -225,7 +225,7 @@ class Keys:
         project.check_active()
         await KeyQueries(tx).add(key)
         await add_limits(tx, key.id)
-        await record_act(tx, key.id)
+        await record_call(tx, key.id)
         return CreatedKey(key, secret)
 
     @cross_project_read
@@ -255,7 +255,7 @@ class Keys:
     async def revoke(self, tx: CrossProjectTransaction, key_id: str) -> ApiKey:
         """Revoke a key. Raises ApiKeyNotFound."""
         key = await KeyQueries(tx).revoke(key_id, self.clock())
-        await record_act(tx, key_id)
+        await record_call(tx, key_id)
         return key
 
     @cross_project_write
@@ -273,7 +273,7 @@ class Keys:
             return CreatedKey(key, "")
         rotated = key.rotate(secret, now, rotation)
         await KeyQueries(tx).save_rotation(rotated)
-        await record_act(tx, key.id)
+        await record_call(tx, key.id)
         return CreatedKey(rotated, secret)
 
     async def look_up(self, sha256: str) -> KeyVerification:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from corral.control.v1 import project_service_pb2 as pb
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.pagination import Page, Window, apply_window
 from control_svc.base.resource import OperatorMethods
@@ -166,7 +166,7 @@ class Projects(OperatorMethods[Project]):
         if await find_or_record(tx.of(DEFAULT_PROJECT), record):
             return await ProjectQueries(tx).get(project.id)
         await ProjectQueries(tx).add(project)
-        await record_act(tx, project.id)
+        await record_call(tx, project.id)
         return project
 
     @cross_project_read
@@ -204,7 +204,7 @@ class Projects(OperatorMethods[Project]):
         project = await ProjectQueries(tx).get(request.project_id, locked=True)
         archived = project.archive(self.clock())
         await ProjectQueries(tx).update(archived)
-        await record_act(tx, project.id)
+        await record_call(tx, project.id)
         return archived
 
     def _new(self, new: NewProject) -> Project:

@@ -21,7 +21,7 @@ from control_svc.db.disk_reserve import DiskReserve
 from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.state import DesiredState, frontend_id, save_state
-from inference_svc.audit import ActReporter
+from inference_svc.audit import AuditReporter
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.model_pool.added_models_file import (
     AddedModels,
@@ -230,7 +230,7 @@ async def report_all(root: Path) -> None:
         pass
 
     await UsageReporter(UsageCounter(root / "usage"), send).report()
-    await ActReporter(root / "acts", send).report()
+    await AuditReporter(root / "acts", send).report()
 
 
 async def clean_models(root: Path) -> None:

@@ -119,8 +119,10 @@ WRITTEN = {
 }
 """The families of which examples tell how they write calls."""
 CLOSINGS = {
-    name: tuple({text for way in ways for text in (*way.ends, *way.section_ends)})
-    for name, ways in WRITTEN.items()
+    name: tuple(
+        {text for notation in notations for text in (*notation.ends, *notation.section_ends)}
+    )
+    for name, notations in WRITTEN.items()
 } | {
     "gemma": gemma.ENDS,
     "llama": ("<|python_end|>",),
@@ -148,10 +150,10 @@ def test_closing_markers_at_the_end_of_a_turn_are_not_content(
 
 
 SECTIONS = {
-    way.opening: way
-    for ways in WRITTEN.values()
-    for way in ways[:1]
-    if not (way.encloses_each or way.is_list)
+    notation.opening: notation
+    for notations in WRITTEN.values()
+    for notation in notations[:1]
+    if not (notation.encloses_each or notation.is_list)
 }
 """The families that write calls in sections, by the text that begins one."""
 

@@ -364,7 +364,7 @@ def test_markers_of_tool_calls_may_be_control_tokens(backend: LlamaBackend) -> N
     marker = backend.vocabulary.control_tokens["<|im_start|>"]
     syntax = FAMILIES[ToolCallFormat.HERMES].syntaxes[0]
     marked = replace(syntax, head=syntax.head.replace("<tool_call>", "<|im_start|>"))
-    spec = OutputSpec(None, _tools(ways=(marked,), several=False), None)
+    spec = OutputSpec(None, _tools(syntaxes=(marked,), several=False), None)
     events = _run(backend, _request(backend, compile_spec(backend, spec), special_tokens=True))
 
     assert output_tokens(events)[0] == marker

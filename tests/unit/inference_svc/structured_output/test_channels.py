@@ -23,7 +23,7 @@ FAMILY = FAMILIES[Format.HARMONY]
 CONTROL = {text: number for number, text in enumerate(FAMILY.markers, 300)}
 TOOL = CallableTool("f", '{"properties": {"a": {"type": "integer"}}}', True, "tools[0]")
 REQUIRED = ToolCallSpec(FAMILY.syntaxes, (TOOL,), required=True, several=True)
-AUTO = replace(REQUIRED, required=False, triggers=FAMILY.triggers, heads=FAMILY.heads)
+AUTO = replace(REQUIRED, required=False, triggers=FAMILY.triggers, headers=FAMILY.headers)
 THOUGHT = Reasoning(
     *REASONING_MARKERS[ReasoningFormat.HARMONY], is_open=False, after=FAMILY.after_reasoning
 )
