@@ -80,8 +80,6 @@ def check_assistant_tools(tools: tuple[Tool, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadSettings:
-    """Settings of a thread."""
-
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,8 +93,6 @@ class ThreadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewThread:
-    """The request to create a thread."""
-
     settings: ThreadSettings = ThreadSettings()
     messages: tuple[NewMessage, ...] = ()
     new_stores: tuple[NewVectorStore, ...] = ()
@@ -116,8 +112,6 @@ class NewThread:
 
 @dataclass(frozen=True, kw_only=True)
 class Thread(Versioned[ThreadSettings]):
-    """A thread."""
-
     settings: ThreadSettings  # repeated since pydantic does not resolve SettingsT
     active_run_id: str = ""
     """Id of the active run, which alone may change the timeline; empty if there is none."""

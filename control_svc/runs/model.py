@@ -108,8 +108,6 @@ EXPIRED: Final = RunEnd(RunState.EXPIRED)
 
 @dataclass(frozen=True, kw_only=True)
 class Truncation:
-    """Which messages of the thread are in the prompt."""
-
     last_messages: int | None = None
     """Number of last messages. None means "auto": all that fit into the context length."""
 

@@ -104,7 +104,6 @@ class RunQueries(ObjectQueries[RunRow, Run]):
         return run
 
     async def page_of_thread(self, thread_id: str, window: Window) -> list[Run]:
-        """The runs of a window of a thread."""
         return await self.page(window, RunRow.thread_id == thread_id)
 
     async def delete_streams(self, thread_id: str) -> None:

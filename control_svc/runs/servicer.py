@@ -35,7 +35,6 @@ class RunServicer(Methods[Run]):
     async def CreateThreadAndRun(
         self, project: str, request: pb.CreateThreadAndRunRequest
     ) -> pb.CreateThreadAndRunResponse:
-        """Create a thread and a run on it."""
         new = NEW_RUN.from_message(request.run, request_id=request.request_id)
         thread = NEW_RUN_THREAD.from_message(request)
         run = await self.runs.create_with_thread(project, thread, new)
@@ -46,7 +45,6 @@ class RunServicer(Methods[Run]):
         return await self.runs.get(project, request.thread_id, request.run_id)
 
     async def ListRuns(self, project: str, request: pb.ListRunsRequest) -> Page[Run]:
-        """List the runs of a thread."""
         return await self.runs.page(project, request.thread_id, page_request(request))
 
     async def UpdateRun(self, project: str, request: pb.UpdateRunRequest) -> Run:

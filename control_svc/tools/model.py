@@ -97,8 +97,6 @@ class ResponseFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResources:
-    """Resources of the tools of an assistant or a thread."""
-
     vector_store_ids: tuple[str, ...] = ()
     """For file_search; at most one, except in a run."""
 

@@ -50,15 +50,12 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadClient:
-    """Client of a thread and its assistant."""
-
     client: OpenAI
     thread: str
     assistant: str
 
     @classmethod
     def create(cls, corral: Corral) -> "ThreadClient":
-        """Create an empty thread."""
         client = OpenAI(base_url=corral.api, api_key="unused", max_retries=0)
         tools: Any = [WEATHER]
         assistant = client.beta.assistants.create(model=MODEL, temperature=0, tools=tools)

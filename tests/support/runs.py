@@ -164,14 +164,12 @@ class RunWorld:
         return assistant
 
     async def thread(self, *texts: str) -> Thread:
-        """Create a thread with user messages."""
         thread = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
         await self.database.transactions.of(PROJECT).write(lambda tx: ThreadQueries(tx).add(thread))
         await self.add_messages(thread.id, *texts)
         return thread
 
     async def add_messages(self, thread_id: str, *texts: str) -> None:
-        """Append user messages to a thread."""
         messages = [
             NewMessage(role=Role.USER, content=(Text(text=text),)).make(
                 self.ids.new("msg_"), thread_id, self.clock()
@@ -193,14 +191,12 @@ class RunWorld:
         )
 
     async def items(self, thread_id: str) -> list[Item]:
-        """All items of a thread."""
         entries = await self.database.transactions.of(PROJECT).read(
             lambda tx: TimelineQueries(tx).read(thread_id)
         )
         return [entry.item for entry in entries]
 
     async def get_thread(self, thread_id: str) -> Thread:
-        """The current state of a thread."""
         return await self.database.transactions.of(PROJECT).read(
             lambda tx: ThreadQueries(tx).get(thread_id)
         )

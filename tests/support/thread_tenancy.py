@@ -30,7 +30,6 @@ async def observe_assistant(client: Client, ids: Ids) -> object:
 
 
 async def create_thread(client: Client, canary: str) -> Ids:
-    """Create a thread with a message that has a file."""
     file = await client.create(canary.encode(), filename=canary)
     threads = ThreadClient(client)
     thread = await threads.create_thread(metadata={"canary": canary})
@@ -40,7 +39,6 @@ async def create_thread(client: Client, canary: str) -> Ids:
 
 
 async def observe_thread(client: Client, ids: Ids) -> object:
-    """Read the thread, its messages and the list of threads."""
     threads = ThreadClient(client)
     request = thread_service_pb2.ListThreadsRequest()
     listed = await threads.call(threads.threads.ListThreads, request)

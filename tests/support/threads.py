@@ -65,19 +65,16 @@ class ThreadClient:
     async def create_thread(
         self, *messages: message_pb2.NewMessage, request_id: str = "", **fields: Any
     ) -> thread_pb2.Thread:
-        """Create a thread with messages."""
         request = thread_service_pb2.CreateThreadRequest(
             thread=thread_pb2.Thread(**fields), messages=messages, request_id=request_id
         )
         return (await self.call(self.threads.CreateThread, request)).thread
 
     async def get_thread(self, thread_id: str) -> thread_pb2.Thread:
-        """Return a thread."""
         request = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
         return (await self.call(self.threads.GetThread, request)).thread
 
     async def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread."""
         request = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
         await self.call(self.threads.DeleteThread, request)
 

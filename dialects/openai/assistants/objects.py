@@ -36,8 +36,6 @@ class Assistant(TypedDict):
 
 
 class Thread(TypedDict):
-    """A thread."""
-
     id: str
     object: Literal["thread"]
     created_at: Annotated[int, seconds("create_time")]
@@ -140,8 +138,6 @@ class IncompleteMessage(TypedDict):
 
 
 class ThreadMessage(TypedDict):
-    """A message of a thread."""
-
     id: str
     object: Literal["thread.message"]
     created_at: Annotated[int, seconds("create_time")]

@@ -87,8 +87,6 @@ class RunBody(RunFields):
 
 
 class ThreadAndRunBody(RunFields):
-    """A new thread and a run on it."""
-
     thread: ThreadBody | None = None
     tool_resources: ToolResourcesBody | None = None
 

@@ -75,8 +75,6 @@ class ThreadUpdateBody(MetadataBody):
 
 
 class ThreadBody(MetadataBody):
-    """A new thread."""
-
     messages: (
         Annotated[list[MessageBody], limit(thread_service.CreateThreadRequest, "messages")] | None
     ) = None

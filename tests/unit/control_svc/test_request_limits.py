@@ -57,12 +57,10 @@ def message(**fields: Any) -> message_pb2.NewMessage:
 
 
 def thread(**fields: Any) -> Message:
-    """The request to create a thread."""
     return thread_service_pb2.CreateThreadRequest(**fields)
 
 
 def thread_and_run(**fields: Any) -> Message:
-    """The request to create a thread and a run on it."""
     options = run_service_pb2.RunOptions(assistant_id="asst_1")
     return run_service_pb2.CreateThreadAndRunRequest(run=options, **fields)
 

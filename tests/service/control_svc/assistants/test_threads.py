@@ -335,7 +335,6 @@ async def test_file_search_needs_an_embedding_model(
 
 
 async def test_an_unknown_store_is_refused(client: ThreadClient) -> None:
-    """When assistants and threads are created or updated."""
     unknown = tool_pb2.ToolResources(vector_store_ids=["vs_nowhere"])
     assistant = await client.create_assistant()
 

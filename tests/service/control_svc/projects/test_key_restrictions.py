@@ -155,7 +155,6 @@ async def test_a_key_has_its_models_and_networks(operator: Operator) -> None:
 async def test_restrictions_are_validated(
     operator: Operator, request_fields: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """Errors name the field."""
     with pytest.raises(error, match=text):
         await operator.create_key(**request_fields)
 

@@ -45,7 +45,6 @@ THREAD = {"id": "thread_old", "object": "thread", "created_at": 2}
 
 
 def make_message(number: int, **about: Any) -> dict[str, Any]:
-    """Return a message of the thread."""
     return {
         "id": f"msg_old{number}",
         "object": "thread.message",

@@ -110,7 +110,6 @@ def files(folder: Path) -> list[Path]:
 
 
 def next_prompt(num_new_tokens: int = 20) -> list[int]:
-    """The thread's next prompt."""
     return [*THREAD, *range(200, 200 + num_new_tokens)]
 
 

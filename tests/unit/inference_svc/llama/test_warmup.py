@@ -27,7 +27,6 @@ class _TimedBackend(FakeBackend):
         self._clock.now += self._seconds(len(batch.tokens), self._threads)
 
     def set_threads(self, threads: int) -> None:
-        """Set the number of threads."""
         self._threads = threads
 
 
