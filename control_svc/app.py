@@ -79,8 +79,6 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Control:
-    """The running service."""
-
     slices: Sequence[Slice]
     server: RpcServer
     sweeper: Sweeper
@@ -197,7 +195,6 @@ async def _open_core(
     clock: Clock | None,
     sandbox: JobRunner | None,
 ) -> AsyncIterator[Core]:
-    """Open what the slices are built from."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings, clock))
         await _prepare_schema(database, settings)
@@ -271,7 +268,6 @@ async def _prepare_schema(database: Database, settings: ControlSettings) -> None
 
 
 async def _blobs(settings: ControlSettings, database: Database) -> BlobStore:
-    """Open the blob store of this database."""
     installation = await shared_secret(database, INSTALLATION, _INSTALLATION_BYTES)
     return await open_blobs(*blob_location(settings), installation.hex())
 

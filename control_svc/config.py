@@ -46,8 +46,6 @@ class FileSettings(SettingsGroup):
 
 
 class JobSettings(SettingsGroup):
-    """Background jobs."""
-
     lease_s: float = Field(15.0, gt=0)
     """Time after which the job of a killed control process is taken over by another one."""
     poll_interval_s: float = Field(1.0, gt=0)
@@ -64,15 +62,11 @@ class AdapterSettings(SettingsGroup):
 
 
 class StreamSettings(SettingsGroup):
-    """Event streams of runs and responses."""
-
     keep_s: float = Field(3600.0, gt=0)
     """How long the events of a finished run or response can be read."""
 
 
 class ResponseSettings(SettingsGroup):
-    """Responses."""
-
     keep_s: float = Field(30 * 86_400.0, gt=0)
     """Minimum time for which a response is stored; one that later responses continue is stored as
     long as they are."""
@@ -121,8 +115,6 @@ class VectorStoreSettings(SettingsGroup):
 
 
 class RunSettings(SettingsGroup):
-    """Runs of assistants."""
-
     runs_at_once: int = Field(32, ge=1)
     """Maximum number of runs that are processed at the same time in one control process. Should be
     more than the slots of the inference service, and less than its queue length."""
@@ -188,8 +180,6 @@ class PriceSettings(SettingsGroup):
 
 
 class ControlSettings(AccessSettings):
-    """Settings of the control service."""
-
     toml_table: ClassVar[str] = "control"
 
     listen: ListenAddress = "127.0.0.1:50052"

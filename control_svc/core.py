@@ -88,7 +88,6 @@ class Core:
 
     @property
     def transactions(self) -> Transactions:
-        """The transactions of the database."""
         return self.database.transactions
 
     @property
@@ -98,12 +97,10 @@ class Core:
 
     @property
     def across_projects(self) -> CrossProjectTransactions:
-        """The transactions of the database across projects."""
         return self.database.across_projects
 
     @property
     def notifications(self) -> Notifications:
-        """The notifications of the database."""
         return self.database.notifications
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Column, MetaData
+import sqlalchemy as sa
 
 from control_svc.adapters import slice as adapters
 from control_svc.assistants import slice as assistants
@@ -87,7 +87,7 @@ async def build_slices(
     ]
 
 
-METADATA: Final[MetaData] = Table.metadata
+METADATA: Final[sa.MetaData] = Table.metadata
 """All tables of the database."""
-BLOB_COLUMNS: Final[Sequence[Column[Any]]] = blob_columns()
+BLOB_COLUMNS: Final[Sequence[sa.Column[Any]]] = blob_columns()
 """Every column that refers to a blob. A blob that none refers to is deleted."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Column, select
+import sqlalchemy as sa
 
 from control_svc.blobs.store import BlobStore
 from control_svc.db.cleanup import CleanupStep
@@ -38,7 +38,7 @@ class Sweeper:
     """Age from which a blob without a row is an orphan; longer than the longest call."""
     steps: Sequence[CleanupStep]
     """In the order in which they run."""
-    blob_columns: Sequence[Column[Any]]
+    blob_columns: Sequence[sa.Column[Any]]
     """All columns with blob keys."""
 
     async def run(self, interval_s: float) -> None:
@@ -82,13 +82,13 @@ class Sweeper:
 
 async def find_orphans(
     transactions: CrossProjectTransactions,
-    blob_columns: Sequence[Column[Any]],
+    blob_columns: Sequence[sa.Column[Any]],
     keys: Collection[str],
 ) -> set[str]:
     """Those of the keys that no row refers to."""
 
     async def find_referenced(tx: CrossProjectTransaction) -> set[str]:
-        queries = [select(column).where(column.in_(keys)) for column in blob_columns]
+        queries = [sa.select(column).where(column.in_(keys)) for column in blob_columns]
         return {key for query in queries for key in await tx.session.scalars(query)}
 
     return set(keys) - await transactions.read(find_referenced) if keys else set()

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from sqlalchemy import URL, make_url
+import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
 _DRIVERS: Final = {
@@ -16,10 +16,10 @@ _BUCKET_OPTIONS: Final = {"endpoint", "region"}
 _DATABASE_FORMS: Final = "use postgresql://user:password@host/name or sqlite:///FILE"
 
 
-def parse_database_url(text: str) -> URL:
+def parse_database_url(text: str) -> sa.URL:
     """Parse the URL of a database, for its driver. Raises ValueError, without secrets."""
     try:
-        url = make_url(text)
+        url = sa.make_url(text)
     except (ArgumentError, ValueError):
         raise ValueError(f"database_url is not a valid URL: {_DATABASE_FORMS}") from None
     kind = url.drivername.partition("+")[0]
@@ -40,8 +40,6 @@ def parse_database_url(text: str) -> URL:
 
 
 class BucketUrl(NamedTuple):
-    """A parsed URL of a bucket."""
-
     bucket: str
     path: str
     """The prefix of all keys, with slashes; empty without one."""

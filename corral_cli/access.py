@@ -55,8 +55,6 @@ class Profile(SettingsGroup):
 
 
 class Profiles(SettingsGroup):
-    """The file of profiles."""
-
     default: str = ""
     """The profile of commands that name none."""
     profiles: dict[str, Profile] = Field(default_factory=dict)

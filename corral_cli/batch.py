@@ -27,7 +27,6 @@ from svc_kit.rpc.client import translate_errors
 
 
 def format_state(batch: batch_pb2.Batch) -> str:
-    """Format the state of a batch."""
     return batch_pb2.Batch.State.Name(batch.state).removeprefix("STATE_").lower().replace("_", " ")
 
 
@@ -58,7 +57,6 @@ class Progress:
             self._bar.render_finish()
 
     def show(self, batch: batch_pb2.Batch) -> None:
-        """Show the current state of the batch."""
         self._is_disconnected = False
         counts = batch.request_counts
         if not sys.stderr.isatty():

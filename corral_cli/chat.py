@@ -31,8 +31,6 @@ Ctrl-C         stop the answer"""
 
 
 class Terminal(Protocol):
-    """Output of an answer."""
-
     def content(self, text: str) -> None:
         """Show a part of the answer."""
 
@@ -55,7 +53,6 @@ class Conversation:
         self.turns.clear()
 
     def add(self, role: chat_pb2.Role, text: str) -> None:
-        """Append a turn."""
         self.turns.append(_message(role, text))
 
     def request(self) -> inference_service_pb2.ChatRequest:
@@ -154,7 +151,6 @@ class Repl:
                 self.send(line)
 
     def run_command(self, command: str, argument: str) -> None:
-        """Run one command."""
         match command:
             case "/help":
                 echo(HELP)

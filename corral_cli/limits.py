@@ -23,7 +23,6 @@ class Amount(click.ParamType[Decimal]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Decimal:
-        """Parse the number."""
         try:
             amount = Decimal(value)
         except InvalidOperation:

@@ -164,7 +164,6 @@ def unload(inference: Connection, model: str, force: bool) -> None:
 
 
 def _change(inference: Connection, request: Message, reply: type[Any]) -> None:
-    """Change a model and print it."""
     echo(table([inference.call(request, reply, timeout_s=None).model]))
 
 
@@ -324,7 +323,6 @@ def _format_download(download: model_pb2.DownloadProgress) -> str:
 
 
 def format_state(model: model_pb2.Model) -> str:
-    """Format the state of a model."""
     return model_pb2.Model.State.Name(model.state).removeprefix("STATE_").lower()
 
 

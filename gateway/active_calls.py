@@ -16,8 +16,6 @@ class Stoppable(Protocol):
 
 
 class ActiveCalls:
-    """The running calls of one gateway."""
-
     def __init__(self) -> None:
         self._running: set[Stoppable] = set()
         self._idle = asyncio.Event()

@@ -82,8 +82,6 @@ class StoppableCall:
 
 
 class StreamCall(StoppableCall, Generic[Message]):
-    """A server-streaming call."""
-
     first: Message | None = None
 
     def __init__(self, call: Any, service: str, *, may_be_empty: bool = False) -> None:

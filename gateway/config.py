@@ -61,8 +61,6 @@ def _origin(text: str) -> str:
 
 
 class GatewaySettings(AccessSettings):
-    """Settings of a gateway."""
-
     toml_table: ClassVar[str] = "gateway"
 
     listen: ListenAddress = "127.0.0.1:8080"

@@ -17,6 +17,7 @@ from dialects.openai.errors import ParamNames, with_openai_names
 from dialects.shared.errors import Rename
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import parse_array, parse_object
+from gateway import sse
 from gateway.active_calls import ActiveCalls
 from gateway.auth import MAX_LABEL_BYTES, Authentication, Caller
 from gateway.azure_paths import with_deployment
@@ -25,18 +26,6 @@ from gateway.config import GatewaySettings
 from gateway.http.json_body import JsonBodies
 from gateway.http.request_shares import count_for_project
 from gateway.rpc import ControlClient, InferenceClient
-from gateway.sse import (
-    LINE_HEADERS,
-    PING,
-    Begin,
-    CallResponse,
-    Collector,
-    EventStream,
-    Frames,
-    ResponseWriter,
-    SingleObject,
-    UnaryObject,
-)
 from gateway.stored_files import StoredFileReader
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import Draining, ScopeMissing
@@ -105,52 +94,56 @@ class AppContext:
     def stream_response(
         self,
         start: Callable[[], Calls[Any]],
-        frames: Frames,
+        frames: sse.Frames,
         names: Names,
-        ping: bytes = PING,
-    ) -> CallResponse:
+        ping: bytes = sse.PING,
+    ) -> sse.CallResponse:
         """Respond with server-sent events. `ping` is sent while there are none."""
-        stream = EventStream(frames, _rename(names), self.settings.ping_interval_s, ping)
+        stream = sse.EventStream(frames, _rename(names), self.settings.ping_interval_s, ping)
         return self.call_response(start, stream, names, self.bodies.begin)
 
     def line_response(
-        self, start: Callable[[], Calls[Any]], frames: Frames, names: Names
-    ) -> CallResponse:
+        self, start: Callable[[], Calls[Any]], frames: sse.Frames, names: Names
+    ) -> sse.CallResponse:
         """Respond with lines of JSON. Nothing is sent between them, since clients parse each."""
-        stream = EventStream(frames, _rename(names), None, headers=LINE_HEADERS)
+        stream = sse.EventStream(frames, _rename(names), None, headers=sse.LINE_HEADERS)
         return self.call_response(start, stream, names, self.bodies.begin)
 
     def object_response(
-        self, start: Callable[[], Calls[Any]], collector: Collector, names: Names
-    ) -> CallResponse:
+        self, start: Callable[[], Calls[Any]], collector: sse.Collector, names: Names
+    ) -> sse.CallResponse:
         """Respond with one object."""
-        return self.call_response(start, SingleObject(collector), names, self.bodies.begin)
+        return self.call_response(start, sse.SingleObject(collector), names, self.bodies.begin)
 
     def reply_response(
         self,
         start: Callable[[], Calls[Any]],
         write: Callable[[Any], object],
         names: Names,
-    ) -> CallResponse:
+    ) -> sse.CallResponse:
         """Respond with the reply of a unary call, converted by `write`."""
-        return self.call_response(start, UnaryObject(write), names)
+        return self.call_response(start, sse.UnaryObject(write), names)
 
-    def composed_response(self, calls: Callable[[], Coroutine[Any, Any, object]]) -> CallResponse:
+    def composed_response(
+        self, calls: Callable[[], Coroutine[Any, Any, object]]
+    ) -> sse.CallResponse:
         """Respond with the object that `calls` returns, which are unary calls one after the other.
         Errors have the caller's names of fields."""
         return self.call_response(
-            lambda: ComposedCall(calls()), UnaryObject(lambda content: content), lambda error: error
+            lambda: ComposedCall(calls()),
+            sse.UnaryObject(lambda content: content),
+            lambda error: error,
         )
 
     def call_response(
         self,
         start: Callable[[], Calls[Any]],
-        writer: ResponseWriter,
+        writer: sse.ResponseWriter,
         names: Names,
-        begin: Begin | None = None,
-    ) -> CallResponse:
+        begin: sse.Begin | None = None,
+    ) -> sse.CallResponse:
         """Respond with the events of calls in another format."""
-        return CallResponse(start, writer, self.active_calls, _rename(names), begin)
+        return sse.CallResponse(start, writer, self.active_calls, _rename(names), begin)
 
 
 IDEMPOTENCY_KEY = "idempotency-key"

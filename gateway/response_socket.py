@@ -62,8 +62,6 @@ _access_log = logging.getLogger("gateway.access")
 
 @dataclass(frozen=True)
 class _Context:
-    """The items of a response and its input."""
-
     previous_response_id: str
     """The stored response before the items, if any."""
     items: tuple[item_pb2.Item, ...]

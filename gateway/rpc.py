@@ -96,7 +96,6 @@ class RpcClient:
         return UnaryCall(self._start(request), self.service)
 
     def stream(self, request: Message) -> StreamCall[Any]:
-        """Start a server-streaming method."""
         return StreamCall(self._start(request), self.service)
 
     def follow(self, request: Message) -> StreamCall[Any]:

@@ -35,7 +35,6 @@ class Resource:
     headers: Callable[[Any], Mapping[str, str]] = lambda _: {}
 
     def respond(self, reply: Message, _path: Mapping[str, str] | None = None) -> Response:
-        """Respond with the object."""
         written = WRITTEN[self.shape].write(_first_field(reply))
         response = json_response(written)
         response.headers.update(self.headers(written))
@@ -52,11 +51,9 @@ class Page:
 
     @property
     def shape(self) -> Any:
-        """The type of the page."""
         return page_shape(self.of, self.name)
 
     def respond(self, reply: Message, _path: Mapping[str, str]) -> Response:
-        """Respond with the page."""
         next_page_token = getattr(reply, "next_page_token", "")
         write = WRITTEN[self.of].write
         return json_response(list_object(_first_field(reply), write, next_page_token))

@@ -53,8 +53,6 @@ class Frames(Protocol):
 
 
 class Collector(Protocol):
-    """Collects events into one object."""
-
     def add(self, message: Any, call: int) -> None:
         """Add one event."""
 
@@ -145,7 +143,6 @@ class UnaryObject:
         self._write = write
 
     async def send_all(self, calls: Calls[Any], scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the object."""
         async for _, reply in calls:
             await json_response(self._write(reply))(scope, receive, send)
 

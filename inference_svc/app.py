@@ -24,7 +24,7 @@ from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.installer import AdapterInstaller
 from inference_svc.adapter_sync.reconciler import Reconciler, reconcile_adapters
 from inference_svc.adapter_sync.state import frontend_id
-from inference_svc.audit import ActReporter
+from inference_svc.audit import AuditReporter
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
@@ -81,8 +81,6 @@ _LIMITS_INTERVAL_S = 1.0
 
 @dataclass(frozen=True)
 class Inference:
-    """The running service."""
-
     server: RpcServer
     pool: ModelPool
     management: ManagementServer | None
@@ -289,12 +287,12 @@ def _call_recorder(
     outage_level: OutageLevel,
     stack: AsyncExitStack,
 ) -> RecordCall | None:
-    """Start reporting acts of operators until `stack` closes; None without a control service."""
+    """Start reporting audit events until `stack` closes; None without a control service."""
     if control is None:
         return None
     try:
         send = make_sender(AuditServiceStub(control).ReportAuditEvents)
-        reporter = ActReporter(settings.data_dir / "acts", send, outage_level)
+        reporter = AuditReporter(settings.data_dir / "acts", send, outage_level)
     except OSError as error:
         raise StartupError(f"cannot keep acts in {settings.data_dir}: {error.strerror}") from error
     stack.push_async_callback(reporter.report_last)

@@ -1,6 +1,6 @@
 """Reports what operators did with this service to the audit log of the control service.
 
-An act is a file in a folder, synced to the disk before the call is answered. It is sent until the
+An event is a file in a folder, synced to the disk before the call is answered. It is sent until the
 control service has it, and then deleted; by its id it is added once.
 """
 
@@ -35,11 +35,11 @@ _FILE: Final = re.compile(rf"[0-9]{{20}}-{UUID}\{_SUFFIX}")
 _OWN_METHOD: Final = "EngineService/DropSnapshots"
 """Control calls it on its own behalf, when objects are deleted."""
 _TARGETS: Final = ("model", "name", "source", "snapshot_id", "request_id")
-"""Fields of requests that name the object of the act."""
+"""Fields of requests that name the object of the call."""
 
 
-class ActReporter(Reporter[pb.ReportAuditEventsRequest]):
-    """Keeps acts in a folder and sends them."""
+class AuditReporter(Reporter[pb.ReportAuditEventsRequest]):
+    """Keeps audit events in a folder and sends them."""
 
     content = "acts"
 
@@ -51,14 +51,14 @@ class ActReporter(Reporter[pb.ReportAuditEventsRequest]):
         *,
         max_waiting: int = MAX_WAITING,
     ) -> None:
-        """Acts that earlier processes left in `folder` are sent too. Raises OSError."""
+        """Events that earlier processes left in `folder` are sent too. Raises OSError."""
         super().__init__(send, outage_level)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._max_waiting = max_waiting
 
     async def record(self, call: AdminCall) -> None:
-        """Keep an act that has succeeded or was refused. One that cannot be kept is logged."""
+        """Keep a call that has succeeded or was refused. One that cannot be kept is logged."""
         principal = current_principal()
         if call.short_method == _OWN_METHOD and principal.key_id == SERVICE_KEY_ID:
             return

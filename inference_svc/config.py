@@ -126,8 +126,6 @@ class SnapshotSettings(SettingsGroup):
 
 
 class LimitSettings(SettingsGroup):
-    """Limits of one request."""
-
     prompt_bytes: int = Field(8 << 20, ge=1024)
     """Maximum size of a prompt or a text to tokenize, in UTF-8."""
     messages: int = Field(10_000, ge=1)
@@ -287,8 +285,6 @@ class PrefixGroupSettings(SettingsGroup):
 
 
 class PoolSettings(SettingsGroup):
-    """The pool of loaded models."""
-
     memory_mib: int | None = Field(None, ge=1)
     """Maximum measured memory of all models together, including GPU memory. Unset: the memory of
     the machine and its GPUs that is available at startup."""
@@ -299,8 +295,6 @@ class PoolSettings(SettingsGroup):
 
 
 class InferenceSettings(AccessSettings):
-    """Settings of the inference service."""
-
     toml_table: ClassVar[str] = "inference"
 
     listen: ListenAddress = "127.0.0.1:50051"

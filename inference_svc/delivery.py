@@ -1,4 +1,4 @@
-"""Sends what waits in a folder, usage or acts of operators, until the control service has it."""
+"""Sends what waits in a folder, usage or audit events, until the control service has it."""
 
 import asyncio
 import logging

@@ -3,21 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from inference_svc.engine.events import (
-    AdapterLoadDone,
-    Cancelled,
-    Delta,
-    DiskCacheLoad,
-    Embedded,
-    Event,
-    Failed,
-    Finished,
-    Flushed,
-    ModelLoad,
-    Moved,
-    Preempted,
-    Started,
-)
+from inference_svc.engine import events
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.requests import ActiveSequence, SequenceEvent
 from svc_kit.metrics import EngineMetrics, exemplar
@@ -32,7 +18,6 @@ class EngineObserver:
         self._last_token_at: dict[int, float] = {}
 
     def bind(self, engine: EngineClient) -> None:
-        """Set the client whose events are observed."""
         self._live = engine.sequences.live
 
     def on_state(self, state: EngineState) -> None:
@@ -41,13 +26,18 @@ class EngineObserver:
             self._metrics.engine_restarts.inc()
             self._last_token_at.clear()
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: events.Event) -> None:
         """Count an event, before it is delivered."""
         match event:
-            case Embedded():
+            case events.Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
                 self._metrics.embedding_inputs.labels(event.model).inc()
-            case ModelLoad() | DiskCacheLoad() | Flushed() | AdapterLoadDone():
+            case (
+                events.ModelLoad()
+                | events.DiskCacheLoad()
+                | events.Flushed()
+                | events.AdapterLoadDone()
+            ):
                 pass
             case _:
                 live = self._live.get(event.sequence_id)
@@ -57,29 +47,29 @@ class EngineObserver:
     def _on_sequence(self, event: SequenceEvent, live: ActiveSequence) -> None:
         model = live.request.model
         match event:
-            case Delta():
+            case events.Delta():
                 self._on_delta(event, live)
-            case Started():
+            case events.Started():
                 self._metrics.prompt_tokens.labels(model).inc(live.request.num_prompt_tokens)
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(
                     event.cached_tokens
                 )
                 self._metrics.queue_time.labels(model).observe(event.queue_s, exemplar(live.span))
-            case Preempted():
+            case events.Preempted():
                 self._metrics.preemptions.labels(model).inc()
-            case Moved():
+            case events.Moved():
                 self._metrics.moves.labels(model).inc()
-            case Finished():
+            case events.Finished():
                 self._metrics.finished.labels(model, event.reason.value).inc()
                 self._last_token_at.pop(event.sequence_id, None)
-            case Failed():
+            case events.Failed():
                 self._metrics.aborted.labels(model, "engine", event.error.reason).inc()
                 self._last_token_at.pop(event.sequence_id, None)
-            case Cancelled():
+            case events.Cancelled():
                 self._metrics.aborted.labels(model, event.phase, "cancelled").inc()
                 self._last_token_at.pop(event.sequence_id, None)
 
-    def _on_delta(self, event: Delta, live: ActiveSequence) -> None:
+    def _on_delta(self, event: events.Delta, live: ActiveSequence) -> None:
         if not event.tokens:
             return
         model, num_tokens = live.request.model, len(event.tokens)

@@ -44,7 +44,6 @@ class Counts(NamedTuple):
     completion_tokens: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """Return the sum."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
@@ -117,19 +116,16 @@ class UsageReport:
             _log.error("usage is not protected against a crash: %s", error)
 
     def delete(self) -> None:
-        """Delete the file."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink()
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         if self.file is not None:
             self.file.close()
 
     def to_message(self) -> pb.ReportUsageRequest:
-        """Convert the report."""
         deltas = [
             pb.UsageDelta(
                 **key._asdict(),

@@ -4,15 +4,15 @@ An upgrade is one transaction. On PostgreSQL an advisory lock serializes migrati
 are those of the connection, from `control_svc.db.limits`.
 """
 
+import sqlalchemy as sa
 from alembic import context
-from sqlalchemy import Connection, text
 
 from control_svc.slices import METADATA
 
 _ADVISORY_LOCK = 5_070_451_133  # an arbitrary number
 
 
-def migrate(connection: Connection) -> None:
+def migrate(connection: sa.Connection) -> None:
     """Run the migrations of the current command."""
     is_sqlite = connection.dialect.name == "sqlite"
     context.configure(
@@ -25,9 +25,9 @@ def migrate(connection: Connection) -> None:
     with context.begin_transaction():
         if not is_sqlite:
             # Bounded by `statement_timeout`: waiting for another migration blocks no service.
-            connection.execute(text("SET LOCAL lock_timeout = 0"))
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
-            connection.execute(text("SET LOCAL lock_timeout TO DEFAULT"))
+            connection.execute(sa.text("SET LOCAL lock_timeout = 0"))
+            connection.execute(sa.text(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})"))
+            connection.execute(sa.text("SET LOCAL lock_timeout TO DEFAULT"))
         if check := context.config.attributes.get("check"):
             check(connection)
         context.run_migrations()

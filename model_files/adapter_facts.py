@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """Metadata of an adapter file."""
-
     architecture: str
     """Architecture of the base model."""
     base_model: str

@@ -58,8 +58,6 @@ _NUMBERS = {layout.name: number for number, layout in TENSOR_LAYOUTS.items()}
 
 
 class KvType(enum.StrEnum):
-    """Data types of a KV cache."""
-
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"

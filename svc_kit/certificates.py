@@ -29,8 +29,6 @@ _FileState = tuple[tuple[int, ...] | None, ...]
 
 @dataclass(frozen=True)
 class _Loaded:
-    """The contents of the files, and a context that uses them."""
-
     context: ssl.SSLContext
     key: bytes = field(repr=False)
     chain: bytes

@@ -33,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 
 class PeerConnection(NamedTuple):
-    """A connection that a client has opened."""
-
     file: int
     """The number of the open file."""
     peer: str

@@ -68,5 +68,4 @@ class FairTurns(Generic[Key]):
         return min(clients, key=self._shares.served)
 
     def charge(self, key: Key, cost: float) -> None:
-        """Add the cost of a turn."""
         self._shares.charge(key, cost)

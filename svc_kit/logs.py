@@ -223,7 +223,6 @@ class OutageLevel:
         self._warns_from = -math.inf
 
     def __call__(self, error: Exception) -> int:
-        """Return the level at which to log an error."""
         now = self._clock()
         if isinstance(error, Draining):
             self._warns_from = now + _STOP_S

@@ -124,7 +124,7 @@ def _spec(name: ToolCallFormat, number: int) -> OutputSpec:
     )
     family = FAMILIES[name]
     calls = ToolCallSpec(
-        family.syntaxes, tools, False, True, triggers=family.triggers, barred=family.barred
+        family.syntaxes, tools, False, True, triggers=family.triggers, excludes=family.excludes
     )
     return OutputSpec(None, calls, None)
 

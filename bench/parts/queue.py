@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import delete, insert, text
+import sqlalchemy as sa
 
 from bench.measurement import CORRAL, Measurement, Result, median
 from bench.stage import Part, Stage
@@ -101,14 +101,16 @@ async def _fill(database: Database, queued: int, projects: int) -> None:
 
     async with database.migrator.begin() as connection:
         # not DELETE, after which PostgreSQL would read the index entries of the deleted rows
-        await connection.execute(text("TRUNCATE jobs") if database.is_shared else delete(JobRow))
+        await connection.execute(
+            sa.text("TRUNCATE jobs") if database.is_shared else sa.delete(JobRow)
+        )
     for start in range(0, queued, ROWS_AT_ONCE):
         rows = [row(number) for number in range(start, min(start + ROWS_AT_ONCE, queued))]
         async with database.migrator.begin() as connection:
-            await connection.execute(insert(JobRow), rows)
+            await connection.execute(sa.insert(JobRow), rows)
     if database.is_shared:  # as autovacuum does; SQLite has no statistics
         async with database.migrator.begin() as connection:
-            await connection.execute(text("ANALYZE jobs"))
+            await connection.execute(sa.text("ANALYZE jobs"))
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:

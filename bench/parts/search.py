@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from sqlalchemy import text
+import sqlalchemy as sa
 
 from bench.measurement import CORRAL, Measurement, Result, median
 from bench.stage import Part, Stage
@@ -162,7 +162,7 @@ async def _fill(database: Database, ids: IdSource, embedder: RandomEmbedder, chu
         await database.transactions.of(PROJECT).write(add)
     if database.is_shared:  # as autovacuum does
         async with database.migrator.begin() as connection:
-            await connection.execute(text("ANALYZE"))
+            await connection.execute(sa.text("ANALYZE"))
     return store.id
 
 

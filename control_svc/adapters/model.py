@@ -54,8 +54,6 @@ class Adapter:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAdapter:
-    """The request to register an adapter."""
-
     name: str
     model: str = ""
     description: str = ""
@@ -155,8 +153,6 @@ class Frontend:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterReport:
-    """Reported state of an adapter in one engine of a frontend."""
-
     adapter_id: str
     project: str
     frontend: str

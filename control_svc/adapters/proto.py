@@ -61,7 +61,6 @@ def adapter_with_reports_to_pb(adapter: AdapterWithReports) -> adapter_pb2.Adapt
 
 
 def event_to_pb(event: DesiredState | DesiredChange) -> adapter_pb.WatchDesiredResponse:
-    """Convert the desired state or a change of it."""
     revision = str(event.revision)
     if isinstance(event, DesiredState):
         desired = map(_DESIRED.to_message, event.adapters.values())
@@ -74,7 +73,6 @@ def event_to_pb(event: DesiredState | DesiredChange) -> adapter_pb.WatchDesiredR
 
 
 def frontend_of(request: adapter_pb.ReportAdaptersRequest, now: datetime) -> Frontend:
-    """Convert the frontend of a report."""
     revision = int(request.revision) if request.revision.isdecimal() else 0
     return Frontend(
         frontend=request.frontend,

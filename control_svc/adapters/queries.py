@@ -5,23 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Float,
-    ForeignKeyConstraint,
-    Integer,
-    Select,
-    String,
-    Text,
-    UniqueConstraint,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.adapters.model import (
@@ -57,23 +41,23 @@ class AdapterRow(ObjectRow):
     """A registered adapter. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "adapters"
-    __table_args__ = (UniqueConstraint("project", "name"),)
+    __table_args__ = (sa.UniqueConstraint("project", "name"),)
 
-    name: Mapped[str] = mapped_column(String(128))
-    model: Mapped[str] = mapped_column(Text)
-    description: Mapped[str] = mapped_column(Text)
-    default_scale: Mapped[float] = mapped_column(Float)
-    standing_scale: Mapped[float] = mapped_column(Float)
-    sha256: Mapped[str] = mapped_column(String(64), index=True)
-    file_bytes: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(sa.String(128))
+    model: Mapped[str] = mapped_column(sa.Text)
+    description: Mapped[str] = mapped_column(sa.Text)
+    default_scale: Mapped[float] = mapped_column(sa.Float)
+    standing_scale: Mapped[float] = mapped_column(sa.Float)
+    sha256: Mapped[str] = mapped_column(sa.String(64), index=True)
+    file_bytes: Mapped[int] = mapped_column(sa.BigInteger)
     blob_key: Mapped[str] = blob_key("file_bytes", "sha256")
-    architecture: Mapped[str] = mapped_column(Text)
-    base_model: Mapped[str] = mapped_column(Text)
-    rank: Mapped[int] = mapped_column(Integer)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    title: Mapped[str] = mapped_column(Text)
-    attempt: Mapped[int] = mapped_column(BigInteger)
-    revision: Mapped[int] = mapped_column(BigInteger)
+    architecture: Mapped[str] = mapped_column(sa.Text)
+    base_model: Mapped[str] = mapped_column(sa.Text)
+    rank: Mapped[int] = mapped_column(sa.Integer)
+    size_bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    title: Mapped[str] = mapped_column(sa.Text)
+    attempt: Mapped[int] = mapped_column(sa.BigInteger)
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
     created_at: Mapped[datetime] = mapped_column(Instant)
     updated_at: Mapped[datetime] = mapped_column(Instant)
 
@@ -83,19 +67,19 @@ class AdapterReportRow(OwnedRow):
 
     __tablename__ = "adapter_reports"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "adapter_id"], ["adapters.project", "adapters.id"], ondelete="CASCADE"
         ),
     )
 
     adapter_id: Mapped[str] = mapped_column(Key, primary_key=True)
     frontend: Mapped[str] = mapped_column(Key, primary_key=True, index=True)
-    address: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(Text)
-    state: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(String(64))
-    problem: Mapped[str] = mapped_column(Text)
-    sha256: Mapped[str] = mapped_column(String(64))
+    address: Mapped[str] = mapped_column(sa.Text)
+    model: Mapped[str] = mapped_column(sa.Text)
+    state: Mapped[str] = mapped_column(sa.String(16))
+    reason: Mapped[str] = mapped_column(sa.String(64))
+    problem: Mapped[str] = mapped_column(sa.Text)
+    sha256: Mapped[str] = mapped_column(sa.String(64))
     reported_at: Mapped[datetime] = mapped_column(Instant)
 
 
@@ -105,8 +89,8 @@ class AdapterFrontendRow(Table):
     __tablename__ = "adapter_frontends"
 
     frontend: Mapped[str] = mapped_column(Key, primary_key=True)
-    address: Mapped[str] = mapped_column(Text)
-    revision: Mapped[int] = mapped_column(BigInteger)
+    address: Mapped[str] = mapped_column(sa.Text)
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
     reported_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
@@ -131,8 +115,7 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
         return None if row is None else self._object(row)
 
     async def count(self) -> int:
-        """Count the adapters of a project."""
-        query = select(func.count()).where(self._mine(AdapterRow))
+        query = sa.select(sa.func.count()).where(self._mine(AdapterRow))
         return await self._session.scalar(query) or 0
 
     async def reports(self, adapter_id: str, since: datetime) -> list[AdapterReport]:
@@ -153,7 +136,7 @@ class AdapterQueries(ObjectQueries[AdapterRow, Adapter]):
             raise self._not_found(object_id)
         return self._object(row)
 
-    def _select_one(self, adapter: str) -> Select[AdapterRow]:
+    def _select_one(self, adapter: str) -> sa.Select[AdapterRow]:
         """Select an adapter by id or name. Raises AdapterNotFound for a malformed name, since a
         database may reject its characters.
         """
@@ -182,25 +165,25 @@ class AdapterFrontendQueries(InstallationQueries):
         and no reader misses one.
         """
         revision = await self._session.scalar(
-            update(CounterRow)
+            sa.update(CounterRow)
             .where(CounterRow.name == REVISION)
             .values(value=CounterRow.value + 1)
             .returning(CounterRow.value)
         )
         if revision is None:
             revision = 1
-            await self._session.execute(insert(CounterRow).values(name=REVISION, value=revision))
+            await self._session.execute(sa.insert(CounterRow).values(name=REVISION, value=revision))
         self._tx.announce(ADAPTERS_TOPIC)
         return revision
 
     async def revision(self) -> int:
         """Return the current revision of the registry."""
-        query = select(CounterRow.value).where(CounterRow.name == REVISION)
+        query = sa.select(CounterRow.value).where(CounterRow.name == REVISION)
         return await self._session.scalar(query) or 0
 
     async def frontends(self, since: datetime) -> list[Frontend]:
         """Return the frontends that have reported since a time."""
-        query = select(AdapterFrontendRow).where(AdapterFrontendRow.reported_at > since)
+        query = sa.select(AdapterFrontendRow).where(AdapterFrontendRow.reported_at > since)
         return [read_row(Frontend, row) for row in await self._session.scalars(query)]
 
 
@@ -208,15 +191,14 @@ class AdapterSyncQueries(CrossProjectQueries):
     """The desired state over all projects, and the reports of frontends."""
 
     async def state(self) -> DesiredState:
-        """Return the desired state."""
         revision = await AdapterFrontendQueries(self._tx).revision()
-        rows = await self._session.execute(select(*_DESIRED))
+        rows = await self._session.execute(sa.select(*_DESIRED))
         desired = [DesiredAdapter(**row._mapping) for row in rows]
         return DesiredState(revision, {each.id: each for each in desired})
 
     async def find_blob(self, sha256: str) -> tuple[str, int] | None:
         """Return key and size of the blob of a registered digest."""
-        query = select(AdapterRow.blob_key, AdapterRow.file_bytes)
+        query = sa.select(AdapterRow.blob_key, AdapterRow.file_bytes)
         result = await self._session.execute(query.where(AdapterRow.sha256 == sha256).limit(1))
         row = result.one_or_none()
         return None if row is None else (row.blob_key, row.file_bytes)
@@ -229,20 +211,20 @@ class AdapterSyncQueries(CrossProjectQueries):
         row = AdapterFrontendRow
         is_gone = row.reported_at < frontend.reported_at - REPORT_TTL
         await self._session.execute(
-            delete(row).where(or_(row.frontend == frontend.frontend, is_gone))
+            sa.delete(row).where(sa.or_(row.frontend == frontend.frontend, is_gone))
         )
-        await self._session.execute(insert(row).values(asdict(frontend)))
+        await self._session.execute(sa.insert(row).values(asdict(frontend)))
         await self._session.execute(
-            delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend.frontend)
+            sa.delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend.frontend)
         )
         keys = {(report.project, report.adapter_id) for report in reports}
-        query = select(AdapterRow.project, AdapterRow.id).where(
-            tuple_(AdapterRow.project, AdapterRow.id).in_(keys)
+        query = sa.select(AdapterRow.project, AdapterRow.id).where(
+            sa.tuple_(AdapterRow.project, AdapterRow.id).in_(keys)
         )
         # Lock the adapters: the foreign key of a report would fail if one was deleted meanwhile.
         rows = await self._session.execute(query.with_for_update(read=True))
         known = {(row.project, row.id) for row in rows}
         values = [asdict(r) for r in reports if (r.project, r.adapter_id) in known]
         if values:
-            await self._session.execute(insert(AdapterReportRow), values)
+            await self._session.execute(sa.insert(AdapterReportRow), values)
         self._tx.announce(ADAPTERS_TOPIC)

@@ -15,24 +15,10 @@ from corral.inference.v1.inference_service_pb2 import ChatDelta
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from control_svc.agent.prompt import CUSTOM_INPUT
-from control_svc.items.model import (
-    ITEM_PREFIXES,
-    Content,
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    ItemStatus,
-    Message,
-    Reasoning,
-    Role,
-    Text,
-    TokenLogprob,
-)
+from control_svc.items import model as item_model
 
 
 class DraftKind(StrEnum):
-    """Kind of a draft item."""
-
     REASONING = "reasoning"
     MESSAGE = "message"
     FUNCTION = "function"
@@ -44,15 +30,13 @@ class DraftKind(StrEnum):
 
 
 _TEXT_PREFIXES: Final[Mapping[DraftKind, str]] = {
-    DraftKind.REASONING: ITEM_PREFIXES[Reasoning],
-    DraftKind.MESSAGE: ITEM_PREFIXES[Message],
+    DraftKind.REASONING: item_model.ITEM_PREFIXES[item_model.Reasoning],
+    DraftKind.MESSAGE: item_model.ITEM_PREFIXES[item_model.Message],
 }
 
 
 @dataclass(kw_only=True)
 class Draft:
-    """An item that the model is writing."""
-
     index: int
     """Index among the items of the turn."""
     id: str
@@ -60,7 +44,7 @@ class Draft:
     created_at: datetime
     text: str = ""
     """For a call: its arguments as JSON text."""
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: list[item_model.TokenLogprob] = field(default_factory=list)
     name: str = ""
     """Name of the called tool."""
     call_id: str = ""
@@ -79,24 +63,28 @@ class Draft:
         except orjson.JSONDecodeError:
             return False
 
-    def content(self) -> Content:
+    def content(self) -> item_model.Content:
         """The content so far. The content of a hosted call is built by its tool instead."""
         match self.kind:
             case DraftKind.REASONING:
-                return Reasoning(text=self.text)
+                return item_model.Reasoning(text=self.text)
             case DraftKind.CUSTOM:
-                return CustomToolCall(
+                return item_model.CustomToolCall(
                     call_id=self.call_id, name=self.name, input=custom_input(self.text)
                 )
             case DraftKind.FUNCTION | DraftKind.HOSTED:
-                return FunctionCall(call_id=self.call_id, name=self.name, arguments=self.text)
+                return item_model.FunctionCall(
+                    call_id=self.call_id, name=self.name, arguments=self.text
+                )
             case DraftKind.MESSAGE:
-                text = Text(text=self.text, logprobs=tuple(self.logprobs))
-                return Message(role=Role.ASSISTANT, content=(text,))
+                text = item_model.Text(text=self.text, logprobs=tuple(self.logprobs))
+                return item_model.Message(role=item_model.Role.ASSISTANT, content=(text,))
 
-    def item(self, status: ItemStatus) -> Item:
+    def item(self, status: item_model.ItemStatus) -> item_model.Item:
         """The item as written so far."""
-        return Item(id=self.id, status=status, created_at=self.created_at, content=self.content())
+        return item_model.Item(
+            id=self.id, status=status, created_at=self.created_at, content=self.content()
+        )
 
 
 def restore_draft(
@@ -133,15 +121,17 @@ def custom_input(arguments: str) -> str:
 
 
 class ToolTarget(NamedTuple):
-    """How a call of a tool is represented."""
-
     kind: DraftKind
     prefix: str
     """Prefix of the item ids."""
 
 
-FUNCTION_TARGET: Final = ToolTarget(DraftKind.FUNCTION, ITEM_PREFIXES[FunctionCall])
-CUSTOM_TOOL_TARGET: Final = ToolTarget(DraftKind.CUSTOM, ITEM_PREFIXES[CustomToolCall])
+FUNCTION_TARGET: Final = ToolTarget(
+    DraftKind.FUNCTION, item_model.ITEM_PREFIXES[item_model.FunctionCall]
+)
+CUSTOM_TOOL_TARGET: Final = ToolTarget(
+    DraftKind.CUSTOM, item_model.ITEM_PREFIXES[item_model.CustomToolCall]
+)
 
 
 class ItemAdded(NamedTuple):
@@ -155,7 +145,7 @@ class TextDelta(NamedTuple):
 
     draft: Draft
     text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[item_model.TokenLogprob, ...] = ()
 
 
 class ItemDone(NamedTuple):
@@ -204,7 +194,7 @@ class TurnDraft:
             yield ItemDone(draft)
 
     def _append_text(
-        self, kind: DraftKind, text: str, logprobs: tuple[TokenLogprob, ...]
+        self, kind: DraftKind, text: str, logprobs: tuple[item_model.TokenLogprob, ...]
     ) -> Iterator[DraftEvent]:
         draft = self.open
         if draft is None or draft.kind is not kind:
@@ -235,11 +225,11 @@ class TurnDraft:
         return draft
 
 
-def _logprob(token: generation_pb2.ChosenLogprob) -> TokenLogprob:
+def _logprob(token: generation_pb2.ChosenLogprob) -> item_model.TokenLogprob:
     top = tuple(map(_token, token.top))
     return replace(_token(token.chosen), top=top)
 
 
-def _token(token: generation_pb2.TokenLogprob) -> TokenLogprob:
+def _token(token: generation_pb2.TokenLogprob) -> item_model.TokenLogprob:
     text = token.token.decode("utf-8", "replace")
-    return TokenLogprob(token=text, logprob=token.logprob, raw=token.token)
+    return item_model.TokenLogprob(token=text, logprob=token.logprob, raw=token.token)

@@ -12,16 +12,7 @@ import orjson
 from control_svc.agent.model import HostedCall
 from control_svc.agent.prompt import FILE_SEARCH, compact_json
 from control_svc.inference.turns import TurnTool
-from control_svc.items.model import (
-    ITEM_PREFIXES,
-    Content,
-    FileCitation,
-    FileSearchCall,
-    Item,
-    Message,
-    Role,
-    SearchResult,
-)
+from control_svc.items import model as item_model
 from control_svc.tools.model import FileSearchTool
 from control_svc.vector_stores.filters import filter_from_json
 from control_svc.vector_stores.search.model import Ranking, Search, SearchHit
@@ -31,19 +22,21 @@ from svc_kit.errors.status import is_retryable
 _MARKER: Final = re.compile(r"\[(\d{1,3})\]")
 
 
-def next_passage_number(items: Sequence[Item]) -> int:
+def next_passage_number(items: Sequence[item_model.Item]) -> int:
     """The number of the next passage found. Numbers restart at 0 after each user message."""
     number = 0
     for item in items:
         match item.content:
-            case Message(role=Role.USER):
+            case item_model.Message(role=item_model.Role.USER):
                 number = 0
-            case FileSearchCall() as search:
+            case item_model.FileSearchCall() as search:
                 number = max(number, search.first + len(search.results))
     return number
 
 
-def find_citations(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileCitation, ...]:
+def find_citations(
+    text: str, searches: Sequence[item_model.FileSearchCall]
+) -> tuple[item_model.FileCitation, ...]:
     """Find the citations of passages, such as "[0]", in a text, in order."""
     results = {
         number: result
@@ -51,7 +44,7 @@ def find_citations(text: str, searches: Sequence[FileSearchCall]) -> tuple[FileC
         for number, result in enumerate(search.results, search.first)
     }
     return tuple(
-        FileCitation(
+        item_model.FileCitation(
             file_id=results[number].file_id,
             filename=results[number].filename,
             marker=match.group(),
@@ -94,30 +87,29 @@ class FileSearch:
 
     functions = (_FUNCTION,)
     kind = FILE_SEARCH
-    item_prefix = ITEM_PREFIXES[FileSearchCall]
+    item_prefix = item_model.ITEM_PREFIXES[item_model.FileSearchCall]
     is_repeatable = True
 
     search: Search
     store_ids: Sequence[str]
     tool: FileSearchTool
 
-    def intent(self, call: HostedCall) -> FileSearchCall:
+    def intent(self, call: HostedCall) -> item_model.FileSearchCall:
         """The search item before the search runs."""
         queries = _queries(call.arguments)
         problem = "" if queries else "The arguments contain no queries."
-        return FileSearchCall(call_id=call.call_id, queries=queries, problem=problem)
+        return item_model.FileSearchCall(call_id=call.call_id, queries=queries, problem=problem)
 
-    def handles(self, content: Content) -> bool:
-        """Whether the content is a search."""
-        return isinstance(content, FileSearchCall)
+    def handles(self, content: item_model.Content) -> bool:
+        return isinstance(content, item_model.FileSearchCall)
 
-    async def run(self, project: str, intent: Item) -> Content:
+    async def run(self, project: str, intent: item_model.Item) -> item_model.Content:
         """Run the search; return it with its results, or with the problem if it failed.
 
         Raises Unavailable or ResourceExhausted if the queries cannot be embedded now.
         """
         call = intent.content
-        if not isinstance(call, FileSearchCall) or call.problem:
+        if not isinstance(call, item_model.FileSearchCall) or call.problem:
             return call
         try:
             hits = await self.search.search(
@@ -134,7 +126,7 @@ class FileSearch:
             return replace(call, problem=error.message)
         return replace(call, results=tuple(map(_result, hits)))
 
-    def abandon(self, intent: Item) -> Content:
+    def abandon(self, intent: item_model.Item) -> item_model.Content:
         """Return the content unchanged. Never called, since a search can be repeated."""
         return intent.content
 
@@ -150,8 +142,8 @@ def _queries(arguments: str) -> tuple[str, ...]:
     return tuple(query for query in queries if isinstance(query, str) and query)[:_MAX_QUERIES]
 
 
-def _result(hit: SearchHit) -> SearchResult:
-    return SearchResult(
+def _result(hit: SearchHit) -> item_model.SearchResult:
+    return item_model.SearchResult(
         file_id=hit.file_id,
         filename=hit.filename,
         score=hit.score,

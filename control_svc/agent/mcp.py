@@ -87,7 +87,6 @@ def function_names(
 
 
 def allowed_tools(tool: McpTool, lists: Mapping[str, McpListTools]) -> list[McpToolDescription]:
-    """The listed tools of a server that the caller allows."""
     listed = lists.get(tool.server_label, McpListTools(server_label=tool.server_label))
     allowed = tool.allowed_tools
     by_name = {each.name: each for each in listed.tools}
@@ -209,7 +208,6 @@ class McpServerTools:
         return McpCall(server_label=self.label, name=name, arguments=call.arguments)
 
     def handles(self, content: Content) -> bool:
-        """Whether the content is a call of this server."""
         return isinstance(content, McpCall) and content.server_label == self.label
 
     async def run(self, project: str, intent: Item) -> Content:

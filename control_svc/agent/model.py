@@ -83,7 +83,6 @@ class Work:
 
     @property
     def total_usage(self) -> TurnUsage:
-        """Usage of turns and summaries."""
         return add_usage(self.usage, self.summaries)
 
     def add_turn(self, turn: "TurnResult", *, awaits_client: bool = False) -> "Work":
@@ -120,7 +119,6 @@ class Progress:
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether a turn is open."""
         return bool(self.token_ids or self.drafts)
 
     def add_turn(self, turn: "TurnResult", *, awaits_client: bool) -> None:

@@ -48,7 +48,6 @@ class TransactionSink:
         self._events += events
 
     async def commit(self, change: Change[None], *, progress: bool = False) -> None:
-        """Change rows."""
         await change(self._tx)
 
     async def conclude(self, change: Change[FinalEvents]) -> None:
@@ -66,7 +65,6 @@ class NullSink:
     async def add(
         self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
     ) -> None:
-        """Send events."""
         if events:
             await self._send(events)
 

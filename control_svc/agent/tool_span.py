@@ -11,13 +11,11 @@ _FILE_SEARCH: Final = "file_search"
 
 
 def tool_name(call: Item) -> str:
-    """The name of the tool that a call is for."""
     content = call.content
     return content.name if isinstance(content, McpCall) else _FILE_SEARCH
 
 
 def tool_attributes(call: Item) -> Attributes:
-    """The attributes of a call."""
     return {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": tool_name(call),

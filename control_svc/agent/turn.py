@@ -10,20 +10,7 @@ from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, 
 from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.agent.recorder import TurnRecorder
-from control_svc.inference.turns import (
-    DEFAULT_CHOICE,
-    ChoiceMode,
-    FinishReason,
-    JsonObject,
-    JsonSchema,
-    Started,
-    TurnChoice,
-    TurnEvent,
-    TurnFormat,
-    TurnRequest,
-    TurnTool,
-    TurnUsage,
-)
+from control_svc.inference import turns
 from control_svc.items.model import Item
 from control_svc.tools.model import (
     CustomTool,
@@ -56,39 +43,39 @@ class ToolSet:
         }
         """How calls are represented, by tool name. Client functions are not included."""
 
-    def offered(self, *, with_hosted: bool) -> tuple[TurnTool, ...]:
+    def offered(self, *, with_hosted: bool) -> tuple[turns.TurnTool, ...]:
         """The tools that the model is shown."""
         return (*self._client_tools, *(self._hosted_functions if with_hosted else ()))
 
     def choice(
         self,
         request: ToolChoice,
-        offered: Sequence[TurnTool],
+        offered: Sequence[turns.TurnTool],
         *,
         is_first: bool,
         parallel: bool | None,
-    ) -> TurnChoice:
+    ) -> turns.TurnChoice:
         """Convert a tool choice to one among the offered tools; it may name hosted ones by kind."""
         if not offered:
-            return DEFAULT_CHOICE
-        is_free = request.mode is ChoiceMode.REQUIRED and not is_first
-        mode = ChoiceMode.AUTO if is_free else request.mode
+            return turns.DEFAULT_CHOICE
+        is_free = request.mode is turns.ChoiceMode.REQUIRED and not is_first
+        mode = turns.ChoiceMode.AUTO if is_free else request.mode
         names = {tool.name for tool in offered}
         hosted = (name for name, tool in self.hosted.items() if tool.kind in request.allowed_names)
         allowed = [name for name in (*request.allowed_names, *hosted) if name in names]
         if request.allowed_names and not allowed:  # none of the allowed tools is offered
-            return TurnChoice(ChoiceMode.NONE)
-        return TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
+            return turns.TurnChoice(turns.ChoiceMode.NONE)
+        return turns.TurnChoice(mode, tuple(dict.fromkeys(allowed)), parallel)
 
 
 def turn_request(
     settings: LoopSettings, progress: Progress, tools: ToolSet, items: Sequence[Item]
-) -> TurnRequest:
+) -> turns.TurnRequest:
     """The request for the next turn, or for the rest of the open one."""
     limit, work = settings.limits.hosted_calls, progress.work
     has_calls_left = limit is None or work.num_hosted_calls < limit
     offered = tools.offered(with_hosted=has_calls_left)
-    return TurnRequest(
+    return turns.TurnRequest(
         project=settings.project,
         model=settings.model,
         messages=turn_messages(settings.instructions, items, settings.item_names),
@@ -117,13 +104,15 @@ def tokens_left(settings: LoopSettings, progress: Progress) -> int | None:
     return None if limit is None else max(0, limit - progress.work.usage.completion_tokens)
 
 
-def turn_tool(tool: FunctionTool | CustomTool, field: str = "", *, enforced: bool) -> TurnTool:
+def turn_tool(
+    tool: FunctionTool | CustomTool, field: str = "", *, enforced: bool
+) -> turns.TurnTool:
     """Convert a client tool, which errors name `field`, to a function. The grammar of a custom tool
     is part of its schema if it is `enforced`, else of the text that describes its input."""
     if isinstance(tool, CustomTool):
         schema = _custom_schema(tool, enforced=enforced)
-        return TurnTool(tool.name, tool.description, schema, strict=True, field=field)
-    return TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict, field)
+        return turns.TurnTool(tool.name, tool.description, schema, strict=True, field=field)
+    return turns.TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict, field)
 
 
 def _custom_schema(tool: CustomTool, *, enforced: bool) -> str:
@@ -142,13 +131,13 @@ def _custom_schema(tool: CustomTool, *, enforced: bool) -> str:
     )
 
 
-def turn_format(request: ResponseFormat) -> TurnFormat | None:
+def turn_format(request: ResponseFormat) -> turns.TurnFormat | None:
     """Convert an output format; None for text."""
     match request.kind:
         case FormatKind.JSON_OBJECT:
-            return JsonObject()
+            return turns.JsonObject()
         case FormatKind.JSON_SCHEMA:
-            return JsonSchema(request.schema_json)
+            return turns.JsonSchema(request.schema_json)
         case FormatKind.TEXT:
             return None
 
@@ -168,19 +157,19 @@ class TurnReader:
         cancelled: asyncio.Event,
     ) -> None:
         self.draft = draft
-        self.usage: TurnUsage | None = None
+        self.usage: turns.TurnUsage | None = None
         """None until the model reports it."""
         self._number = number
         self._recorder = recorder
         self._cancelled = cancelled
         self._continued: list[ChatDelta] = []
         """Output whose tokens come with a later delta: both are recorded together."""
-        self._reason: FinishReason | None = None
+        self._reason: turns.FinishReason | None = None
         self._read_timeout: asyncio.Timeout | None = None
 
     async def run(
-        self, events: AsyncGenerator[TurnEvent, None], prompt_limit: int | None
-    ) -> FinishReason:
+        self, events: AsyncGenerator[turns.TurnEvent, None], prompt_limit: int | None
+    ) -> turns.FinishReason:
         """Read the turn to its end.
 
         Raises TurnCancelled, ContextLengthExceeded for a prompt beyond the limit, and errors of the
@@ -197,7 +186,7 @@ class TurnReader:
                 await cancellation
         if self._reason is None:
             raise UpstreamUnavailable(service="inference")
-        if self._reason is not FinishReason.LENGTH:
+        if self._reason is not turns.FinishReason.LENGTH:
             await self._recorder.record(self._number, list(self.draft.close()), ())
         return self._reason
 
@@ -207,7 +196,7 @@ class TurnReader:
         if self._read_timeout is not None:
             self._read_timeout.reschedule(0)
 
-    async def _next(self, events: AsyncGenerator[TurnEvent, None]) -> TurnEvent | None:
+    async def _next(self, events: AsyncGenerator[turns.TurnEvent, None]) -> turns.TurnEvent | None:
         if self._cancelled.is_set():
             raise TurnCancelled
         try:
@@ -218,9 +207,9 @@ class TurnReader:
         finally:
             self._read_timeout = None
 
-    async def _handle(self, event: TurnEvent, prompt_limit: int | None) -> None:
+    async def _handle(self, event: turns.TurnEvent, prompt_limit: int | None) -> None:
         match event:
-            case Started():
+            case turns.Started():
                 _check_prompt(event, prompt_limit)
                 await self._recorder.turn_started(self._number, event)
             case ChatDelta(is_continued=True):
@@ -229,13 +218,13 @@ class TurnReader:
                 deltas, self._continued = [*self._continued, event], []
                 changes = [change for delta in deltas for change in self.draft.apply(delta)]
                 await self._recorder.record(self._number, changes, tuple(event.token_ids))
-            case FinishReason():
+            case turns.FinishReason():
                 self._reason = event
-            case TurnUsage():
+            case turns.TurnUsage():
                 self.usage = event
 
 
-def _check_prompt(started: Started, limit: int | None) -> None:
+def _check_prompt(started: turns.Started, limit: int | None) -> None:
     if limit is not None and started.prompt_tokens > limit:
         raise ContextLengthExceeded(
             field=PROMPT_LIMIT, prompt_tokens=started.prompt_tokens, context_tokens=limit

@@ -58,8 +58,6 @@ class FileUse(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NewMessage:
-    """A message to create."""
-
     role: Role
     content: tuple[Part, ...]
     attachments: tuple[Attachment, ...] = ()
@@ -83,7 +81,6 @@ class NewMessage:
             yield FileUse(f"{path}attachments[{index}].file_id", attachment.file_id)
 
     def make(self, message_id: str, thread_id: str, now: datetime) -> "ThreadMessage":
-        """Build the message of a thread."""
         content = Message(role=self.role, content=self.content)
         return ThreadMessage(
             item=Item(id=message_id, status=ItemStatus.COMPLETED, created_at=now, content=content),
@@ -95,8 +92,6 @@ class NewMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class AddedMessage:
-    """The request to add a message to a thread."""
-
     thread_id: str
     message: NewMessage
     request_id: str = ""
@@ -108,8 +103,6 @@ class AddedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadMessage:
-    """A stored message of a thread."""
-
     item: Item
     """Its content is a `Message`."""
     thread_id: str
@@ -124,7 +117,6 @@ class ThreadMessage:
 
     @property
     def id(self) -> str:
-        """Id of the item and the message."""
         return self.item.id
 
     @property

@@ -27,8 +27,6 @@ from svc_kit.errors import MissingField, ThreadBusy, UnsupportedValue
 
 @dataclass(frozen=True, kw_only=True)
 class AssistantSettings:
-    """Settings of an assistant."""
-
     model: str
     name: str = ""
     description: str = ""
@@ -54,8 +52,6 @@ class AssistantSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewAssistant:
-    """The request to create an assistant."""
-
     settings: AssistantSettings
     new_stores: tuple[NewVectorStore, ...] = ()
     """Vector stores to create for file_search."""
@@ -84,8 +80,6 @@ def check_assistant_tools(tools: tuple[Tool, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadSettings:
-    """Settings of a thread."""
-
     resources: ToolResources = NO_RESOURCES
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -99,8 +93,6 @@ class ThreadSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewThread:
-    """The request to create a thread."""
-
     settings: ThreadSettings = ThreadSettings()
     messages: tuple[NewMessage, ...] = ()
     new_stores: tuple[NewVectorStore, ...] = ()
@@ -120,8 +112,6 @@ class NewThread:
 
 @dataclass(frozen=True, kw_only=True)
 class Thread(Versioned[ThreadSettings]):
-    """A thread."""
-
     settings: ThreadSettings  # repeated since pydantic does not resolve SettingsT
     active_run_id: str = ""
     """Id of the active run, which alone may change the timeline; empty if there is none."""

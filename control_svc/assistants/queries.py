@@ -6,17 +6,8 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
+import sqlalchemy as sa
 from pydantic import TypeAdapter
-from sqlalchemy import (
-    BigInteger,
-    ForeignKeyConstraint,
-    Integer,
-    LargeBinary,
-    String,
-    delete,
-    select,
-    update,
-)
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
 
@@ -40,9 +31,9 @@ class AssistantRow(ObjectRow):
     __tablename__ = "assistants"
 
     created_at: Mapped[datetime] = mapped_column(Instant)
-    revision: Mapped[int] = mapped_column(Integer)
+    revision: Mapped[int] = mapped_column(sa.Integer)
     document: Mapped[Document]
-    options: Mapped[bytes] = mapped_column(LargeBinary)  # a serialized GenerationOptions
+    options: Mapped[bytes] = mapped_column(sa.LargeBinary)  # a serialized GenerationOptions
 
 
 class ThreadRow(ObjectRow):
@@ -51,11 +42,11 @@ class ThreadRow(ObjectRow):
     __tablename__ = "threads"
 
     created_at: Mapped[datetime] = mapped_column(Instant)
-    revision: Mapped[int] = mapped_column(Integer)
+    revision: Mapped[int] = mapped_column(sa.Integer)
     document: Mapped[Document]
     # no foreign key, because the row of the run refers to the thread
     active_run_id: Mapped[str | None] = mapped_column(Key)
-    cut: Mapped[int] = mapped_column(BigInteger)
+    cut: Mapped[int] = mapped_column(sa.BigInteger)
 
 
 class MessageRow(OwnedRow):
@@ -66,7 +57,7 @@ class MessageRow(OwnedRow):
 
     __tablename__ = "messages"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "thread_id"], ["threads.project", "threads.id"], ondelete="CASCADE"
         ),
     )
@@ -80,7 +71,7 @@ class MessageRow(OwnedRow):
     attached: Mapped[Document]  # `metadata` is reserved by SQLAlchemy
     completed_at: Mapped[datetime | None] = mapped_column(Instant)
     incomplete_at: Mapped[datetime | None] = mapped_column(Instant)
-    incomplete_reason: Mapped[str | None] = mapped_column(String(16))
+    incomplete_reason: Mapped[str | None] = mapped_column(sa.String(16))
 
 
 _ASSISTANT_SETTINGS: Final = TypeAdapter(AssistantSettings)
@@ -190,7 +181,7 @@ class MessageQueries(Queries):
         """Store the changed fields of a message and its item."""
         await self._timelines.update(message.item)
         await self._session.execute(
-            update(MessageRow)
+            sa.update(MessageRow)
             .where(*self._in_thread(message.thread_id), MessageRow.id == message.id)
             .values(_message_values(message))
         )
@@ -199,7 +190,7 @@ class MessageQueries(Queries):
         """Delete a message. Raises MessageNotFound."""
         await self.get(thread_id, message_id)
         await self._session.execute(
-            delete(MessageRow).where(*self._in_thread(thread_id), MessageRow.id == message_id)
+            sa.delete(MessageRow).where(*self._in_thread(thread_id), MessageRow.id == message_id)
         )
         await self._timelines.remove(thread_id, message_id)
 
@@ -212,7 +203,7 @@ class MessageQueries(Queries):
             return []
         ids = [item.id for item in items]
         rows = await self._session.scalars(
-            select(MessageRow).where(*self._in_thread(thread_id), MessageRow.id.in_(ids))
+            sa.select(MessageRow).where(*self._in_thread(thread_id), MessageRow.id.in_(ids))
         )
         by_id = {row.id: row for row in rows}
         return [_message(by_id[item.id], item) for item in items]

@@ -27,8 +27,6 @@ MIGRATE: Final = "MigrateThread"
 
 @dataclass(frozen=True)
 class Threads(Resource[Thread, NewThread]):
-    """Threads."""
-
     service = pb.DESCRIPTOR.services_by_name["ThreadService"]
     message, new, queries = THREAD, NEW_THREAD, ThreadQueries
     noun, plural = "a thread", "threads"

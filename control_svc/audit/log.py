@@ -1,8 +1,8 @@
 """The audit log: who did what, when, and from where. Rows are added, never changed or deleted;
 triggers of the database see to it.
 
-Operations with the scope admin call `record_act` in their transaction, so that the log has exactly
-the acts that were committed, and the server records what it refuses. Other services report theirs
+Operations with the scope admin call `record_call` in their transaction, so that the log has exactly
+the calls that were committed, and the server records what it refuses. Other services report theirs
 (`inference_svc/audit.py`).
 """
 
@@ -11,8 +11,8 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
+import sqlalchemy as sa
 from corral.control.v1 import audit_service_pb2 as pb
-from sqlalchemy import Index, Text, insert, select, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import AUDIT_EVENT, IdSource
@@ -35,7 +35,7 @@ UNSENT: Final = "audit_events"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEvent:
-    """One act of an operator."""
+    """A call of an operator."""
 
     id: str
     time: datetime
@@ -50,7 +50,6 @@ class AuditEvent:
 
     @classmethod
     def of(cls, call: AdminCall, target: str, now: datetime) -> "AuditEvent":
-        """The event of the running call."""
         principal = current_principal()
         return cls(
             id=IdSource(lambda: now).new(AUDIT_EVENT),
@@ -83,30 +82,28 @@ class AuditFilter:
 
 
 class AuditEventRow(Table):
-    """An act of an operator."""
+    """A call of an operator."""
 
     __tablename__ = "audit_events"
-    __table_args__ = (Index(None, "actor", "id"), Index(None, "target", "id"))
+    __table_args__ = (sa.Index(None, "actor", "id"), sa.Index(None, "target", "id"))
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     time: Mapped[datetime] = mapped_column(Instant)
-    actor: Mapped[str] = mapped_column(Text)
-    project: Mapped[str] = mapped_column(Text)
-    method: Mapped[str] = mapped_column(Text)
-    target: Mapped[str] = mapped_column(Text)
-    request: Mapped[str] = mapped_column(Text)
-    address: Mapped[str] = mapped_column(Text)
-    request_id: Mapped[str] = mapped_column(Text)
-    refusal: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    actor: Mapped[str] = mapped_column(sa.Text)
+    project: Mapped[str] = mapped_column(sa.Text)
+    method: Mapped[str] = mapped_column(sa.Text)
+    target: Mapped[str] = mapped_column(sa.Text)
+    request: Mapped[str] = mapped_column(sa.Text)
+    address: Mapped[str] = mapped_column(sa.Text)
+    request_id: Mapped[str] = mapped_column(sa.Text)
+    refusal: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
 
 
 class AuditQueries(CrossProjectQueries):
-    """The audit log."""
-
     async def add(self, event: AuditEvent) -> None:
         """Append an event, which `syslog.py` may send after the commit."""
         self._session.info.setdefault(UNSENT, []).append(event)
-        await self._session.execute(insert(AuditEventRow).values(**asdict(event)))
+        await self._session.execute(sa.insert(AuditEventRow).values(**asdict(event)))
 
     async def add_if_missing(self, event: AuditEvent) -> None:
         """Append an event unless one with its id is there."""
@@ -115,7 +112,7 @@ class AuditQueries(CrossProjectQueries):
 
     async def page(self, window: Window, chosen: AuditFilter) -> list[AuditEvent]:
         """List the events of a window, newest first."""
-        query = select(AuditEventRow)
+        query = sa.select(AuditEventRow)
         for column, wanted in (
             (AuditEventRow.actor, chosen.actor),
             (AuditEventRow.target, chosen.target),
@@ -130,7 +127,7 @@ class AuditQueries(CrossProjectQueries):
         return [read_row(AuditEvent, row) for row in rows]
 
 
-async def record_act(tx: CrossProjectTransaction, target: str) -> None:
+async def record_call(tx: CrossProjectTransaction, target: str) -> None:
     """Append the running call, which changes the object `target`, to the audit log."""
     event = AuditEvent.of(current_admin_call(), target, await tx.now())
     await AuditQueries(tx).add(event)
@@ -147,8 +144,6 @@ _FILTER: Final = MessageMapper(
 
 @dataclass(frozen=True)
 class AuditLog(OperatorMethods[AuditEvent]):
-    """The audit log."""
-
     service = pb.DESCRIPTOR.services_by_name["AuditService"]
     message, noun, plural = _EVENT, "an event", "events"
 

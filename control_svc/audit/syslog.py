@@ -9,7 +9,7 @@ from logging.handlers import QueueHandler, QueueListener, SysLogHandler
 from typing import Final
 
 import orjson
-from sqlalchemy import event as orm_event
+import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from control_svc.audit.log import UNSENT, AuditEvent
@@ -48,12 +48,12 @@ def send_to_syslog(target: str | None) -> Iterator[None]:
         for event in session.info.pop(UNSENT, ()):
             send(event)
 
-    orm_event.listen(Session, "after_commit", send_committed)
+    sa.event.listen(Session, "after_commit", send_committed)
     listener.start()
     try:
         yield
     finally:
-        orm_event.remove(Session, "after_commit", send_committed)
+        sa.event.remove(Session, "after_commit", send_committed)
         listener.stop()
         handler.close()
 

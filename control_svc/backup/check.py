@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import exists, func, select, text, tuple_
+import sqlalchemy as sa
 
 from control_svc.backup.references import (
     ROWS_AT_ONCE,
@@ -65,7 +65,6 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, kind: str, subject: str, detail: str) -> None:
-        """Add a problem."""
         self.problems.append(Problem(kind, subject, detail))
 
 
@@ -94,7 +93,7 @@ async def _check_pages(database: ReadOnlyDatabase, report: Report) -> None:
         return
 
     async def read(tx: CrossProjectTransaction) -> list[str]:
-        return list(await tx.session.scalars(text("PRAGMA quick_check")))
+        return list(await tx.session.scalars(sa.text("PRAGMA quick_check")))
 
     for line in await database.transactions.read(read):
         if line != "ok":
@@ -106,8 +105,8 @@ async def _check_foreign_keys(tx: CrossProjectTransaction, report: Report) -> No
         for constraint in table.foreign_key_constraints:
             parent = constraint.referred_table.alias()
             pairs = [(each.parent, parent.c[each.column.name]) for each in constraint.elements]
-            has_parent = exists().where(*(child == key for child, key in pairs))
-            orphans = select(func.count()).where(
+            has_parent = sa.exists().where(*(child == key for child, key in pairs))
+            orphans = sa.select(sa.func.count()).where(
                 *(child.is_not(None) for child, _ in pairs), ~has_parent
             )
             count = await tx.session.scalar(orphans.select_from(table))
@@ -137,7 +136,7 @@ async def _check_sealed(database: ReadOnlyDatabase, report: Report) -> None:
 
 
 async def _sealed_items(database: ReadOnlyDatabase) -> AsyncIterator[ItemRow]:
-    has_origin = exists().where(
+    has_origin = sa.exists().where(
         TimelineItemRow.project == ItemRow.project,
         TimelineItemRow.item_id == ItemRow.id,
         TimelineItemRow.kind.in_(("reasoning", "compaction")),
@@ -147,7 +146,7 @@ async def _sealed_items(database: ReadOnlyDatabase) -> AsyncIterator[ItemRow]:
     last = ("", "")
 
     async def read(tx: CrossProjectTransaction) -> list[ItemRow]:
-        query = select(ItemRow).where(tuple_(*key) > last, has_origin).order_by(*key)
+        query = sa.select(ItemRow).where(sa.tuple_(*key) > last, has_origin).order_by(*key)
         return list(await tx.session.scalars(query.limit(ROWS_AT_ONCE)))
 
     while rows := await database.transactions.read(read):

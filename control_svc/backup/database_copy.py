@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+import sqlalchemy as sa
 from asyncpg.exceptions import (  # type: ignore[import-untyped]  # it has no types
     DataError,
     SyntaxOrAccessError,
 )
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from control_svc.backup.layout import Manifest, TableCopy
@@ -30,7 +30,7 @@ from svc_kit.local_files import open_regular
 _COMPRESSION: Final = 1
 # The column of pgvector is left out: it is filled from `vector_chunks`, and the extension may be
 # missing where the backup is restored.
-_COLUMNS: Final = text(
+_COLUMNS: Final = sa.text(
     "SELECT c.relname, array_agg(a.attname::text ORDER BY a.attnum)"
     " FROM pg_class AS c JOIN pg_attribute AS a ON a.attrelid = c.oid"
     " JOIN pg_type AS t ON t.oid = a.atttypid"
@@ -91,9 +91,9 @@ async def restore_tables(
     _check_columns(
         columns, {(each.table, column, "") for each in tables for column in each.columns}
     )
-    await connection.execute(text("SET LOCAL statement_timeout = 0"))
+    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     # Migrations may have inserted rows.
-    await connection.execute(text(f"TRUNCATE {_names([table.table for table in tables])}"))
+    await connection.execute(sa.text(f"TRUNCATE {_names([table.table for table in tables])}"))
     driver = await _driver(connection)
     for table in tables:
         path = folder / table.file_name

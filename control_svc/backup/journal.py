@@ -74,8 +74,6 @@ class NewBackup:
 
 
 class _Names(NamedTuple):
-    """What a backup has created."""
-
     installation: str
     files: set[str]
     blobs: set[str]

@@ -47,8 +47,6 @@ _VOLUME_FOLDER: Final = "lost+found"
 
 
 class BlobEntry(NamedTuple):
-    """A blob of a backup."""
-
     key: str
     size_bytes: int
     sha256: str
@@ -63,21 +61,16 @@ class LostBlob(NamedTuple):
 
 
 class TableCopy(NamedTuple):
-    """The columns of a table in its file."""
-
     table: str
     columns: Sequence[str]
 
     @property
     def file_name(self) -> str:
-        """The name of its file."""
         return f"{self.table}.copy.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What a backup contains."""
-
     format: int = FORMAT
     backup_id: str
     mark: datetime

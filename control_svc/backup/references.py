@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Select, literal, select
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from control_svc.db.tables import BLOB, SecretRow
@@ -17,7 +17,7 @@ _CONCURRENT_BLOBS: Final = 8
 
 async def read_secret(session: AsyncSession | AsyncConnection, name: str) -> bytes | None:
     """A shared secret of the installation; None if there is none."""
-    query = select(SecretRow.value).where(SecretRow.name == name)
+    query = sa.select(SecretRow.value).where(SecretRow.name == name)
     return (await session.execute(query)).scalar_one_or_none()
 
 
@@ -44,16 +44,16 @@ async def reference_groups(
     """All references to blobs in groups of `ROWS_AT_ONCE`; `read` runs a query."""
     for column in BLOB_COLUMNS:
         table, (size, digest) = column.table, column.info[BLOB]
-        sha256 = table.c[digest] if digest else literal("")
-        found = (literal(table.name), table.c.project, table.c.id, column, table.c[size], sha256)
-        query = select(*found).order_by(column).limit(ROWS_AT_ONCE)
+        sha256 = table.c[digest] if digest else sa.literal("")
+        found = (sa.literal(table.name), table.c.project, table.c.id, column, table.c[size], sha256)
+        query = sa.select(*found).order_by(column).limit(ROWS_AT_ONCE)
         last = ""
         while group := await read(partial(_references, query.where(column > last))):
             yield group
             last = group[-1].key
 
 
-async def _references(query: Select[Any], session: AsyncSession | AsyncConnection) -> References:
+async def _references(query: sa.Select[Any], session: AsyncSession | AsyncConnection) -> References:
     return [BlobReference(*row) for row in await session.execute(query)]
 
 

@@ -17,7 +17,7 @@ from contextlib import (
 from pathlib import Path
 from typing import BinaryIO
 
-from sqlalchemy import text
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from control_svc.backup.backup import BlobChanged, copy_blob
@@ -159,11 +159,10 @@ async def _check_installation(connection: AsyncConnection, manifest: Manifest) -
 
 
 async def _drop_tables(migrator: AsyncEngine) -> None:
-    """Drop the restored tables."""
     with suppress(DomainError, StartupError):  # the database is gone; the first error is reported
         await migrations.downgrade(migrator, "base")
         async with translate_database_errors(), migrator.begin() as connection:
-            await connection.execute(text("DROP TABLE alembic_version"))
+            await connection.execute(sa.text("DROP TABLE alembic_version"))
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Self, SupportsBytes
 
-from sqlalchemy import String, Text
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.cleanup import Deleted, delete_some
@@ -123,9 +123,9 @@ class RequestRow(OwnedRow):
 
     __tablename__ = "requests"
 
-    method: Mapped[str] = mapped_column(String(64), primary_key=True)
-    request_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    fingerprint: Mapped[str] = mapped_column(String(64))
+    method: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    request_id: Mapped[str] = mapped_column(sa.Text, primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(sa.String(64))
     resource_id: Mapped[str] = mapped_column(Key)
     created_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
@@ -149,7 +149,6 @@ class IdempotencyQueries(Queries):
         return read_row(IdempotencyRecord, row)
 
     async def add(self, request: IdempotencyRecord) -> None:
-        """Store a request."""
         await self._insert(RequestRow, asdict(request))
 
 

@@ -47,7 +47,6 @@ class IdSource:
         self._last = 0
 
     def new(self, prefix: str) -> str:
-        """Generate an id."""
         self._last = max(round(self._clock().timestamp() * 1_000_000), self._last + 1)
         return f"{prefix}{self._last:0{_TIME_DIGITS}x}{self._random(_RANDOM_BYTES).hex()}"
 

@@ -52,7 +52,6 @@ class ObjectQueries(Queries, Generic[RowT, ObjectT]):
         return {"id": value.id, "created_at": value.created_at}
 
     async def add(self, value: ObjectT) -> None:
-        """Insert an object."""
         values = self._constants(value) | self._values(value)
         await self._insert(self.table, values)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import accumulate, takewhile
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from sqlalchemy import Select
+import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 
 from control_svc.base.ids import is_id
@@ -138,7 +138,7 @@ def _text_bytes(value: object) -> int:
 
 
 RowT = TypeVar("RowT")
-QueryT = TypeVar("QueryT", bound=Select[*tuple[Any, ...]])
+QueryT = TypeVar("QueryT", bound=sa.Select[*tuple[Any, ...]])
 
 
 def apply_window(query: QueryT, column: InstrumentedAttribute[str], window: Window) -> QueryT:

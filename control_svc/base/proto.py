@@ -18,7 +18,6 @@ _ALL_FIELDS = "*"
 
 
 def caller_project() -> str:
-    """The project of the current call."""
     return current_principal().project
 
 

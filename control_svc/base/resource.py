@@ -69,11 +69,9 @@ class Served(Generic[ValueT]):
 
     @property
     def field(self) -> str:
-        """The field of an object in responses."""
         return self.noun.partition(" ")[2].replace(" ", "_")
 
     def to_message(self, value: ValueT) -> Any:
-        """Convert an object."""
         return self.message.to_message(value)
 
     def standard(self) -> Mapping[str, Callable[..., Any]]:
@@ -111,7 +109,6 @@ class Methods(Served[ValueT]):
     clock: Clock
 
     def caller(self) -> tuple[str, ...]:
-        """The project."""
         return (caller_project(),)
 
     def window(self, tx: Transaction, request: Any, prefix: str, *binding: str) -> ListWindow:
@@ -152,7 +149,6 @@ class Resource(Methods[ObjectT], _DeclaredObjects[ObjectT, NewT]):
         """Refuse to delete a locked object, or delete what belongs to it."""
 
     def filters(self, request: Any) -> Filters:
-        """The filters of List."""
         return (), ()
 
     def read_new(self, request: Any) -> NewT:
@@ -238,7 +234,6 @@ def build_service(methods: Served[Any]) -> Service:
 
 
 def _function(methods: Served[Any], rpc: Any) -> Callable[[Any, Any], Any]:
-    """The function that serves an RPC."""
     method = getattr(methods, rpc.name, None) or methods.standard().get(rpc.name)
     if method is None:
         raise TypeError(f"{type(methods).__name__} has no method {rpc.name}")
@@ -260,7 +255,6 @@ def _function(methods: Served[Any], rpc: Any) -> Callable[[Any, Any], Any]:
 
 
 def _reply(methods: Served[Any], response: type[Message], result: Any) -> Message:
-    """Convert what a method returned to its response."""
     match result:
         case None:
             return response()

@@ -44,8 +44,6 @@ _WINDOW_CHECK_S: Final = 1.0
 
 
 class BatchRunner:
-    """Runs the lines of batches."""
-
     def __init__(
         self, transactions: Transactions, lines: LineRunner, concurrency: AdaptiveConcurrency
     ) -> None:

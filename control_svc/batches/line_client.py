@@ -311,7 +311,6 @@ def _with_batch_priority(request: GenerationT) -> GenerationT:
 async def _collect(
     method: Callable[..., Any], request: Any, call: _Call, collector: _Collector, number: int = 0
 ) -> None:
-    """Read a stream into a collector."""
     rpc = method(request, metadata=call.metadata, timeout=call.timeout_s)
     with stream_messages(rpc) as events:
         async for event in events:

@@ -31,8 +31,6 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class LineLimits:
-    """Limits on the input file of a batch."""
-
     lines: int = 50_000
     line_bytes: int = 8 << 20
     embedding_inputs: int = 50_000
@@ -310,8 +308,6 @@ def _encode(
 
 
 class LineRunner(Protocol):
-    """Runs the requests of lines."""
-
     async def run(self, project: str, batch: Batch, line: PendingLine) -> LineResult:
         """Run a line. An error that the request causes is a result with state FAILED.
 

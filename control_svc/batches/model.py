@@ -68,8 +68,6 @@ FINAL_STATES: Final = frozenset(
 
 
 class LineState(StrEnum):
-    """The state of a line."""
-
     PENDING = "pending"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -112,8 +110,6 @@ NO_TOKENS: Final = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """Number of lines of a batch by result."""
-
     total: int = 0
     completed: int = 0
     failed: int = 0
@@ -128,8 +124,6 @@ class LineCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A stored batch."""
-
     id: str
     endpoint: BatchEndpoint
     input_file_id: str
@@ -279,8 +273,6 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class NewBatch:
-    """Parameters of a new batch."""
-
     input_file_id: str
     endpoint: str
     window: timedelta | None = None

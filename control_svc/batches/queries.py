@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import orjson
-from sqlalchemy import Row, Select, bindparam, delete, func, or_, select, tuple_, update
+import sqlalchemy as sa
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import BATCH
@@ -54,8 +54,6 @@ _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 class BatchQueries(ObjectQueries[BatchRow, Batch]):
-    """Queries on batches in one transaction."""
-
     table = BatchRow
     prefix = BATCH
 
@@ -114,9 +112,9 @@ class BatchLineQueries(Queries):
 
     async def delete(self, batch_id: str, limit: int) -> int:
         """Delete at most `limit` lines of a batch. Returns how many were deleted."""
-        numbers = select(BatchLineRow.number).where(*self._in_batch(batch_id)).limit(limit)
+        numbers = sa.select(BatchLineRow.number).where(*self._in_batch(batch_id)).limit(limit)
         deleted = await self._session.scalars(
-            delete(BatchLineRow)
+            sa.delete(BatchLineRow)
             .where(*self._in_batch(batch_id), BatchLineRow.number.in_(numbers))
             .returning(BatchLineRow.number)
         )
@@ -126,24 +124,24 @@ class BatchLineQueries(Queries):
         self, batch_id: str, after: PendingLine | None, limit: ReadLimit
     ) -> list[PendingLine]:
         """List the next lines to run, in the order in which they run."""
-        position = tuple_(BatchLineRow.place, BatchLineRow.number)
+        position = sa.tuple_(BatchLineRow.place, BatchLineRow.number)
         query = (
-            select(*_PENDING)
+            sa.select(*_PENDING)
             .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.PENDING.value)
             .order_by(BatchLineRow.place, BatchLineRow.number)
         )
         if after is not None:
-            query = query.where(position > tuple_(after.sort_key, after.number))
-        rows = await self._fetch(query, func.length(BatchLineRow.request), limit)
+            query = query.where(position > sa.tuple_(after.sort_key, after.number))
+        rows = await self._fetch(query, sa.func.length(BatchLineRow.request), limit)
         return [PendingLine(*row) for row in rows]
 
     async def save_results(self, batch_id: str, results: Sequence[LineResult]) -> None:
         """Store the results of pending lines."""
         connection = await self._session.connection()
         await connection.execute(
-            update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*self._in_batch(batch_id), BatchLineRow.number == bindparam("line"))
-            .values({name: bindparam(f"new_{name}") for name in ("state", "result", *_TOKENS)}),
+            sa.update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
+            .where(*self._in_batch(batch_id), BatchLineRow.number == sa.bindparam("line"))
+            .values({name: sa.bindparam(f"new_{name}") for name in ("state", "result", *_TOKENS)}),
             [
                 {
                     "line": result.number,
@@ -156,9 +154,8 @@ class BatchLineQueries(Queries):
         )
 
     async def filter_pending(self, batch_id: str, numbers: Collection[int]) -> set[int]:
-        """Return the numbers of the lines that are pending."""
         pending = await self._session.scalars(
-            select(BatchLineRow.number).where(
+            sa.select(BatchLineRow.number).where(
                 *self._in_batch(batch_id),
                 BatchLineRow.number.in_(numbers),
                 BatchLineRow.state == LineState.PENDING.value,
@@ -170,16 +167,16 @@ class BatchLineQueries(Queries):
         """Set how many engines died while they ran a line, by line number."""
         connection = await self._session.connection()
         await connection.execute(
-            update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
-            .where(*self._in_batch(batch_id), BatchLineRow.number == bindparam("line"))
-            .values(engine_deaths=bindparam("deaths")),
+            sa.update(BatchLineRow.__table__)  # type: ignore[arg-type]  # typed for any selectable
+            .where(*self._in_batch(batch_id), BatchLineRow.number == sa.bindparam("line"))
+            .values(engine_deaths=sa.bindparam("deaths")),
             [{"line": line, "deaths": count} for line, count in deaths.items()],
         )
 
     async def close(self, batch_id: str, state: LineState) -> None:
         """Set the final state of the pending lines."""
         await self._session.execute(
-            update(BatchLineRow)
+            sa.update(BatchLineRow)
             .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.PENDING.value)
             .values(state=state.value)
         )
@@ -187,7 +184,7 @@ class BatchLineQueries(Queries):
     async def reopen(self, batch_id: str) -> int:
         """Make abandoned lines pending again. Returns how many there were."""
         reopened = await self._session.scalars(
-            update(BatchLineRow)
+            sa.update(BatchLineRow)
             .where(*self._in_batch(batch_id), BatchLineRow.state == LineState.ABANDONED.value)
             .values(state=LineState.PENDING.value)
             .returning(BatchLineRow.number)
@@ -200,13 +197,13 @@ class BatchLineQueries(Queries):
         """List the next lines that completed, or that did not, in the order of the file."""
         is_completed = BatchLineRow.state == LineState.COMPLETED.value
         query = (
-            select(*_ENDED)
+            sa.select(*_ENDED)
             .where(*self._in_batch(batch_id), BatchLineRow.number > after)
             .where(is_completed if completed else ~is_completed)
             .order_by(BatchLineRow.number)
         )
-        size = func.length(BatchLineRow.request) + func.coalesce(
-            func.length(BatchLineRow.result), 0
+        size = sa.func.length(BatchLineRow.request) + sa.func.coalesce(
+            sa.func.length(BatchLineRow.result), 0
         )
         return [
             EndedLine(number, LineState(state), request, result)
@@ -214,8 +211,8 @@ class BatchLineQueries(Queries):
         ]
 
     async def _fetch(
-        self, query: Select[*tuple[Any, ...]], size: ColumnElement[int], limit: ReadLimit
-    ) -> Sequence[Row[*tuple[Any, ...]]]:
+        self, query: sa.Select[*tuple[Any, ...]], size: ColumnElement[int], limit: ReadLimit
+    ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
         """Fetch the first rows of a query that fit the limit. Reads the sizes first."""
         sizes = await self._session.scalars(
             query.with_only_columns(size, maintain_column_froms=True).limit(limit.num_lines)
@@ -230,22 +227,22 @@ async def requeue_late_jobs(
     tx: CrossProjectTransaction, now: datetime, kind: str, closing_kind: str
 ) -> Sequence[str]:
     """Change the kind of queued jobs whose batch is past its deadline, and return their ids."""
-    late = select(BatchRow.project, BatchRow.id).where(
+    late = sa.select(BatchRow.project, BatchRow.id).where(
         BatchRow.state.in_([BatchState.VALIDATING.value, BatchState.IN_PROGRESS.value]),
         BatchRow.expires_at <= now,
     )
     queued = (
-        select(JobRow.project, JobRow.id)
+        sa.select(JobRow.project, JobRow.id)
         .where(
             JobRow.state == JobState.QUEUED,
             JobRow.kind == kind,
-            tuple_(JobRow.project, JobRow.subject).in_(late),
+            sa.tuple_(JobRow.project, JobRow.subject).in_(late),
         )
         .with_for_update(skip_locked=True)
     )
     requeued = await tx.session.scalars(
-        update(JobRow)
-        .where(tuple_(JobRow.project, JobRow.id).in_(queued))
+        sa.update(JobRow)
+        .where(sa.tuple_(JobRow.project, JobRow.id).in_(queued))
         .values(kind=closing_kind, run_after=now)
         .returning(JobRow.id)
     )
@@ -260,16 +257,16 @@ async def delete_ended_lines(
     Lines of a batch that failed without output files are kept as long as its dead job, because
     retrying that job needs them.
     """
-    line = tuple_(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+    line = sa.tuple_(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
     some = (
-        select(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
+        sa.select(BatchLineRow.project, BatchLineRow.batch_id, BatchLineRow.number)
         .join(
             BatchRow,
             (BatchRow.project == BatchLineRow.project) & (BatchRow.id == BatchLineRow.batch_id),
         )
         .where(
             BatchRow.state.in_([state.value for state in FINAL_STATES]),
-            or_(
+            sa.or_(
                 BatchRow.state != BatchState.FAILED.value,
                 BatchRow.output_file_id.is_not(None),
                 BatchRow.error_file_id.is_not(None),
@@ -281,6 +278,6 @@ async def delete_ended_lines(
         .cte()  # evaluated once, see `delete_some`
     )
     deleted = await tx.session.scalars(
-        delete(BatchLineRow).where(line.in_(select(some))).returning(BatchLineRow.number)
+        sa.delete(BatchLineRow).where(line.in_(sa.select(some))).returning(BatchLineRow.number)
     )
     return Deleted(len(deleted.all()))

@@ -35,7 +35,6 @@ _ERROR_BODIES: Final[Mapping[BatchEndpoint, Callable[[DomainError], Mapping[str,
 
 
 def answered_line(batch: Batch, number: int, custom_id: str, request_id: str, body: Any) -> bytes:
-    """The line of a request that was answered."""
     if batch.endpoint is BatchEndpoint.MESSAGES:
         return _message_result(custom_id, "succeeded", message=body)
     return response_line(batch.id, number, custom_id, 200, request_id, body)

@@ -31,7 +31,6 @@ CLOSING_KIND: Final = "batch-closing"
 
 
 def new_job(batch_id: str, ids: IdSource, kind: str = KIND) -> NewJob:
-    """Create a job for a batch."""
     return NewJob(id=ids.new(JOB), kind=kind, subject=batch_id, priority=JobPriority.BATCH)
 
 
@@ -47,8 +46,6 @@ _BATCH: Final = MessageMapper(
 
 @dataclass(frozen=True)
 class Batches(Resource[Batch, NewBatch]):
-    """Batches."""
-
     service = pb.DESCRIPTOR.services_by_name["BatchService"]
     message, queries, noun, plural = _BATCH, BatchQueries, "a batch", "batches"
 

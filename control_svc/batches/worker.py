@@ -18,8 +18,6 @@ from svc_kit.errors import JobNotRetriable
 
 @dataclass(frozen=True)
 class BatchHandler:
-    """Runs the jobs of one kind."""
-
     kind: str
     reader: BatchReader
     runner: BatchRunner

@@ -138,7 +138,6 @@ class FolderBlobs:
         await asyncio.to_thread(self._suspend, holder, duration_s)
 
     async def is_deletion_suspended(self) -> bool:
-        """Whether deletions are suspended."""
         return await asyncio.to_thread(self._is_deletion_suspended)
 
     async def record_backup(self, time: datetime) -> None:

@@ -14,8 +14,6 @@ from svc_kit.errors import ConversationLocked
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """A stored conversation."""
-
     id: str
     created_at: datetime
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -40,8 +38,6 @@ class Conversation:
 
 @dataclass(frozen=True, kw_only=True)
 class NewConversation:
-    """The request to create a conversation."""
-
     items: tuple[InputItem, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
@@ -53,8 +49,6 @@ class NewConversation:
 
 @dataclass(frozen=True, kw_only=True)
 class NewItems:
-    """The request to add items to a conversation."""
-
     conversation_id: str
     items: tuple[InputItem, ...]
     request_id: str = ""

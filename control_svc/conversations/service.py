@@ -33,8 +33,6 @@ CONVERSATION: Final = MessageMapper(
 
 @dataclass(frozen=True)
 class Conversations(Resource[Conversation, NewConversation]):
-    """Conversations and their items."""
-
     service = pb.DESCRIPTOR.services_by_name["ConversationService"]
     message, queries = CONVERSATION, ConversationQueries
     noun, plural = "a conversation", "conversations"

@@ -6,5 +6,4 @@ from control_svc.inference.prefix_cleanup import PrefixCleanup
 
 
 def build(core: Core, prefixes: PrefixCleanup) -> Slice:
-    """Build the slice."""
     return Slice(servicers=[Conversations(*core.shared, prefixes)])

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import delete, inspect, select, tuple_
+import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql import ColumnElement
 
@@ -41,13 +41,13 @@ async def delete_some(
 
     Rows that another transaction has locked are skipped.
     """
-    key = inspect(table).primary_key
+    key = sa.inspect(table).primary_key
     # A table expression, which is evaluated once: PostgreSQL may run a subquery for each row,
     # and then delete more than `limit`.
-    some = select(*key).where(*conditions).limit(limit).with_for_update(skip_locked=True).cte()
+    some = sa.select(*key).where(*conditions).limit(limit).with_for_update(skip_locked=True).cte()
     deleted = await tx.session.scalars(
-        delete(table)
-        .where(tuple_(*key).in_(select(some)))
+        sa.delete(table)
+        .where(sa.tuple_(*key).in_(sa.select(some)))
         .returning(key[0] if returning is None else returning)
     )
     return deleted.all()

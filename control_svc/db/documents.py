@@ -12,28 +12,7 @@ from itertools import accumulate
 from typing import Annotated, Any, Final
 
 import orjson
-from sqlalchemy import (
-    ColumnClause,
-    ColumnElement,
-    Dialect,
-    LargeBinary,
-    String,
-    Text,
-    TypeDecorator,
-    cast,
-    column,
-    func,
-    literal,
-    literal_column,
-    null,
-    select,
-    table,
-    text,
-    true,
-    tuple_,
-    type_coerce,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import InstrumentedAttribute, Mapped, mapped_column
@@ -70,33 +49,32 @@ def _unescape(document: str) -> str:
     return _UNESCAPED.sub(lambda found: rf"\u{found[1]}" if found[1] else found[0], document)
 
 
-def _to_jsonb(document: ColumnElement[bytes]) -> ColumnElement[Any]:
+def _to_jsonb(document: sa.ColumnElement[bytes]) -> sa.ColumnElement[Any]:
     """Escape and convert bytes in SQL. Backslashes in pairs do not begin an escape sequence."""
-    escaped = func.regexp_replace(
-        func.convert_from(document, literal_column("'UTF8'")),
-        literal_column(rf"'(?<!\\)((?:\\\\)*)\\u({_REFUSED})'"),
-        literal_column(r"'\1\\u0001\2'"),
-        literal_column("'g'"),
+    escaped = sa.func.regexp_replace(
+        sa.func.convert_from(document, sa.literal_column("'UTF8'")),
+        sa.literal_column(rf"'(?<!\\)((?:\\\\)*)\\u({_REFUSED})'"),
+        sa.literal_column(r"'\1\\u0001\2'"),
+        sa.literal_column("'g'"),
     )
-    return cast(escaped, JSONB)
+    return sa.cast(escaped, JSONB)
 
 
-class _JsonText(TypeDecorator[bytes]):
+class _JsonText(sa.TypeDecorator[bytes]):
     """A document on SQLite. Rows that are not converted have bytes."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> str | None:
-        """Convert to text."""
+    def process_bind_param(self, value: bytes | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else value.decode()
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> bytes | None:
         """Convert to bytes."""
         return value.encode() if isinstance(value, str) else value
 
 
-class _Jsonb(TypeDecorator[bytes]):
+class _Jsonb(sa.TypeDecorator[bytes]):
     """A document on PostgreSQL.
 
     JSONB sorts the keys of objects and writes numbers without exponents. No reader depends on
@@ -107,25 +85,24 @@ class _Jsonb(TypeDecorator[bytes]):
     impl = JSONB
     cache_ok = True
 
-    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> str | None:
-        """Convert to text and escape."""
+    def process_bind_param(self, value: bytes | None, dialect: sa.Dialect) -> str | None:
         return None if value is None else _escape(value.decode())
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> bytes | None:
         """Unescape and convert to bytes."""
         return None if value is None else _unescape(value).encode()
 
-    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+    def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Read text, which the driver does not parse, and the old column in rows to convert."""
-        return type_coerce(cast(_current(column), Text), self)
+        return sa.type_coerce(sa.cast(_current(column), sa.Text), self)
 
 
-def _old_column(document: Any) -> ColumnElement[bytes]:
-    return column(f"{document.name}{OLD_SUFFIX}", LargeBinary, _selectable=document.table)
+def _old_column(document: Any) -> sa.ColumnElement[bytes]:
+    return sa.column(f"{document.name}{OLD_SUFFIX}", sa.LargeBinary, _selectable=document.table)
 
 
-def _current(document: Any) -> ColumnElement[Any]:
-    return func.coalesce(document, _to_jsonb(_old_column(document)), type_=JSONB())
+def _current(document: Any) -> sa.ColumnElement[Any]:
+    return sa.func.coalesce(document, _to_jsonb(_old_column(document)), type_=JSONB())
 
 
 _DOCUMENT: Final = _JsonText().with_variant(_Jsonb(), "postgresql")
@@ -135,20 +112,20 @@ Document = Annotated[bytes, mapped_column(_DOCUMENT, nullable=True)]
 
 def document_value(
     document: InstrumentedAttribute[bytes], session: AsyncSession
-) -> ColumnElement[Any]:
+) -> sa.ColumnElement[Any]:
     """A document in an SQL expression, as TEXT or JSONB."""
     if _is_sqlite(session):
-        return cast(document, Text)
+        return sa.cast(document, sa.Text)
     return _current(document)
 
 
 def document_size(
     document: InstrumentedAttribute[bytes], session: AsyncSession
-) -> ColumnElement[int]:
+) -> sa.ColumnElement[int]:
     """The size of a document in bytes."""
     if _is_sqlite(session):
-        return func.length(cast(document, LargeBinary))
-    return func.octet_length(cast(document_value(document, session), Text))
+        return sa.func.length(sa.cast(document, sa.LargeBinary))
+    return sa.func.octet_length(sa.cast(document_value(document, session), sa.Text))
 
 
 def _is_sqlite(session: AsyncSession) -> bool:
@@ -160,8 +137,8 @@ class ConversionRow(Table):
 
     __tablename__ = "document_conversions"
 
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    last_key: Mapped[str] = mapped_column(Text)  # of the converted rows, as a JSON array
+    name: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    last_key: Mapped[str] = mapped_column(sa.Text)  # of the converted rows, as a JSON array
 
 
 class _RowsToConvert:
@@ -170,16 +147,18 @@ class _RowsToConvert:
     def __init__(self, name: str, *, is_sqlite: bool) -> None:
         mapped = Table.metadata.tables[name]
         documents = [each.name for each in mapped.columns if isinstance(each.type, _JsonText)]
-        self.keys = [column(each.name, each.type) for each in mapped.primary_key]
-        new: list[ColumnClause[Any]] = [column(each) for each in documents]
-        old = new if is_sqlite else [column(f"{each}{OLD_SUFFIX}") for each in documents]
-        self.table = table(name, *self.keys, *dict.fromkeys([*new, *old]))
-        self.size = sum((func.coalesce(func.length(each), 0) for each in old), start=literal(0))
-        self.values: dict[ColumnElement[Any], ColumnElement[Any]]
+        self.keys = [sa.column(each.name, each.type) for each in mapped.primary_key]
+        new: list[sa.ColumnClause[Any]] = [sa.column(each) for each in documents]
+        old = new if is_sqlite else [sa.column(f"{each}{OLD_SUFFIX}") for each in documents]
+        self.table = sa.table(name, *self.keys, *dict.fromkeys([*new, *old]))
+        self.size = sum(
+            (sa.func.coalesce(sa.func.length(each), 0) for each in old), start=sa.literal(0)
+        )
+        self.values: dict[sa.ColumnElement[Any], sa.ColumnElement[Any]]
         if is_sqlite:
-            self.values = {each: cast(each, Text) for each in new}
+            self.values = {each: sa.cast(each, sa.Text) for each in new}
         else:
-            self.values = {each: _current(each) for each in new} | dict.fromkeys(old, null())
+            self.values = {each: _current(each) for each in new} | dict.fromkeys(old, sa.null())
 
 
 async def convert_documents(transactions: CrossProjectTransactions, interval_s: float) -> None:
@@ -200,7 +179,7 @@ async def convert_rows(tx: CrossProjectTransaction) -> bool:
     """
     session = tx.session
     conversion = await session.scalar(
-        select(ConversionRow)
+        sa.select(ConversionRow)
         .order_by(ConversionRow.name)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -209,18 +188,18 @@ async def convert_rows(tx: CrossProjectTransaction) -> bool:
         return False
     if not _is_sqlite(session):
         limit = LIMITS.postgres_migration_settings()["statement_timeout"]
-        await session.execute(text(f"SET LOCAL statement_timeout = '{limit}'"))
+        await session.execute(sa.text(f"SET LOCAL statement_timeout = '{limit}'"))
     rows = _RowsToConvert(conversion.name, is_sqlite=_is_sqlite(session))
-    key, last_key = tuple_(*rows.keys), orjson.loads(conversion.last_key)
-    is_next = key > last_key if last_key else true()
-    query = select(*rows.keys, rows.size).where(is_next).order_by(*rows.keys).limit(ROWS_AT_ONCE)
+    key, last_key = sa.tuple_(*rows.keys), orjson.loads(conversion.last_key)
+    is_next = key > last_key if last_key else sa.true()
+    query = sa.select(*rows.keys, rows.size).where(is_next).order_by(*rows.keys).limit(ROWS_AT_ONCE)
     found = (await session.execute(query)).all()
     num_fitting = sum(size <= BYTES_AT_ONCE for size in accumulate(row[-1] for row in found))
     converted = found[: max(num_fitting, 1)]
     if converted:
         last_key = list(converted[-1][:-1])
         await session.execute(
-            update(rows.table).where(is_next, key <= last_key).values(rows.values)
+            sa.update(rows.table).where(is_next, key <= last_key).values(rows.values)
         )
         conversion.last_key = orjson.dumps(last_key).decode()
     if len(converted) == len(found) < ROWS_AT_ONCE:

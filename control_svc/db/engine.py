@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from sqlalchemy import URL, event
+import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -52,8 +52,6 @@ LOCK_NAME: Final = "control.lock"
 
 
 class Database(NamedTuple):
-    """An open database."""
-
     writer: AsyncEngine
     migrator: AsyncEngine
     """For migrations: with their own limits, and without foreign keys on SQLite, where altering a
@@ -69,7 +67,6 @@ class Database(NamedTuple):
 
     @property
     def transactions(self) -> Transactions:
-        """The transactions of projects."""
         return Transactions(self.across_projects)
 
 
@@ -97,7 +94,7 @@ async def open_database(
 
 @asynccontextmanager
 async def _open_postgres(
-    target: URL, clock: Clock | None, limits: DatabaseLimits
+    target: sa.URL, clock: Clock | None, limits: DatabaseLimits
 ) -> AsyncIterator[Database]:
     settings = limits.postgres_settings()
     engine = _postgres(target, limits, settings, size=limits.pool_size)
@@ -127,7 +124,7 @@ async def _open_postgres(
 
 @asynccontextmanager
 async def _open_sqlite(
-    target: URL, data_dir: Path, clock: Clock | None, limits: DatabaseLimits
+    target: sa.URL, data_dir: Path, clock: Clock | None, limits: DatabaseLimits
 ) -> AsyncIterator[Database]:
     with ExitStack() as stack:
         for folder in _resolved(Path(str(target.database)).parent, data_dir):
@@ -219,9 +216,9 @@ _WRITER: Final = (*_DURABLE, _FOREIGN_KEYS)
 _READER: Final = (_FOREIGN_KEYS, "PRAGMA query_only = ON")
 
 
-def _target(url: str | None, data_dir: Path) -> URL:
+def _target(url: str | None, data_dir: Path) -> sa.URL:
     if url is None:
-        return URL.create("sqlite+aiosqlite", database=str(data_dir / FILE_NAME))
+        return sa.URL.create("sqlite+aiosqlite", database=str(data_dir / FILE_NAME))
     try:
         return parse_database_url(url)
     except ValueError as error:
@@ -229,7 +226,7 @@ def _target(url: str | None, data_dir: Path) -> URL:
 
 
 def _postgres(
-    target: URL, limits: DatabaseLimits, settings: dict[str, str], *, size: int
+    target: sa.URL, limits: DatabaseLimits, settings: dict[str, str], *, size: int
 ) -> AsyncEngine:
     return create_async_engine(
         target,
@@ -244,11 +241,11 @@ def _postgres(
 
 
 def _sqlite(
-    target: URL, limits: DatabaseLimits, size: int, begin: str, pragmas: tuple[str, ...]
+    target: sa.URL, limits: DatabaseLimits, size: int, begin: str, pragmas: tuple[str, ...]
 ) -> AsyncEngine:
     engine = create_async_engine(target, pool_size=size, max_overflow=0, pool_timeout=limits.pool_s)
 
-    @event.listens_for(engine.sync_engine, "connect")
+    @sa.event.listens_for(engine.sync_engine, "connect")
     def prepare(connection: DBAPIConnection, _record: Any) -> None:
         # The driver would begin transactions itself, and deferred ones.
         connection.isolation_level = None
@@ -257,7 +254,7 @@ def _sqlite(
             cursor.execute(pragma)
         cursor.close()
 
-    @event.listens_for(engine.sync_engine, "begin")
+    @sa.event.listens_for(engine.sync_engine, "begin")
     def start(connection: Any) -> None:
         connection.exec_driver_sql(begin)
 

@@ -52,7 +52,6 @@ class DatabaseLimits(NamedTuple):
         return self._settings(self.lock_s, self.statement_s)
 
     def postgres_migration_settings(self) -> dict[str, str]:
-        """Server settings of the connection of migrations."""
         return self._settings(self.migration_lock_s, self.migration_statement_s)
 
     def _settings(self, lock_s: float, statement_s: float) -> dict[str, str]:

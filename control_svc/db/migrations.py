@@ -11,13 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
+import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from asyncpg import PostgresError  # type: ignore[import-untyped]
-from sqlalchemy import Connection, create_engine, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -40,7 +40,7 @@ _TIMEOUT_HINT: Final = (
 ResultT = TypeVar("ResultT")
 
 
-def configuration(connection: Connection | None = None, folder: Path = MIGRATIONS) -> Config:
+def configuration(connection: sa.Connection | None = None, folder: Path = MIGRATIONS) -> Config:
     """Alembic's configuration; commands that use a database need the connection."""
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
@@ -64,7 +64,7 @@ async def current(engine: AsyncEngine) -> str | None:
     return await _run(engine, read_revision)
 
 
-def read_revision(connection: Connection) -> str | None:
+def read_revision(connection: sa.Connection) -> str | None:
     """The revision of a database; None if it is empty."""
     return _context(connection).get_current_revision()
 
@@ -93,7 +93,7 @@ async def create(connection: AsyncConnection, revision: str) -> None:
     Other migrations wait for its end. Raises StartupError if the database has tables by now.
     """
 
-    def work(sync: Connection) -> None:
+    def work(sync: sa.Connection) -> None:
         config = configuration(sync)
         config.attributes["check"] = _check_empty
         command.upgrade(config, revision)
@@ -103,9 +103,9 @@ async def create(connection: AsyncConnection, revision: str) -> None:
 
 
 @contextmanager
-def empty_sqlite(revision: str) -> Iterator[Connection]:
+def empty_sqlite(revision: str) -> Iterator[sa.Connection]:
     """A new SQLite database in memory with the tables of a known revision."""
-    with create_engine("sqlite://").begin() as connection:
+    with sa.create_engine("sqlite://").begin() as connection:
         command.upgrade(configuration(connection), revision)
         yield connection
 
@@ -144,7 +144,7 @@ async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
     """The revision of a database. Raises StartupError if it is unknown, or if the database belongs
     to another application."""
     revision = await current(engine)
-    tables = await _run(engine, lambda connection: inspect(connection).get_table_names())
+    tables = await _run(engine, lambda connection: sa.inspect(connection).get_table_names())
     check_owner(tables, is_migrated=revision is not None)
     if revision is not None and not is_known(revision, folder):
         raise StartupError(
@@ -154,16 +154,16 @@ async def _known_revision(engine: AsyncEngine, folder: Path) -> str | None:
     return revision
 
 
-def _check_empty(connection: Connection) -> None:
+def _check_empty(connection: sa.Connection) -> None:
     revision = read_revision(connection)
-    check_owner(inspect(connection).get_table_names(), is_migrated=revision is not None)
+    check_owner(sa.inspect(connection).get_table_names(), is_migrated=revision is not None)
     if revision is not None:
         raise StartupError(
             "the database has tables of Corral: a backup is restored only where nothing is"
         )
 
 
-def _upgrade(connection: Connection, folder: Path) -> None:
+def _upgrade(connection: sa.Connection, folder: Path) -> None:
     command.upgrade(configuration(connection, folder), "head")
     if connection.dialect.name == "sqlite":
         # Foreign keys are off while tables are recreated; an error rolls the upgrade back.
@@ -173,7 +173,7 @@ def _upgrade(connection: Connection, folder: Path) -> None:
             raise StartupError(f"the upgrade would leave rows with missing parents in {tables}")
 
 
-def _context(connection: Connection) -> MigrationContext:
+def _context(connection: sa.Connection) -> MigrationContext:
     options = {"compare_server_default": True, "include_name": _is_mapped}
     return MigrationContext.configure(connection, opts=options)
 
@@ -186,7 +186,7 @@ def _is_mapped(name: str | None, kind: str, _parents: object) -> bool:
     return not (name.startswith(_UNMAPPED_TABLE) or name.endswith(OLD_SUFFIX))
 
 
-async def _run(engine: AsyncEngine, work: Callable[[Connection], ResultT]) -> ResultT:
+async def _run(engine: AsyncEngine, work: Callable[[sa.Connection], ResultT]) -> ResultT:
     with _translated_errors():
         async with engine.begin() as connection:
             return await connection.run_sync(work)

@@ -7,17 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    DateTime,
-    Dialect,
-    LargeBinary,
-    MetaData,
-    String,
-    Text,
-    TypeDecorator,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from svc_kit.lifecycle import StartupError
@@ -32,30 +22,30 @@ NAMING = {
 """Names of all constraints, so that later migrations can drop them."""
 
 
-class Instant(TypeDecorator[datetime]):
+class Instant(sa.TypeDecorator[datetime]):
     """A time with a time zone. SQLite stores no time zones, so values are UTC there."""
 
-    impl = DateTime(timezone=True)
+    impl = sa.DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
         """Convert to UTC."""
         return None if value is None else value.astimezone(UTC)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
         """Set the time zone UTC."""
         return None if value is None else value.replace(tzinfo=UTC)
 
 
 # Ids and keys are ordered by their bytes, as in SQLite, whatever the collation of the database.
-Key = String(64).with_variant(String(64, collation="C"), "postgresql")
-Project = Text().with_variant(Text(collation="C"), "postgresql")
+Key = sa.String(64).with_variant(sa.String(64, collation="C"), "postgresql")
+Project = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 class Table(DeclarativeBase):
     """Base class of all tables."""
 
-    metadata = MetaData(naming_convention=NAMING)
+    metadata = sa.MetaData(naming_convention=NAMING)
 
 
 class OwnedRow(Table):
@@ -83,7 +73,7 @@ def blob_key(size: str, digest: str | None = None) -> Mapped[str]:
     return mapped_column(Key, unique=True, info={BLOB: (size, digest)})
 
 
-def blob_columns() -> list[Column[Any]]:
+def blob_columns() -> list[sa.Column[Any]]:
     """The columns of all imported tables that refer to blobs."""
     tables = Table.metadata.sorted_tables
     return [column for table in tables for column in table.columns if BLOB in column.info]
@@ -130,8 +120,8 @@ class CounterRow(Table):
 
     __tablename__ = "counters"
 
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    value: Mapped[int] = mapped_column(sa.BigInteger)
 
 
 class SecretRow(Table):
@@ -139,8 +129,8 @@ class SecretRow(Table):
 
     __tablename__ = "secrets"
 
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[bytes] = mapped_column(LargeBinary)
+    name: Mapped[str] = mapped_column(sa.String(64), primary_key=True)
+    value: Mapped[bytes] = mapped_column(sa.LargeBinary)
 
 
 def pack_texts(texts: Sequence[bytes]) -> bytes:

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from sqlalchemy import ColumnElement, Delete, Select, Update, delete, func, insert, select, update
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
@@ -67,7 +67,7 @@ class CrossProjectTransaction:
     async def _read_clock(self) -> datetime:
         if self._clock is not None:
             return self._clock()
-        result = await self.session.execute(select(func.clock_timestamp(type_=Instant)))
+        result = await self.session.execute(sa.select(sa.func.clock_timestamp(type_=Instant)))
         return result.scalar_one()
 
 
@@ -121,24 +121,24 @@ class Queries:
         self._session = tx.session
         self._project = tx.project
 
-    def _mine(self, table: type[OwnedRow]) -> ColumnElement[bool]:
+    def _mine(self, table: type[OwnedRow]) -> sa.ColumnElement[bool]:
         """The condition that a row belongs to the project."""
         return table.project == self._project
 
-    def _select(self, table: type[RowT], *conditions: ColumnElement[bool]) -> Select[RowT]:
-        return select(table).where(self._mine(table), *conditions)
+    def _select(self, table: type[RowT], *conditions: sa.ColumnElement[bool]) -> sa.Select[RowT]:
+        return sa.select(table).where(self._mine(table), *conditions)
 
-    def _update(self, table: type[OwnedRow], *conditions: ColumnElement[bool]) -> Update:
-        return update(table).where(self._mine(table), *conditions)
+    def _update(self, table: type[OwnedRow], *conditions: sa.ColumnElement[bool]) -> sa.Update:
+        return sa.update(table).where(self._mine(table), *conditions)
 
-    def _delete(self, table: type[OwnedRow], *conditions: ColumnElement[bool]) -> Delete:
-        return delete(table).where(self._mine(table), *conditions)
+    def _delete(self, table: type[OwnedRow], *conditions: sa.ColumnElement[bool]) -> sa.Delete:
+        return sa.delete(table).where(self._mine(table), *conditions)
 
     async def _insert(self, table: type[OwnedRow], *rows: Mapping[str, Any]) -> None:
         """Insert rows, given by their columns except for the project."""
         if rows:
             values = [{**row, "project": self._project} for row in rows]
-            await self._session.execute(insert(table), values)
+            await self._session.execute(sa.insert(table), values)
 
 
 class CrossProjectQueries:
@@ -258,13 +258,10 @@ class CrossProjectTransactions:
 
 
 class Transactions:
-    """The transactions of projects."""
-
     def __init__(self, across_projects: CrossProjectTransactions) -> None:
         self._across_projects = across_projects
 
     def of(self, project: str) -> "ProjectTransactions":
-        """The transactions of one project."""
         return ProjectTransactions(self._across_projects, project)
 
 
@@ -385,5 +382,5 @@ async def shared_secret(tx: CrossProjectTransaction, name: str, candidate: bytes
     row = await tx.session.get(SecretRow, name)
     if row is not None:
         return row.value
-    await tx.session.execute(insert(SecretRow).values(name=name, value=candidate))
+    await tx.session.execute(sa.insert(SecretRow).values(name=name, value=candidate))
     return candidate

@@ -31,8 +31,6 @@ class StreamClosed(Exception):
 
 
 class StreamState(StrEnum):
-    """State of a stream."""
-
     OPEN = "open"
     ENDED = "ended"
     """Complete."""
@@ -60,8 +58,6 @@ class StreamPosition(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event with its number."""
-
     number: int
     data: bytes
 

@@ -4,25 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    Select,
-    String,
-    bindparam,
-    column,
-    delete,
-    func,
-    insert,
-    select,
-    tuple_,
-    update,
-    values,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -63,13 +45,13 @@ class StreamRow(OwnedRow):
     """A stream. Its id is that of its object."""
 
     __tablename__ = "streams"
-    __table_args__ = (Index(None, "state", "ended_at"),)
+    __table_args__ = (sa.Index(None, "state", "ended_at"),)
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    next_number: Mapped[int] = mapped_column(BigInteger)
-    num_chunks: Mapped[int] = mapped_column(BigInteger)
+    next_number: Mapped[int] = mapped_column(sa.BigInteger)
+    num_chunks: Mapped[int] = mapped_column(sa.BigInteger)
     # state
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(sa.String(16))
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
@@ -83,18 +65,18 @@ class StreamChunkRow(OwnedRow):
 
     __tablename__ = "stream_chunks"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "stream_id"], ["streams.project", "streams.id"], ondelete="CASCADE"
         ),
     )
 
     stream_id: Mapped[str] = mapped_column(Key, primary_key=True)
-    past: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    position: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    num_events: Mapped[int] = mapped_column(Integer)
-    events: Mapped[bytes] = mapped_column(LargeBinary)
-    turn: Mapped[int] = mapped_column(Integer)
-    token_ids: Mapped[bytes] = mapped_column(LargeBinary)
+    past: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True)
+    position: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True)
+    num_events: Mapped[int] = mapped_column(sa.Integer)
+    events: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    turn: Mapped[int] = mapped_column(sa.Integer)
+    token_ids: Mapped[bytes] = mapped_column(sa.LargeBinary)
 
 
 _POSITIONS_PER_QUERY: Final = 100
@@ -102,8 +84,6 @@ _POSITIONS_PER_QUERY: Final = 100
 
 
 class StreamQueries(Queries):
-    """The streams of a project."""
-
     async def create(self, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Create a stream with its first events."""
         row = {"id": stream_id, "next_number": 0, "num_chunks": 0, "state": StreamState.OPEN}
@@ -119,9 +99,9 @@ class StreamQueries(Queries):
     async def oldest_open(self) -> str:
         """The creation key of the stream that has been open longest; empty if none is open."""
         oldest = (
-            select(func.min(StreamRow.id))
+            sa.select(sa.func.min(StreamRow.id))
             .where(self._mine(StreamRow), StreamRow.state == StreamState.OPEN)
-            .group_by(func.length(StreamRow.id))  # ids with the same prefix have the same length
+            .group_by(sa.func.length(StreamRow.id))  # ids with the same prefix have the same length
         )
         return min(map(creation_key, await self._session.scalars(oldest)), default="")
 
@@ -179,7 +159,7 @@ class StreamQueries(Queries):
     async def tokens(self, stream_id: str, turn: int) -> list[int]:
         """Read the token ids of a turn, in order."""
         packed = await self._session.scalars(
-            select(StreamChunkRow.token_ids)
+            sa.select(StreamChunkRow.token_ids)
             .where(*self._in_turn(stream_id, turn))
             .order_by(StreamChunkRow.past, StreamChunkRow.position)
         )
@@ -189,7 +169,7 @@ class StreamQueries(Queries):
         """Read the events of a turn, from which a worker restores the turn."""
         chunk = StreamChunkRow
         query = (
-            select(chunk.past, chunk.num_events, chunk.events)
+            sa.select(chunk.past, chunk.num_events, chunk.events)
             .where(*self._in_turn(stream_id, turn))
             .order_by(chunk.past, chunk.position)
         )
@@ -207,7 +187,7 @@ class StreamQueries(Queries):
             raise StreamClosed(stream_id)
         return key, streams[key]
 
-    def _in_turn(self, stream_id: str, turn: int) -> tuple[ColumnElement[bool], ...]:
+    def _in_turn(self, stream_id: str, turn: int) -> tuple[sa.ColumnElement[bool], ...]:
         chunk = StreamChunkRow
         return (self._mine(chunk), chunk.stream_id == stream_id, chunk.turn == turn)
 
@@ -256,8 +236,8 @@ async def _streams(
     """Select streams by key, in key order, to avoid deadlocks."""
     row = StreamRow
     query = (
-        select(row.project, row.id, row.next_number, row.num_chunks, row.state)
-        .where(tuple_(row.project, row.id).in_([tuple(key) for key in keys]))
+        sa.select(row.project, row.id, row.next_number, row.num_chunks, row.state)
+        .where(sa.tuple_(row.project, row.id).in_([tuple(key) for key in keys]))
         .order_by(row.project, row.id)
     )
     rows = await session.execute(query.with_for_update() if locked else query)
@@ -306,15 +286,15 @@ async def _append(
                 | {"number": number, "chunks": position}
             )
     if chunk_rows:
-        await session.execute(insert(StreamChunkRow), chunk_rows)
+        await session.execute(sa.insert(StreamChunkRow), chunk_rows)
         connection = await session.connection()  # the session has no executemany for this update
         await connection.execute(_UPDATE_STREAM, stream_updates)
 
 
 _UPDATE_STREAM: Final = (
-    update(StreamRow)
-    .where(StreamRow.project == bindparam("key_project"), StreamRow.id == bindparam("key_id"))
-    .values(next_number=bindparam("number"), num_chunks=bindparam("chunks"))
+    sa.update(StreamRow)
+    .where(StreamRow.project == sa.bindparam("key_project"), StreamRow.id == sa.bindparam("key_id"))
+    .values(next_number=sa.bindparam("number"), num_chunks=sa.bindparam("chunks"))
 )
 
 
@@ -339,16 +319,16 @@ def _unpack_rows(rows: Any) -> list[Event]:
     ]
 
 
-def _select_next_chunks(positions: Sequence[StreamPosition]) -> Select[Any]:
+def _select_next_chunks(positions: Sequence[StreamPosition]) -> sa.Select[Any]:
     """Select the chunks with the next events at positions.
 
     The `past` of the chunk with event n is at most n + `MAX_CHUNK_EVENTS`.
     """
     position = (
-        values(
-            column("project", Project),
-            column("stream_id", Key),
-            column("number", BigInteger),
+        sa.values(
+            sa.column("project", Project),
+            sa.column("stream_id", Key),
+            sa.column("number", sa.BigInteger),
             name="positions",
         )
         .data([(*each.key, each.number) for each in positions])
@@ -356,7 +336,7 @@ def _select_next_chunks(positions: Sequence[StreamPosition]) -> Select[Any]:
     )
     chunk = StreamChunkRow
     return (
-        select(
+        sa.select(
             chunk.project,
             chunk.stream_id,
             position.c.number,
@@ -382,7 +362,7 @@ def delete_streams_ended_before(age: timedelta, limit: int = ROWS_AT_ONCE) -> Cl
 
     async def delete_events(tx: CrossProjectTransaction, now: datetime) -> Deleted:
         ended = await tx.session.execute(
-            select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
+            sa.select(StreamRow.project, StreamRow.id, StreamRow.num_chunks)
             .where(StreamRow.state == StreamState.ENDED, StreamRow.ended_at < now - age)
             .order_by(StreamRow.ended_at)
             .limit(limit)
@@ -395,11 +375,11 @@ def delete_streams_ended_before(age: timedelta, limit: int = ROWS_AT_ONCE) -> Cl
             if keys and total > limit:
                 break
             keys.append((project, stream_id))
-        chunk = tuple_(StreamChunkRow.project, StreamChunkRow.stream_id)
-        await tx.session.execute(delete(StreamChunkRow).where(chunk.in_(keys)))
+        chunk = sa.tuple_(StreamChunkRow.project, StreamChunkRow.stream_id)
+        await tx.session.execute(sa.delete(StreamChunkRow).where(chunk.in_(keys)))
         await tx.session.execute(
-            update(StreamRow)
-            .where(tuple_(StreamRow.project, StreamRow.id).in_(keys))
+            sa.update(StreamRow)
+            .where(sa.tuple_(StreamRow.project, StreamRow.id).in_(keys))
             .values(state=StreamState.SWEPT)
         )
         return Deleted(len(keys))

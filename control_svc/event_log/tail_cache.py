@@ -71,7 +71,6 @@ class Tail:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the readers."""
         for changed in self.readers:
             changed.set()
 
@@ -87,8 +86,6 @@ class Tail:
 
 
 class Tails:
-    """The tails of the streams that this process writes or reads."""
-
     def __init__(self) -> None:
         self._tails: dict[StreamKey, Tail] = {}
 

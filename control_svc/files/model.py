@@ -93,8 +93,6 @@ def new_file(
 
 @dataclass(frozen=True, kw_only=True)
 class NewFile:
-    """The metadata of a file that a client creates."""
-
     filename: str
     purpose: FilePurpose | None
     ttl: timedelta | None = None
@@ -177,8 +175,6 @@ class UploadState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A file that is uploaded in parts."""
-
     id: str
     filename: str
     purpose: FilePurpose
@@ -219,8 +215,6 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class UploadPart:
-    """A stored part of an upload."""
-
     id: str
     upload_id: str
     size_bytes: int
@@ -230,8 +224,6 @@ class UploadPart:
 
 @dataclass(frozen=True, kw_only=True)
 class NewUpload:
-    """The request to create an upload."""
-
     filename: str
     purpose: FilePurpose | None
     size_bytes: int

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, or_, select, tuple_, update
+import sqlalchemy as sa
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.base.ids import FILE, UPLOAD, is_id
@@ -19,10 +19,7 @@ from svc_kit.errors import DomainError, FileNotFound, UploadNotFound
 
 
 class FileQueries(Queries):
-    """Files in one transaction."""
-
     async def add(self, file: File) -> None:
-        """Insert a file."""
         await self._insert(FileRow, asdict(file))
 
     async def get(self, file_id: str, now: datetime, field: str = "id") -> File:
@@ -61,7 +58,7 @@ class FileQueries(Queries):
 
 
 def _is_unexpired(now: datetime) -> ColumnElement[bool]:
-    return or_(FileRow.expires_at.is_(None), FileRow.expires_at > now)
+    return sa.or_(FileRow.expires_at.is_(None), FileRow.expires_at > now)
 
 
 def _file(row: FileRow) -> File:
@@ -69,21 +66,18 @@ def _file(row: FileRow) -> File:
 
 
 class UploadQueries(ObjectQueries[UploadRow, Upload]):
-    """Uploads and their parts in one transaction."""
-
     table = UploadRow
     prefix = UPLOAD
 
     async def add_part(self, part: UploadPart) -> None:
-        """Insert a part."""
         await self._insert(UploadPartRow, asdict(part))
 
     async def part_totals(self, upload_id: str) -> PartTotals:
         """Return the number and the total size of the stored parts."""
         row = await self._session.execute(
-            select(func.count(), func.coalesce(func.sum(UploadPartRow.size_bytes), 0)).where(
-                self._mine(UploadPartRow), UploadPartRow.upload_id == upload_id
-            )
+            sa.select(
+                sa.func.count(), sa.func.coalesce(sa.func.sum(UploadPartRow.size_bytes), 0)
+            ).where(self._mine(UploadPartRow), UploadPartRow.upload_id == upload_id)
         )
         num_parts, size_bytes = row.one()
         return PartTotals(num_parts, int(size_bytes))  # PostgreSQL sums to a Decimal
@@ -131,21 +125,21 @@ async def expire_uploads(tx: CrossProjectTransaction, now: datetime) -> Deleted:
     sweeper.
     """
     late = (
-        select(UploadRow.project, UploadRow.id)
+        sa.select(UploadRow.project, UploadRow.id)
         .where(UploadRow.state == UploadState.PENDING.value, UploadRow.expires_at <= now)
         .limit(ROWS_AT_ONCE)
         .with_for_update(skip_locked=True)
     )
     expired = await tx.session.execute(
-        update(UploadRow)
-        .where(tuple_(UploadRow.project, UploadRow.id).in_(late))
+        sa.update(UploadRow)
+        .where(sa.tuple_(UploadRow.project, UploadRow.id).in_(late))
         .values(state=UploadState.EXPIRED.value)
         .returning(UploadRow.project, UploadRow.id)
     )
     uploads = [tuple(upload) for upload in expired]
     keys = await tx.session.scalars(
-        delete(UploadPartRow)
-        .where(tuple_(UploadPartRow.project, UploadPartRow.upload_id).in_(uploads))
+        sa.delete(UploadPartRow)
+        .where(sa.tuple_(UploadPartRow.project, UploadPartRow.upload_id).in_(uploads))
         .returning(UploadPartRow.blob_key)
     )
     return Deleted(len(uploads), keys.all())

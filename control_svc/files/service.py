@@ -27,21 +27,7 @@ from control_svc.files.model import (
     new_file,
 )
 from control_svc.files.queries import FileQueries
-from svc_kit.errors import (
-    AdapterExists,
-    AdapterNotFound,
-    BlobMissing,
-    FileNotFound,
-    MissingField,
-    RangeNotSatisfiable,
-    RequestIdReused,
-    RequestTooLarge,
-    StorageFailed,
-    TooLong,
-    TooManyAdapters,
-    UploadNotFound,
-    UploadNotPending,
-)
+from svc_kit import errors
 from svc_kit.fair_semaphore import FairSemaphore
 
 CREATE = "CreateFile"
@@ -49,8 +35,6 @@ CREATE = "CreateFile"
 
 @dataclass(frozen=True)
 class Files(Methods[File]):
-    """Files."""
-
     service = pb.DESCRIPTOR.services_by_name["FileService"]
     message, noun, plural = convert.FILE, "a file", "files"
     default_page = max_page = 10_000
@@ -142,7 +126,7 @@ class Files(Methods[File]):
         async with self.transfers.reserve(1, project):
             file = await self.GetFile(project, request)
             if request.offset > file.size_bytes:
-                raise RangeNotSatisfiable(field="offset", size=file.size_bytes)
+                raise errors.RangeNotSatisfiable(field="offset", size=file.size_bytes)
             remaining = file.size_bytes - request.offset
             count = remaining if length is None else min(length, remaining)
             chunks = self._read(project, request, file, count)
@@ -160,7 +144,7 @@ class Files(Methods[File]):
         try:
             async for chunk in self.blobs.read(file.blob_key, request.offset, length):
                 yield chunk
-        except BlobMissing:
+        except errors.BlobMissing:
             # Raises FileNotFound if the file has been deleted meanwhile; else its blob is lost.
             await self.GetFile(project, request)
             raise
@@ -178,21 +162,21 @@ class Files(Methods[File]):
                 header, limit = piece, self.limits.limit_for(piece.purpose)
                 check_file_size(sink.size_bytes, limit)
         if header is None:
-            raise MissingField(field="header")
+            raise errors.MissingField(field="header")
         return header
 
 
 REJECTIONS = (
-    AdapterExists,
-    AdapterNotFound,
-    FileNotFound,
-    RequestIdReused,
-    RequestTooLarge,
-    StorageFailed,
-    TooLong,
-    TooManyAdapters,
-    UploadNotFound,
-    UploadNotPending,
+    errors.AdapterExists,
+    errors.AdapterNotFound,
+    errors.FileNotFound,
+    errors.RequestIdReused,
+    errors.RequestTooLarge,
+    errors.StorageFailed,
+    errors.TooLong,
+    errors.TooManyAdapters,
+    errors.UploadNotFound,
+    errors.UploadNotPending,
 )
 """Errors raised inside a transaction, so that certainly nothing was committed. After other errors
 the commit may have succeeded; the sweeper deletes unreferenced blobs later."""

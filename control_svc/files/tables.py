@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import BigInteger, ForeignKeyConstraint, Index, Interval, String, Text
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, blob_key
@@ -12,34 +12,32 @@ class FileRow(ObjectRow):
     """A file. Its bytes are in the blob store before the row is inserted."""
 
     __tablename__ = "files"
-    __table_args__ = (Index(None, "project", "purpose", "id"),)
+    __table_args__ = (sa.Index(None, "project", "purpose", "id"),)
 
-    filename: Mapped[str] = mapped_column(Text)
-    purpose: Mapped[str] = mapped_column(String(32))
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    sha256: Mapped[str] = mapped_column(String(64))
+    filename: Mapped[str] = mapped_column(sa.Text)
+    purpose: Mapped[str] = mapped_column(sa.String(32))
+    size_bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    sha256: Mapped[str] = mapped_column(sa.String(64))
     blob_key: Mapped[str] = blob_key("size_bytes", "sha256")
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant, index=True)
 
 
 class UploadRow(ObjectRow):
-    """A file that is uploaded in parts."""
-
     __tablename__ = "uploads"
-    __table_args__ = (Index(None, "state", "expires_at"),)
+    __table_args__ = (sa.Index(None, "state", "expires_at"),)
 
-    filename: Mapped[str] = mapped_column(Text)
-    purpose: Mapped[str] = mapped_column(String(32))
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    mime_type: Mapped[str] = mapped_column(Text)
-    ttl: Mapped[timedelta | None] = mapped_column(Interval)
-    state: Mapped[str] = mapped_column(String(16))
+    filename: Mapped[str] = mapped_column(sa.Text)
+    purpose: Mapped[str] = mapped_column(sa.String(32))
+    size_bytes: Mapped[int] = mapped_column(sa.BigInteger)
+    mime_type: Mapped[str] = mapped_column(sa.Text)
+    ttl: Mapped[timedelta | None] = mapped_column(sa.Interval)
+    state: Mapped[str] = mapped_column(sa.String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime] = mapped_column(Instant)
     # No foreign key: the upload outlives its file.
     file_id: Mapped[str | None] = mapped_column(Key)
-    completion: Mapped[str] = mapped_column(String(64))
+    completion: Mapped[str] = mapped_column(sa.String(64))
 
 
 class UploadPartRow(OwnedRow):
@@ -47,13 +45,13 @@ class UploadPartRow(OwnedRow):
 
     __tablename__ = "upload_parts"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "upload_id"], ["uploads.project", "uploads.id"], ondelete="CASCADE"
         ),
     )
 
     upload_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    size_bytes: Mapped[int] = mapped_column(sa.BigInteger)
     blob_key: Mapped[str] = blob_key("size_bytes")
     created_at: Mapped[datetime] = mapped_column(Instant)

@@ -49,8 +49,6 @@ CREATE = "CreateUpload"
 
 @dataclass(frozen=True)
 class Uploads(Methods[UploadWithFile]):
-    """Uploads."""
-
     service = pb.DESCRIPTOR.services_by_name["UploadService"]
     message, noun, plural = convert.UPLOAD, "an upload", "uploads"
 

@@ -20,16 +20,12 @@ Vectors = npt.NDArray[np.float32]
 
 
 class EmbeddingModel(NamedTuple):
-    """Properties of an embedding model."""
-
     name: str
     max_tokens: int
     """Maximum length of a text that is embedded as one piece."""
 
 
 class EmbeddingResult(NamedTuple):
-    """Vectors and the model that computed them."""
-
     vectors: Vectors
     digest: str
     """The digest of the model's file; empty if unknown."""

@@ -31,8 +31,6 @@ Files = Mapping[str, StoredFile]
 
 
 class FileSource(Protocol):
-    """Reads files of a project."""
-
     def open(
         self, project: str, references: Sequence[FileReference]
     ) -> AbstractAsyncContextManager[Files]:

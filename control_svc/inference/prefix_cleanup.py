@@ -24,8 +24,6 @@ from svc_kit.rpc.client import translate_errors
 
 
 class DiskPrefixCache(Protocol):
-    """The prefixes that the inference service stores for objects."""
-
     async def delete(self, object_id: str) -> None:
         """Delete all prefixes of an object, if any, and store none of its running turns.
 
@@ -71,8 +69,6 @@ class PrefixCleanup:
 
 
 class PrefixCleanupWorker:
-    """The job handler."""
-
     kind = KIND
     concurrency = 1
 

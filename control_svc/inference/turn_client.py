@@ -16,6 +16,7 @@ from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
+from control_svc.inference import turns
 from control_svc.inference.client import SERVICE, Metadata, call_metadata, stream_messages
 from control_svc.inference.generation_options import OPTIONS
 from control_svc.inference.media import (
@@ -27,17 +28,6 @@ from control_svc.inference.media import (
     part_names,
     read_files,
 )
-from control_svc.inference.turns import (
-    FinishReason,
-    JsonSchema,
-    Started,
-    TurnChoice,
-    TurnEvent,
-    TurnMessage,
-    TurnRequest,
-    TurnTool,
-    TurnUsage,
-)
 from control_svc.jobs.model import EngineDied
 from dialects.openai.errors import CHAT_PARAMS, openai_name, openai_names
 from dialects.shared.efforts import EFFORTS
@@ -48,10 +38,10 @@ from svc_kit.errors import DomainError, EngineRestarting
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import MessageMapper
 
-_REASONS: Final[Mapping[int, FinishReason]] = {
-    generation.FINISH_REASON_STOP: FinishReason.STOP,
-    generation.FINISH_REASON_LENGTH: FinishReason.LENGTH,
-    generation.FINISH_REASON_TOOL_CALLS: FinishReason.TOOL_CALLS,
+_REASONS: Final[Mapping[int, turns.FinishReason]] = {
+    generation.FINISH_REASON_STOP: turns.FinishReason.STOP,
+    generation.FINISH_REASON_LENGTH: turns.FinishReason.LENGTH,
+    generation.FINISH_REASON_TOOL_CALLS: turns.FinishReason.TOOL_CALLS,
 }
 _TOOL_FIELD: Final = re.compile(r"tools\[(\d+)\](.*)", re.DOTALL)
 
@@ -76,7 +66,7 @@ class RpcTurnClient:
         self._files = files
         self._timeout_s = timeout_s
 
-    async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
+    async def run(self, request: turns.TurnRequest) -> AsyncGenerator[turns.TurnEvent, None]:
         """Run a turn and yield its events. Raises the service's errors and EngineDied.
 
         Errors name fields as OpenAI does, since runs and responses store and show them.
@@ -110,7 +100,7 @@ class RpcTurnClient:
                     yield _usage(message.done.usage)
 
     @asynccontextmanager
-    async def _proto(self, request: TurnRequest) -> AsyncIterator[pb.ChatRequest]:
+    async def _proto(self, request: turns.TurnRequest) -> AsyncIterator[pb.ChatRequest]:
         """Convert a turn with its files, which are in memory during the block."""
         async with read_files(self._files, request.project, request.messages) as files:
             if any(has_media(message) for message in request.messages):
@@ -118,7 +108,7 @@ class RpcTurnClient:
             else:
                 yield chat_request(request, files)
 
-    async def count(self, request: TurnRequest) -> int:
+    async def count(self, request: turns.TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the service's errors."""
         names = part_names(request.messages), _tool_names(request.tools)
         with names[0], names[1], openai_names(CHAT_PARAMS):
@@ -132,13 +122,13 @@ class RpcTurnClient:
                     )
         return response.prompt_tokens
 
-    def _metadata(self, request: TurnRequest) -> Metadata:
+    def _metadata(self, request: turns.TurnRequest) -> Metadata:
         priority = Priority[request.priority.name]
         return call_metadata(self._token, request.project, priority)
 
 
 @contextmanager
-def _tool_names(tools: Sequence[TurnTool]) -> Iterator[None]:
+def _tool_names(tools: Sequence[turns.TurnTool]) -> Iterator[None]:
     """Name tools in errors of the block by their places in the caller's request."""
     try:
         yield
@@ -148,7 +138,7 @@ def _tool_names(tools: Sequence[TurnTool]) -> Iterator[None]:
         raise with_field(error, _in_request(error.field, tools)) from error.__cause__
 
 
-def _in_request(field: str, tools: Sequence[TurnTool]) -> str:
+def _in_request(field: str, tools: Sequence[turns.TurnTool]) -> str:
     match = _TOOL_FIELD.match(field)
     tool = tools[int(match[1])] if match and int(match[1]) < len(tools) else None
     return field if match is None or tool is None else (tool.field or tool.name) + match[2]
@@ -168,17 +158,19 @@ def _engine_deaths() -> Iterator[None]:
 # ---- requests
 
 _MESSAGE: Final = MessageMapper(
-    TurnMessage,
+    turns.TurnMessage,
     chat.ChatMessage,
     renamed={"calls": "tool_calls", "call_id": "tool_call_id"},
     only_domain=["parts"],
     only_message=["parts"],
 )
-_TOOL: Final = MessageMapper(TurnTool, chat.Tool, only_domain=["field"])
-_CHOICE: Final = MessageMapper(TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"})
+_TOOL: Final = MessageMapper(turns.TurnTool, chat.Tool, only_domain=["field"])
+_CHOICE: Final = MessageMapper(
+    turns.TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"}
+)
 
 
-def chat_request(request: TurnRequest, files: Files) -> pb.ChatRequest:
+def chat_request(request: turns.TurnRequest, files: Files) -> pb.ChatRequest:
     """Convert a turn; `files` are the files of its messages, by id.
 
     Raises InvalidField, UnsupportedValue or TooLong for a picture or a document.
@@ -203,7 +195,7 @@ def chat_request(request: TurnRequest, files: Files) -> pb.ChatRequest:
     )
 
 
-def _options(request: TurnRequest) -> generation.GenerationOptions:
+def _options(request: turns.TurnRequest) -> generation.GenerationOptions:
     options = OPTIONS.to_message(request.options)
     options.sampling.seed = request.seed
     options.output.token_ids = True
@@ -213,7 +205,7 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
         options.cache.keep_for = request.keep_for
     if request.max_tokens is not None:
         options.stopping.max_tokens = request.max_tokens
-    if isinstance(request.format, JsonSchema):
+    if isinstance(request.format, turns.JsonSchema):
         options.constraint.json_schema = request.format.schema
     elif request.format is not None:
         options.constraint.json_object = True
@@ -226,10 +218,10 @@ def _options(request: TurnRequest) -> generation.GenerationOptions:
 
 
 def _started(
-    accepted: generation.Accepted, started: generation.Started, tools: Sequence[TurnTool]
-) -> Started:
+    accepted: generation.Accepted, started: generation.Started, tools: Sequence[turns.TurnTool]
+) -> turns.Started:
     ignored = (openai_name(name, CHAT_PARAMS) for name in accepted.ignored_options)
-    return Started(
+    return turns.Started(
         accepted.model,
         accepted.prompt_tokens,
         started.cached_tokens,
@@ -237,14 +229,12 @@ def _started(
     )
 
 
-def _usage(usage: generation.Usage) -> TurnUsage:
-    return TurnUsage(
+def _usage(usage: generation.Usage) -> turns.TurnUsage:
+    return turns.TurnUsage(
         usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
     )
 
 
 class TokenCounter(Protocol):
-    """Counts prompt tokens."""
-
-    async def count(self, request: TurnRequest) -> int:
+    async def count(self, request: turns.TurnRequest) -> int:
         """Count the tokens of the prompt of a turn. Raises the errors of `TurnClient.run`."""

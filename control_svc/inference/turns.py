@@ -23,8 +23,6 @@ class ChoiceMode(StrEnum):
 
 
 class TurnRole(StrEnum):
-    """The role of a message."""
-
     SYSTEM = "system"
     DEVELOPER = "developer"
     USER = "user"
@@ -33,14 +31,10 @@ class TurnRole(StrEnum):
 
 
 class TextPart(NamedTuple):
-    """Text of a message."""
-
     text: str
 
 
 class RefusalPart(NamedTuple):
-    """A refusal of the assistant."""
-
     text: str
 
 
@@ -84,8 +78,6 @@ class TurnCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnMessage:
-    """A message of the conversation."""
-
     role: TurnRole
     parts: tuple[TurnPart, ...] = ()
     calls: tuple[TurnCall, ...] = ()
@@ -140,8 +132,6 @@ TurnFormat = JsonObject | JsonSchema
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRequest:
-    """One call of a model."""
-
     project: str
     """Project on whose behalf the call is made."""
     model: str
@@ -206,8 +196,6 @@ TurnEvent = Started | ChatDelta | FinishReason | TurnUsage
 
 
 class TurnClient(Protocol):
-    """Calls models."""
-
     def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
         """Run a turn and yield Started, any number of ChatDelta, FinishReason and TurnUsage.
 

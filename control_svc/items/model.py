@@ -16,8 +16,6 @@ MAX_TEXT_BYTES: Final = 1_048_576
 
 
 class Role(StrEnum):
-    """The role of a message."""
-
     USER = "user"
     ASSISTANT = "assistant"
     SYSTEM = "system"
@@ -25,8 +23,6 @@ class Role(StrEnum):
 
 
 class ItemStatus(StrEnum):
-    """Status of an item."""
-
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
     INCOMPLETE = "incomplete"
@@ -34,8 +30,6 @@ class ItemStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FileCitation:
-    """A citation of a file in a text."""
-
     file_id: str
     filename: str
     marker: str
@@ -69,8 +63,6 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A refusal."""
-
     kind: Literal["refusal"] = "refusal"
     refusal: str
 
@@ -102,8 +94,6 @@ Part = Text | Refusal | Image | FileInput
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message."""
-
     kind: Literal["message"] = "message"
     role: Role
     content: tuple[Part, ...]
@@ -116,8 +106,6 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionCall:
-    """A call of a client function."""
-
     kind: Literal["function_call"] = "function_call"
     call_id: str
     name: str
@@ -127,8 +115,6 @@ class FunctionCall:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionCallOutput:
-    """The output of a client function."""
-
     kind: Literal["function_call_output"] = "function_call_output"
     call_id: str
     output: tuple[Part, ...]
@@ -146,8 +132,6 @@ class CustomToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomToolCallOutput:
-    """The output of a custom tool."""
-
     kind: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     call_id: str
     output: tuple[Part, ...]
@@ -155,8 +139,6 @@ class CustomToolCallOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Reasoning:
-    """Reasoning of the model."""
-
     kind: Literal["reasoning"] = "reasoning"
     text: str
     sealed: str = ""
@@ -187,8 +169,6 @@ class SearchResult:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSearchCall:
-    """A search of vector stores by the model."""
-
     kind: Literal["file_search_call"] = "file_search_call"
     call_id: str
     queries: tuple[str, ...]
@@ -201,8 +181,6 @@ class FileSearchCall:
 
 @dataclass(frozen=True, kw_only=True)
 class McpToolDescription:
-    """A tool of an MCP server."""
-
     name: str
     description: str
     input_schema_json: str
@@ -221,8 +199,6 @@ class McpListTools:
 
 @dataclass(frozen=True, kw_only=True)
 class McpCall:
-    """A call of a tool of an MCP server."""
-
     kind: Literal["mcp_call"] = "mcp_call"
     server_label: str
     name: str
@@ -287,8 +263,6 @@ ITEM_PREFIXES: Final[dict[type[Content], str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """An item as it is stored."""
-
     id: str
     status: ItemStatus
     created_at: datetime
@@ -299,18 +273,14 @@ class Item:
 
     @property
     def kind(self) -> str:
-        """Kind of the content."""
         return self.content.kind
 
     def with_content(self, content: Content, status: ItemStatus = ItemStatus.COMPLETED) -> "Item":
-        """The item with other content and another status."""
         return replace(self, content=content, status=status)
 
 
 @dataclass(frozen=True)
 class TimelineItem:
-    """An item with its position in a timeline."""
-
     position: int
     """Increases from 0; removed items leave gaps."""
     item: Item

@@ -6,32 +6,22 @@ from typing import Final
 from corral.control.v1 import item_pb2 as pb
 from corral.control.v1 import response_pb2
 
+from control_svc.items import model as item_model
 from control_svc.items.input_items import Include, InputItem, apply_include
-from control_svc.items.model import (
-    CustomToolCallOutput,
-    FileCitation,
-    FileSearchCall,
-    FunctionCallOutput,
-    Item,
-    Message,
-    Part,
-    Text,
-    TokenLogprob,
-)
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, OneofMapper
 
-CITATION: Final = MessageMapper(FileCitation, pb.FileCitation)
-LOGPROB: Final = MessageMapper(TokenLogprob, pb.ItemLogprob)
-TEXT: Final = MessageMapper(Text, pb.TextPart, renamed={"annotations": "citations"})
-PART: Final = OneofMapper(Part, pb.ItemPart, uses=[TEXT])
+CITATION: Final = MessageMapper(item_model.FileCitation, pb.FileCitation)
+LOGPROB: Final = MessageMapper(item_model.TokenLogprob, pb.ItemLogprob)
+TEXT: Final = MessageMapper(item_model.Text, pb.TextPart, renamed={"annotations": "citations"})
+PART: Final = OneofMapper(item_model.Part, pb.ItemPart, uses=[TEXT])
 _CONTENTS: Final = (
     PART,
-    MessageMapper(Message, pb.MessageItem, renamed={"content": "parts"}, uses=[PART]),
-    MessageMapper(FunctionCallOutput, pb.ToolOutputItem, uses=[PART]),
-    MessageMapper(CustomToolCallOutput, pb.ToolOutputItem, uses=[PART]),
-    MessageMapper(FileSearchCall, pb.FileSearchCallItem, only_domain=["first"]),
+    MessageMapper(item_model.Message, pb.MessageItem, renamed={"content": "parts"}, uses=[PART]),
+    MessageMapper(item_model.FunctionCallOutput, pb.ToolOutputItem, uses=[PART]),
+    MessageMapper(item_model.CustomToolCallOutput, pb.ToolOutputItem, uses=[PART]),
+    MessageMapper(item_model.FileSearchCall, pb.FileSearchCallItem, only_domain=["first"]),
 )
-ITEM: Final = MessageMapper(Item, pb.Item, uses=_CONTENTS, only_domain=["origin"])
+ITEM: Final = MessageMapper(item_model.Item, pb.Item, uses=_CONTENTS, only_domain=["origin"])
 INPUT_ITEM: Final = MessageMapper(
     InputItem, pb.Item, uses=_CONTENTS, only_domain=["reference"], only_message=["create_time"]
 )
@@ -45,7 +35,7 @@ def includes_from_pb(values: Iterable[int]) -> frozenset[Include]:
     )
 
 
-def items_to_pb(items: Iterable[Item], include: Collection[Include]) -> list[pb.Item]:
+def items_to_pb(items: Iterable[item_model.Item], include: Collection[Include]) -> list[pb.Item]:
     """Convert items, filtered by the `include` values of the request."""
     return [ITEM.to_message(apply_include(item, include)) for item in items]
 

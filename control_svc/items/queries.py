@@ -4,23 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+import sqlalchemy as sa
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    ForeignKeyConstraint,
-    Index,
-    Row,
-    Select,
-    String,
-    UniqueConstraint,
-    and_,
-    delete,
-    exists,
-    func,
-    select,
-    type_coerce,
-)
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
@@ -45,11 +30,9 @@ from control_svc.items.model import (
 
 
 class ItemRow(ObjectRow):
-    """An item, stored as a document."""
-
     __tablename__ = "items"
 
-    status: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(sa.String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
     document: Mapped[Document]
 
@@ -59,18 +42,18 @@ class TimelineItemRow(OwnedRow):
 
     __tablename__ = "timeline_items"
     __table_args__ = (
-        ForeignKeyConstraint(["project", "item_id"], ["items.project", "items.id"]),
-        UniqueConstraint("project", "item_id", "timeline"),
-        Index(None, "project", "timeline", "kind", "position"),
-        Index(None, "project", "timeline", "origin", "position"),
-        Index(None, "project", "timeline", "age"),
+        sa.ForeignKeyConstraint(["project", "item_id"], ["items.project", "items.id"]),
+        sa.UniqueConstraint("project", "item_id", "timeline"),
+        sa.Index(None, "project", "timeline", "kind", "position"),
+        sa.Index(None, "project", "timeline", "origin", "position"),
+        sa.Index(None, "project", "timeline", "age"),
     )
 
     timeline: Mapped[str] = mapped_column(Key, primary_key=True)
-    position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    position: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
     item_id: Mapped[str] = mapped_column(Key)
     # copied from the item, for filters
-    kind: Mapped[str] = mapped_column(String(32))
+    kind: Mapped[str] = mapped_column(sa.String(32))
     age: Mapped[str] = mapped_column(Key)  # the item id without prefix: ids increase with time
     origin: Mapped[str] = mapped_column(Key)  # run or response that created it; empty: a caller
 
@@ -81,7 +64,6 @@ _CONTENT: Final[TypeAdapter[Content]] = TypeAdapter(Content, config=_BYTES)
 
 
 def encode_content(content: Content) -> bytes:
-    """Serialize a content."""
     return _CONTENT.dump_json(content, exclude_defaults=False)
 
 
@@ -91,7 +73,7 @@ def decode_content(document: bytes) -> Content:
 
 
 _MAX_IDS_PER_QUERY: Final = 500
-_TimelineSelect = Select[int, str, ItemRow]
+_TimelineSelect = sa.Select[int, str, ItemRow]
 
 
 class TimelineQueries(Queries):
@@ -121,7 +103,7 @@ class TimelineQueries(Queries):
 
     async def end(self, timeline: str) -> int:
         """The position after the last item."""
-        query = select(func.max(TimelineItemRow.position)).where(*self._in_timeline(timeline))
+        query = sa.select(sa.func.max(TimelineItemRow.position)).where(*self._in_timeline(timeline))
         last = (await self._session.execute(query)).scalar_one()
         return 0 if last is None else last + 1
 
@@ -142,10 +124,9 @@ class TimelineQueries(Queries):
         return items
 
     async def existing_ids(self, item_ids: Collection[str]) -> set[str]:
-        """The ids that items of the project have."""
         existing: set[str] = set()
         for ids in _id_batches(item_ids):
-            query = select(ItemRow.id).where(self._mine(ItemRow), ItemRow.id.in_(ids))
+            query = sa.select(ItemRow.id).where(self._mine(ItemRow), ItemRow.id.in_(ids))
             existing |= set(await self._session.scalars(query))
         return existing
 
@@ -172,7 +153,7 @@ class TimelineQueries(Queries):
 
     async def refs(self, timeline: str, item_filter: ItemFilter = ALL_ITEMS) -> list[ItemRef]:
         """The items in order, without their contents."""
-        query = select(TimelineItemRow.item_id, TimelineItemRow.kind).where(
+        query = sa.select(TimelineItemRow.item_id, TimelineItemRow.kind).where(
             *self._in_timeline(timeline), *_filter_clauses(item_filter)
         )
         rows = await self._session.execute(query.order_by(TimelineItemRow.position))
@@ -186,7 +167,7 @@ class TimelineQueries(Queries):
     async def num_bytes(self, timeline: str) -> int:
         """Total size of the documents of a timeline, computed by the database."""
         query = self._select_items(timeline).with_only_columns(
-            func.sum(document_size(ItemRow.document, self._session))
+            sa.func.sum(document_size(ItemRow.document, self._session))
         )
         return (await self._session.execute(query)).scalar_one() or 0
 
@@ -195,7 +176,7 @@ class TimelineQueries(Queries):
     ) -> int:
         """The position of the `count`-th item from the end; 0 if there are fewer."""
         query = (
-            select(TimelineItemRow.position)
+            sa.select(TimelineItemRow.position)
             .where(*self._in_timeline(timeline), *_filter_clauses(item_filter))
             .order_by(TimelineItemRow.position.desc())
             .offset(count - 1)
@@ -214,7 +195,7 @@ class TimelineQueries(Queries):
         if await self.get(timeline, item_id) is None:
             return False
         await self._session.execute(
-            delete(TimelineItemRow).where(
+            sa.delete(TimelineItemRow).where(
                 *self._in_timeline(timeline), TimelineItemRow.item_id == item_id
             )
         )
@@ -224,7 +205,7 @@ class TimelineQueries(Queries):
     async def delete(self, timeline: str) -> int:
         """Delete a timeline, and its items that no other one contains; return how many it had."""
         query = (
-            delete(TimelineItemRow)
+            sa.delete(TimelineItemRow)
             .where(*self._in_timeline(timeline))
             .returning(TimelineItemRow.item_id)
         )
@@ -241,24 +222,24 @@ class TimelineQueries(Queries):
         """
         is_candidate = (self._mine(ItemRow), ItemRow.id.in_(item_ids))
         await self._session.execute(
-            select(ItemRow.id).where(*is_candidate).order_by(ItemRow.id).with_for_update()
+            sa.select(ItemRow.id).where(*is_candidate).order_by(ItemRow.id).with_for_update()
         )
-        is_linked = exists().where(
+        is_linked = sa.exists().where(
             TimelineItemRow.project == ItemRow.project, TimelineItemRow.item_id == ItemRow.id
         )
-        await self._session.execute(delete(ItemRow).where(*is_candidate, ~is_linked))
+        await self._session.execute(sa.delete(ItemRow).where(*is_candidate, ~is_linked))
 
     async def _cursor_gap(self, timeline: str, item_id: str) -> "_Gap":
         """The position of a cursor, or the positions around it if its item was removed."""
         if not item_id:
             return _Gap(None, None)
-        exact = select(TimelineItemRow.position).where(
+        exact = sa.select(TimelineItemRow.position).where(
             *self._in_timeline(timeline), TimelineItemRow.item_id == item_id
         )
         position = (await self._session.execute(exact)).scalar_one_or_none()
         if position is not None:
             return _Gap(position, position)
-        older = select(func.max(TimelineItemRow.position)).where(
+        older = sa.select(sa.func.max(TimelineItemRow.position)).where(
             *self._in_timeline(timeline), TimelineItemRow.age < creation_key(item_id)
         )
         last = (await self._session.execute(older)).scalar_one_or_none()
@@ -268,11 +249,11 @@ class TimelineQueries(Queries):
         return (self._mine(TimelineItemRow), TimelineItemRow.timeline == timeline)
 
     def _select_items(self, timeline: str, item_filter: ItemFilter = ALL_ITEMS) -> _TimelineSelect:
-        is_item = and_(
+        is_item = sa.and_(
             ItemRow.project == TimelineItemRow.project, ItemRow.id == TimelineItemRow.item_id
         )
         return (
-            select(TimelineItemRow.position, TimelineItemRow.origin, ItemRow)
+            sa.select(TimelineItemRow.position, TimelineItemRow.origin, ItemRow)
             .join(ItemRow, is_item)
             .where(*self._in_timeline(timeline), *_filter_clauses(item_filter))
         )
@@ -313,16 +294,18 @@ def _values(item: Item) -> dict[str, object]:
     }
 
 
-def _timeline_item(row: Row[int, str, ItemRow]) -> TimelineItem:
+def _timeline_item(row: sa.Row[int, str, ItemRow]) -> TimelineItem:
     position, origin, item = row
     return TimelineItem(position, item_from_row(item, origin))
 
 
-async def read_call_parts(query: Select[*tuple[Any, ...]], session: AsyncSession) -> list[CallPart]:
+async def read_call_parts(
+    query: sa.Select[*tuple[Any, ...]], session: AsyncSession
+) -> list[CallPart]:
     """Read what pairs the selected items, by a query of `ItemRow`."""
-    document = type_coerce(document_value(ItemRow.document, session), JSON)
+    document = sa.type_coerce(document_value(ItemRow.document, session), sa.JSON)
     ids = [document[name].as_string() for name in ("call_id", "approval_request_id")]
-    call_id = func.coalesce(*ids, "")
+    call_id = sa.func.coalesce(*ids, "")
     row = TimelineItemRow
     rows = query.with_only_columns(row.item_id, row.kind, ItemRow.status, call_id)
     return [

@@ -55,8 +55,6 @@ class JobContext:
 
 
 class JobHandler(DeadLetterHandler, Protocol):
-    """Runs the jobs of one kind."""
-
     @property
     def kind(self) -> str:
         """Kind of the jobs."""

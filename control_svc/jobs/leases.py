@@ -57,8 +57,6 @@ async def lock_claimed(
 
 @dataclass(frozen=True)
 class Leases:
-    """The leases of one process."""
-
     transactions: CrossProjectTransactions
     dead_letter_handlers: Mapping[str, DeadLetterHandler]
     """By kind. Jobs of other kinds are left to other processes."""

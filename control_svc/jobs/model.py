@@ -50,8 +50,6 @@ class EngineDied(Exception):
 
 
 class JobState(StrEnum):
-    """State of a job."""
-
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
@@ -148,8 +146,6 @@ class NewJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A stored job."""
-
     project: str
     id: str
     kind: str
@@ -180,7 +176,6 @@ class Job:
 
     @property
     def claim(self) -> Claim:
-        """The claim of the current worker."""
         return Claim(
             project=self.project,
             job_id=self.id,
@@ -207,7 +202,6 @@ class Job:
         return is_exclusive or self.lease_expires_at <= now
 
     def start_attempt(self, owner: str, now: datetime, lease: timedelta) -> "Job":
-        """Lease the job to a worker."""
         return replace(
             self,
             state=JobState.RUNNING,
@@ -328,8 +322,6 @@ JOBS_TOPIC: Final = "jobs"
 
 
 class JobCount(NamedTuple):
-    """Number of jobs of a kind in a state."""
-
     kind: str
     state: JobState
     num_jobs: int

@@ -5,28 +5,7 @@ from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, Final
 
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    ColumnElement,
-    Index,
-    Integer,
-    ScalarSelect,
-    Select,
-    SmallInteger,
-    String,
-    Text,
-    and_,
-    func,
-    literal,
-    literal_column,
-    or_,
-    select,
-    text,
-    tuple_,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -57,60 +36,58 @@ _QUEUED = "state = 'queued'"
 
 
 class JobRow(ObjectRow):
-    """A background job."""
-
     __tablename__ = "jobs"
     __table_args__ = (
-        Index(None, "state", "kind", "priority", "run_after"),
-        Index(None, "lease_owner"),
-        Index(
+        sa.Index(None, "state", "kind", "priority", "run_after"),
+        sa.Index(None, "lease_owner"),
+        sa.Index(
             "uq_jobs_unfinished",
             "project",
             "kind",
             "subject",
             unique=True,
-            sqlite_where=text(_UNFINISHED),
-            postgresql_where=text(_UNFINISHED),
+            sqlite_where=sa.text(_UNFINISHED),
+            postgresql_where=sa.text(_UNFINISHED),
         ),
-        Index(
+        sa.Index(
             "ix_jobs_queued",
             "kind",
             "priority",
             "project",
             "run_after",
             "id",
-            sqlite_where=text(_QUEUED),
-            postgresql_where=text(_QUEUED),
+            sqlite_where=sa.text(_QUEUED),
+            postgresql_where=sa.text(_QUEUED),
         ),
     )
 
     # work
-    kind: Mapped[str] = mapped_column(String(32))
+    kind: Mapped[str] = mapped_column(sa.String(32))
     subject: Mapped[str] = mapped_column(Key)
-    priority: Mapped[int] = mapped_column(SmallInteger)
-    caller_key: Mapped[str] = mapped_column(Text, server_default=text("''"))
-    traceparent: Mapped[str | None] = mapped_column(String(TRACEPARENT_LENGTH))
+    priority: Mapped[int] = mapped_column(sa.SmallInteger)
+    caller_key: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
+    traceparent: Mapped[str | None] = mapped_column(sa.String(TRACEPARENT_LENGTH))
     created_at: Mapped[datetime] = mapped_column(Instant)
     # state
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(sa.String(16))
     run_after: Mapped[datetime] = mapped_column(Instant)
-    attempt: Mapped[int] = mapped_column(Integer)
-    num_postponed: Mapped[int] = mapped_column(Integer)
-    num_lost: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    engine_deaths: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int] = mapped_column(sa.Integer)
+    num_postponed: Mapped[int] = mapped_column(sa.Integer)
+    num_lost: Mapped[int] = mapped_column(sa.Integer, server_default=sa.text("0"))
+    engine_deaths: Mapped[int] = mapped_column(sa.Integer)
     cancel_requested_at: Mapped[datetime | None] = mapped_column(Instant)
     ended_at: Mapped[datetime | None] = mapped_column(Instant)
     # lease
-    fence: Mapped[int] = mapped_column(BigInteger)
+    fence: Mapped[int] = mapped_column(sa.BigInteger)
     lease_owner: Mapped[str | None] = mapped_column(Key)
     lease_expires_at: Mapped[datetime | None] = mapped_column(Instant)
     heartbeat_at: Mapped[datetime | None] = mapped_column(Instant)  # written by release 0.1
     # error of the last failed attempt
-    error_reason: Mapped[str | None] = mapped_column(String(64))
-    error_message: Mapped[str | None] = mapped_column(Text)
+    error_reason: Mapped[str | None] = mapped_column(sa.String(64))
+    error_message: Mapped[str | None] = mapped_column(sa.Text)
 
 
-_IS_QUEUED = JobRow.state == literal_column("'queued'")
+_IS_QUEUED = JobRow.state == sa.literal_column("'queued'")
 """A literal, so that prepared statements can use the partial index."""
 
 _CANDIDATES: Final = 8
@@ -199,7 +176,7 @@ class JobQueueQueries(CrossProjectQueries):
         for flow in [*await self._session.execute(next_flows(kinds, now))]:
             job = await _one(
                 self._session,
-                select(JobRow)
+                sa.select(JobRow)
                 .where(*_queued_in(flow), JobRow.project == flow.project, JobRow.run_after <= now)
                 .order_by(JobRow.run_after, JobRow.id)
                 .limit(1)
@@ -218,9 +195,9 @@ class JobQueueQueries(CrossProjectQueries):
         """Lock the jobs of those claims that are valid, ordered by key to avoid deadlocks."""
         jobs = await _all(
             self._session,
-            select(JobRow)
+            sa.select(JobRow)
             .where(
-                tuple_(JobRow.project, JobRow.id).in_(
+                sa.tuple_(JobRow.project, JobRow.id).in_(
                     [(claim.project, claim.job_id) for claim in claims]
                 )
             )
@@ -236,7 +213,7 @@ class JobQueueQueries(CrossProjectQueries):
 
         With `is_exclusive`, the leases of all other owners count as expired.
         """
-        query = select(JobRow).where(
+        query = sa.select(JobRow).where(
             JobRow.state == JobState.RUNNING,
             JobRow.kind.in_(kinds),
             JobRow.lease_owner != owner,
@@ -247,29 +224,30 @@ class JobQueueQueries(CrossProjectQueries):
 
     async def owned(self, owner: str) -> list[Job]:
         """List the running jobs of an owner, without locking them."""
-        query = select(JobRow).where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
+        query = sa.select(JobRow).where(
+            JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner
+        )
         return await _all(self._session, query)
 
     async def renew(self, owner: str, lease: timedelta) -> None:
         """Renew the owner's leases. Locked jobs are skipped."""
         now = await self._tx.now()
         unlocked = (
-            select(JobRow.project, JobRow.id)
+            sa.select(JobRow.project, JobRow.id)
             .where(JobRow.state == JobState.RUNNING, JobRow.lease_owner == owner)
             .with_for_update(skip_locked=True)
         )
         await self._session.execute(
-            update(JobRow)
-            .where(tuple_(JobRow.project, JobRow.id).in_(unlocked))
+            sa.update(JobRow)
+            .where(sa.tuple_(JobRow.project, JobRow.id).in_(unlocked))
             .values(lease_expires_at=now + lease)
         )
 
     async def count_by_state(self) -> list[JobCount]:
-        """Count the jobs by kind and state."""
         rows = await self._session.execute(
-            select(JobRow.kind, JobRow.state, func.count(), func.min(JobRow.run_after)).group_by(
-                JobRow.kind, JobRow.state
-            )
+            sa.select(
+                JobRow.kind, JobRow.state, sa.func.count(), sa.func.min(JobRow.run_after)
+            ).group_by(JobRow.kind, JobRow.state)
         )
         return [
             JobCount(kind, JobState(state), count, oldest) for kind, state, count, oldest in rows
@@ -281,17 +259,17 @@ class JobRecordQueries(CrossProjectQueries):
 
     async def get(self, job_id: str) -> Job:
         """Return a job. Raises JobNotFound."""
-        return await self._get(job_id, select(JobRow))
+        return await self._get(job_id, sa.select(JobRow))
 
     async def lock(self, job_id: str) -> Job:
         """Lock and return a job. Raises JobNotFound."""
-        return await self._get(job_id, select(JobRow).with_for_update())
+        return await self._get(job_id, sa.select(JobRow).with_for_update())
 
     async def page(self, window: Window, project: str, state: JobState | None) -> list[Job]:
         """List the jobs of a window; of all projects if `project` is empty, in any state if `state`
         is None.
         """
-        query = select(JobRow)
+        query = sa.select(JobRow)
         if project:
             query = query.where(JobRow.project == project)
         if state is not None:
@@ -300,7 +278,7 @@ class JobRecordQueries(CrossProjectQueries):
             await _all(self._session, apply_window(query, JobRow.id, window)), window
         )
 
-    async def _get(self, job_id: str, query: Select[JobRow]) -> Job:
+    async def _get(self, job_id: str, query: sa.Select[JobRow]) -> Job:
         # Do not query for malformed ids: PostgreSQL refuses some characters.
         job = None
         if is_id(job_id, JOB):
@@ -310,31 +288,31 @@ class JobRecordQueries(CrossProjectQueries):
         return job
 
 
-def next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
+def next_flows(kinds: Collection[str], now: datetime) -> sa.Select[str, int, str]:
     """Select the kind, priority and project of the due jobs that are next.
 
     A loose index scan of `ix_jobs_queued`: the recursive query finds the projects of each kind and
     priority, and the oldest job of each, with one lookup each. The cost depends on the number of
     projects, but not on the length of the queue.
     """
-    classes = union_all(
+    classes = sa.union_all(
         *(
-            select(literal(kind).label("kind"), literal(priority.value).label("priority"))
+            sa.select(sa.literal(kind).label("kind"), sa.literal(priority.value).label("priority"))
             for kind, priority in product(sorted(kinds), JobPriority)
         )
     ).cte("classes")
     columns = classes.c
-    flows = select(columns.kind, columns.priority, _first_project(classes).label("project")).cte(
+    flows = sa.select(columns.kind, columns.priority, _first_project(classes).label("project")).cte(
         "flows", recursive=True
     )
     columns = flows.c
     following = _first_project(flows, JobRow.project > columns.project)
     flows = flows.union_all(
-        select(columns.kind, columns.priority, following).where(columns.project.is_not(None))
+        sa.select(columns.kind, columns.priority, following).where(columns.project.is_not(None))
     )
     columns = flows.c
     run_after = (
-        select(JobRow.run_after)
+        sa.select(JobRow.run_after)
         .where(*_queued_in(columns), JobRow.project == columns.project)
         .order_by(JobRow.run_after, JobRow.id)
         .limit(1)
@@ -342,24 +320,24 @@ def next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
         .scalar_subquery()
     )
     heads = (
-        select(columns.kind, columns.priority, columns.project, run_after.label("run_after"))
+        sa.select(columns.kind, columns.priority, columns.project, run_after.label("run_after"))
         .where(columns.project.is_not(None))
         .cte("heads")
         .prefix_with("MATERIALIZED")
     )
     running = (
-        select(JobRow.project, JobRow.kind, func.count().label("number"))
+        sa.select(JobRow.project, JobRow.kind, sa.func.count().label("number"))
         .where(JobRow.state == JobState.RUNNING, JobRow.kind.in_(kinds))
         .group_by(JobRow.project, JobRow.kind)
         .subquery("running")
     )
-    number = func.coalesce(running.c.number, 0)
+    number = sa.func.coalesce(running.c.number, 0)
     return (
-        select(heads.c.kind, heads.c.priority, heads.c.project)
+        sa.select(heads.c.kind, heads.c.priority, heads.c.project)
         .outerjoin_from(
             heads,
             running,
-            and_(running.c.project == heads.c.project, running.c.kind == heads.c.kind),
+            sa.and_(running.c.project == heads.c.project, running.c.kind == heads.c.kind),
         )
         .where(heads.c.run_after <= now)
         .order_by(heads.c.priority, number, heads.c.run_after, heads.c.project, heads.c.kind)
@@ -367,11 +345,11 @@ def next_flows(kinds: Collection[str], now: datetime) -> Select[str, int, str]:
     )
 
 
-def _first_project(flows: CTE, *conditions: ColumnElement[bool]) -> ScalarSelect[str]:
+def _first_project(flows: sa.CTE, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[str]:
     # The order is that of the whole index. For the smallest project alone, PostgreSQL may choose an
     # index that begins with the project, and read all its jobs of other kinds and priorities.
     return (
-        select(JobRow.project)
+        sa.select(JobRow.project)
         .where(*_queued_in(flows.c), *conditions)
         .order_by(JobRow.project, JobRow.run_after, JobRow.id)
         .limit(1)
@@ -380,16 +358,16 @@ def _first_project(flows: CTE, *conditions: ColumnElement[bool]) -> ScalarSelect
     )
 
 
-def _queued_in(flow: Any) -> tuple[ColumnElement[bool], ...]:
+def _queued_in(flow: Any) -> tuple[sa.ColumnElement[bool], ...]:
     return _IS_QUEUED, JobRow.kind == flow.kind, JobRow.priority == flow.priority
 
 
-async def _one(session: AsyncSession, query: Select[JobRow]) -> Job | None:
+async def _one(session: AsyncSession, query: sa.Select[JobRow]) -> Job | None:
     jobs = await _all(session, query)
     return jobs[0] if jobs else None
 
 
-async def _all(session: AsyncSession, query: Select[JobRow]) -> list[Job]:
+async def _all(session: AsyncSession, query: sa.Select[JobRow]) -> list[Job]:
     # Refresh rows that this transaction has loaded before: `save` bypasses the session.
     rows = await session.scalars(query.execution_options(populate_existing=True))
     return [_job(row) for row in rows]
@@ -417,7 +395,7 @@ async def delete_ended_jobs(tx: CrossProjectTransaction, now: datetime) -> Delet
     deleted = await delete_some(
         tx,
         JobRow,
-        or_(
+        sa.or_(
             (JobRow.state == JobState.DONE) & (JobRow.ended_at < now - DONE_KEPT_FOR),
             (JobRow.state == JobState.DEAD) & (JobRow.ended_at < now - DEAD_KEPT_FOR),
         ),

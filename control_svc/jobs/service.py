@@ -6,7 +6,7 @@ from typing import Final
 
 from corral.control.v1 import job_service_pb2 as pb
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.pagination import Page
 from control_svc.base.resource import OperatorMethods
 from control_svc.base.validation import check_project_id
@@ -60,7 +60,6 @@ class Jobs(OperatorMethods[Job]):
     """By kind; dead jobs of other kinds cannot be retried."""
 
     def to_message(self, value: Job) -> pb.Job:
-        """Convert a job."""
         reason, message = value.error or ("", "")
         return _JOB.to_message(value, error_reason=reason, error_message=message)
 
@@ -94,5 +93,5 @@ class Jobs(OperatorMethods[Job]):
         own = tx.of(dead.project)
         job = dead.retry(await reopen_subject(own, dead), await tx.now())
         await JobQueries(own).save(job)
-        await record_act(tx, job_id)
+        await record_call(tx, job_id)
         return job

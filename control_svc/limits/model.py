@@ -51,8 +51,6 @@ class Mode(StrEnum):
 
 
 class Subject(StrEnum):
-    """A property of a request."""
-
     PROJECT = "project"
     KEY = "key"
     MODEL = "model"
@@ -119,7 +117,6 @@ class Limit:
         return self.period is Period.MINUTE
 
     def applies_to(self, caller: BucketKey) -> bool:
-        """Whether it applies to requests with this project, key and model."""
         return all(getattr(self, each) in ("", getattr(caller, each)) for each in BucketKey._fields)
 
     def bucket_of(self, caller: BucketKey) -> BucketKey:
@@ -231,7 +228,6 @@ class RateBucket:
         return replace(self, level=min(self.level + returned, float(amount - held)))
 
     def subtract(self, granted: int) -> "RateBucket":
-        """Remove what is granted."""
         return replace(self, level=self.level - granted)
 
 

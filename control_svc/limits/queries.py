@@ -4,19 +4,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    Double,
-    Index,
-    String,
-    Text,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Window, apply_window
@@ -47,14 +35,14 @@ class LimitRow(Table):
     __tablename__ = "limits"
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    project: Mapped[str] = mapped_column(Text)
-    key: Mapped[str] = mapped_column(Text)
-    model: Mapped[str] = mapped_column(Text)
-    per: Mapped[str] = mapped_column(String(64))
-    unit: Mapped[str] = mapped_column(String(32))
-    amount: Mapped[int] = mapped_column(BigInteger)
-    period: Mapped[str | None] = mapped_column(String(16))
-    mode: Mapped[str] = mapped_column(String(16))
+    project: Mapped[str] = mapped_column(sa.Text)
+    key: Mapped[str] = mapped_column(sa.Text)
+    model: Mapped[str] = mapped_column(sa.Text)
+    per: Mapped[str] = mapped_column(sa.String(64))
+    unit: Mapped[str] = mapped_column(sa.String(32))
+    amount: Mapped[int] = mapped_column(sa.BigInteger)
+    period: Mapped[str | None] = mapped_column(sa.String(16))
+    mode: Mapped[str] = mapped_column(sa.String(16))
     created_at: Mapped[datetime] = mapped_column(Instant)
 
 
@@ -65,34 +53,30 @@ class LimitBucketRow(Table):
 
     limit_id: Mapped[str] = mapped_column(Key, primary_key=True)
     bucket: Mapped[str] = mapped_column(Project, primary_key=True)
-    level: Mapped[float] = mapped_column(Double)
+    level: Mapped[float] = mapped_column(sa.Double)
     updated_at: Mapped[datetime] = mapped_column(Instant, index=True)
 
 
 class LimitShareRow(Table):
-    """What a holder has of a bucket."""
-
     __tablename__ = "limit_shares"
-    __table_args__ = (Index(None, "expires_at"),)
+    __table_args__ = (sa.Index(None, "expires_at"),)
 
     limit_id: Mapped[str] = mapped_column(Key, primary_key=True)
     bucket: Mapped[str] = mapped_column(Project, primary_key=True)
     holder: Mapped[str] = mapped_column(Key, primary_key=True)
-    held: Mapped[int] = mapped_column(BigInteger)
+    held: Mapped[int] = mapped_column(sa.BigInteger)
     expires_at: Mapped[datetime] = mapped_column(Instant)
-    used: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
-    number: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    used: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
+    number: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
 
 
 class LimitQueries(CrossProjectQueries):
-    """Limits."""
-
     async def add(self, limit: Limit) -> None:
         """Insert a limit. Raises LimitExists."""
         if await self._session.get(LimitRow, limit.id) is not None:
             raise LimitExists(limit=limit.id)
         values = {**asdict(limit), "per": ",".join(limit.per)}
-        await self._session.execute(insert(LimitRow).values(**values))
+        await self._session.execute(sa.insert(LimitRow).values(**values))
 
     async def get(self, limit_id: str, *, lock: bool = True) -> Limit:
         """Return a limit. Its row is locked by default. Raises LimitNotFound."""
@@ -104,27 +88,26 @@ class LimitQueries(CrossProjectQueries):
         return _limit(row)
 
     async def count(self) -> int:
-        """Return the number of limits."""
-        return (await self._session.scalars(select(func.count()).select_from(LimitRow))).one()
+        return (await self._session.scalars(sa.select(sa.func.count()).select_from(LimitRow))).one()
 
     async def page(self, window: Window) -> list[Limit]:
         """List the limits of a window, by id."""
         return [
             _limit(row)
             for row in await self._session.scalars(
-                apply_window(select(LimitRow), LimitRow.id, window)
+                apply_window(sa.select(LimitRow), LimitRow.id, window)
             )
         ]
 
     async def all(self) -> list[Limit]:
         """List all limits, by id."""
-        rows = await self._session.scalars(select(LimitRow).order_by(LimitRow.id))
+        rows = await self._session.scalars(sa.select(LimitRow).order_by(LimitRow.id))
         return [_limit(row) for row in rows]
 
     async def update(self, limit: Limit) -> None:
         """Update amount and mode of a locked limit."""
         await self._session.execute(
-            update(LimitRow)
+            sa.update(LimitRow)
             .where(LimitRow.id == limit.id)
             .values(amount=limit.amount, mode=limit.mode)
         )
@@ -133,8 +116,8 @@ class LimitQueries(CrossProjectQueries):
         """Delete a limit with its buckets and shares. Raises LimitNotFound."""
         await self.get(limit_id)
         for table in (LimitShareRow, LimitBucketRow):
-            await self._session.execute(delete(table).where(table.limit_id == limit_id))
-        await self._session.execute(delete(LimitRow).where(LimitRow.id == limit_id))
+            await self._session.execute(sa.delete(table).where(table.limit_id == limit_id))
+        await self._session.execute(sa.delete(LimitRow).where(LimitRow.id == limit_id))
 
 
 class ShareQueries(CrossProjectQueries):
@@ -148,7 +131,7 @@ class ShareQueries(CrossProjectQueries):
             return RateBucket(row.level, row.updated_at)
         full = RateBucket(float(limit.amount), await self._tx.now())
         await self._session.execute(
-            insert(LimitBucketRow).values(limit_id=limit.id, bucket=bucket, **asdict(full))
+            sa.insert(LimitBucketRow).values(limit_id=limit.id, bucket=bucket, **asdict(full))
         )
         return full
 
@@ -159,14 +142,14 @@ class ShareQueries(CrossProjectQueries):
 
     async def page(self, limit: Limit, window: Window) -> list[BucketKey]:
         """List the buckets of a limit."""
-        query = select(LimitBucketRow.bucket).where(LimitBucketRow.limit_id == limit.id)
+        query = sa.select(LimitBucketRow.bucket).where(LimitBucketRow.limit_id == limit.id)
         ids = await self._session.scalars(apply_window(query, LimitBucketRow.bucket, window))
         return list(map(BucketKey.parse, ids))
 
     async def save(self, limit: Limit, bucket: str, level: RateBucket) -> None:
         """Update a locked bucket."""
         await self._session.execute(
-            update(LimitBucketRow)
+            sa.update(LimitBucketRow)
             .where(LimitBucketRow.limit_id == limit.id, LimitBucketRow.bucket == bucket)
             .values(**asdict(level))
         )
@@ -174,7 +157,7 @@ class ShareQueries(CrossProjectQueries):
     async def holdings(self, limit: Limit, bucket: str) -> dict[str, Holding]:
         """What each holder has of a bucket, also those whose leases expired lately."""
         rows = await self._session.scalars(
-            select(LimitShareRow).where(
+            sa.select(LimitShareRow).where(
                 LimitShareRow.limit_id == limit.id, LimitShareRow.bucket == bucket
             )
         )
@@ -187,9 +170,9 @@ class ShareQueries(CrossProjectQueries):
         key = {"limit_id": limit.id, "bucket": bucket, "holder": holder}
         values = holding._asdict()
         if is_new:
-            await self._session.execute(insert(LimitShareRow).values(**key, **values))
+            await self._session.execute(sa.insert(LimitShareRow).values(**key, **values))
         else:
-            await self._session.execute(update(LimitShareRow).filter_by(**key).values(**values))
+            await self._session.execute(sa.update(LimitShareRow).filter_by(**key).values(**values))
 
 
 async def delete_unused_shares(tx: CrossProjectTransaction, now: datetime) -> Deleted:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from corral.control.v1 import limit_service_pb2 as pb
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.ids import KEY, is_id
 from control_svc.base.pagination import Page
 from control_svc.base.proto import check_mask
@@ -57,8 +57,6 @@ class Leased(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits(OperatorMethods[Limit]):
-    """Limits, and what is left of them."""
-
     service = pb.DESCRIPTOR.services_by_name["LimitService"]
     message, noun, plural = _LIMIT, "a limit", "limits"
 
@@ -114,7 +112,7 @@ class Limits(OperatorMethods[Limit]):
             raise TooManyLimits(limit=MAX_LIMITS)
         limit = replace(limit, created_at=self.clock())
         await limits.add(limit)
-        await record_act(tx, limit.id)
+        await record_call(tx, limit.id)
         return limit
 
     @cross_project_read
@@ -139,7 +137,7 @@ class Limits(OperatorMethods[Limit]):
         limit = replace(limit, mode=mode or limit.mode)
         limit.check_amount()
         await LimitQueries(tx).update(limit)
-        await record_act(tx, limit.id)
+        await record_call(tx, limit.id)
         return limit
 
     @cross_project_write
@@ -148,7 +146,7 @@ class Limits(OperatorMethods[Limit]):
     ) -> None:
         """Delete a limit. Raises LimitNotFound."""
         await LimitQueries(tx).delete(request.limit_id)
-        await record_act(tx, request.limit_id)
+        await record_call(tx, request.limit_id)
 
     @cross_project_read
     async def ListLimitBuckets(
@@ -205,7 +203,6 @@ async def _lease(
 async def _grant(
     tx: CrossProjectTransaction, caller: Caller, limit: Limit, request: ShareRequest
 ) -> Share:
-    """Grant a share of one bucket."""
     queries, bucket = ShareQueries(tx), request.bucket.id
     level = await queries.lock(limit, bucket)
     holdings = await queries.holdings(limit, bucket)

@@ -20,6 +20,5 @@ class LimitSlice(Slice):
 
 
 def build(core: Core, check_model: CheckModel, prices: Prices) -> LimitSlice:
-    """Build the slice."""
     limits = Limits(core.across_projects, core.tokens, core.clock, check_model, prices)
     return LimitSlice(servicers=[limits], cleanup=[delete_unused_shares], to_add=limits.to_add)

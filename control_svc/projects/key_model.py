@@ -102,8 +102,6 @@ class KeyStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class NewKey:
-    """The request to create a key."""
-
     project: str
     name: str
     scopes: frozenset[str]

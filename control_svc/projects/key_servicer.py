@@ -60,8 +60,6 @@ def new_key(request: pb.CreateKeyRequest) -> NewKey:
 
 @dataclass(frozen=True)
 class KeyServicer(OperatorMethods[ApiKey]):
-    """Keys."""
-
     service = pb.DESCRIPTOR.services_by_name["KeyService"]
     message, noun, plural = _KEY, "a key", "keys"
 
@@ -75,7 +73,6 @@ class KeyServicer(OperatorMethods[ApiKey]):
     """Whether callers without a key are served."""
 
     def to_message(self, value: ApiKey) -> pb.ApiKey:
-        """Convert a key."""
         return _KEY.to_message(value, scopes=map(_SCOPES.encode, sorted(value.scopes)))
 
     async def CreateKey(self, request: pb.CreateKeyRequest) -> pb.CreateKeyResponse:

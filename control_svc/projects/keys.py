@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from sqlalchemy import ForeignKeyConstraint, Index, String, Text, insert, or_, select, text, update
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.idempotency import (
     RETENTION,
     IdempotencyQueries,
@@ -50,50 +50,47 @@ class ApiKeyRow(Table):
 
     __tablename__ = "api_keys"
     __table_args__ = (
-        ForeignKeyConstraint(["project"], ["projects.id"]),
-        Index(None, "project", "id"),
-        Index(None, "old_sha256", unique=True),
+        sa.ForeignKeyConstraint(["project"], ["projects.id"]),
+        sa.Index(None, "project", "id"),
+        sa.Index(None, "old_sha256", unique=True),
     )
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
     project: Mapped[str] = mapped_column(Key)
-    name: Mapped[str] = mapped_column(Text)
-    scopes: Mapped[str] = mapped_column(Text)
-    priority: Mapped[str] = mapped_column(String(16))
-    prefix: Mapped[str] = mapped_column(String(16))
-    sha256: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(sa.Text)
+    scopes: Mapped[str] = mapped_column(sa.Text)
+    priority: Mapped[str] = mapped_column(sa.String(16))
+    prefix: Mapped[str] = mapped_column(sa.String(16))
+    sha256: Mapped[str] = mapped_column(sa.String(64), unique=True)
     created_at: Mapped[datetime] = mapped_column(Instant)
     expires_at: Mapped[datetime | None] = mapped_column(Instant)
     last_used_at: Mapped[datetime | None] = mapped_column(Instant)
     revoked_at: Mapped[datetime | None] = mapped_column(Instant)
-    models: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    models: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
     """One name a line."""
-    networks: Mapped[str] = mapped_column(Text, server_default=text("''"))
+    networks: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
     """One network a line."""
     rotated_at: Mapped[datetime | None] = mapped_column(Instant)
-    old_sha256: Mapped[str | None] = mapped_column(String(64))
+    old_sha256: Mapped[str | None] = mapped_column(sa.String(64))
     old_expires_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
 class KeyQueries(CrossProjectQueries):
-    """API keys."""
-
     async def add(self, key: ApiKey) -> None:
-        """Insert a key."""
         values = asdict(key) | {
             "scopes": ",".join(sorted(key.scopes)),
             "priority": key.priority.name,
             "models": "\n".join(key.models),
             "networks": "\n".join(key.networks),
         }
-        await self._session.execute(insert(ApiKeyRow).values(**values))
+        await self._session.execute(sa.insert(ApiKeyRow).values(**values))
 
     async def save_rotation(self, key: ApiKey) -> None:
         """Store the secrets and times of a rotated key."""
         names = ("prefix", "sha256", "expires_at", "rotated_at", "old_sha256", "old_expires_at")
         values = {name: getattr(key, name) for name in names}
         await self._session.execute(
-            update(ApiKeyRow).where(ApiKeyRow.id == key.id).values(**values)
+            sa.update(ApiKeyRow).where(ApiKeyRow.id == key.id).values(**values)
         )
 
     async def get(self, key_id: str, *, locked: bool = False) -> ApiKey:
@@ -109,9 +106,9 @@ class KeyQueries(CrossProjectQueries):
     async def find(self, sha256: str) -> KeyStatus | None:
         """Return the key with this hash, before or after a rotation; None if there is none."""
         result = await self._session.execute(
-            select(ApiKeyRow, ProjectRow.archived_at)
+            sa.select(ApiKeyRow, ProjectRow.archived_at)
             .join(ProjectRow, ProjectRow.id == ApiKeyRow.project)
-            .where(or_(ApiKeyRow.sha256 == sha256, ApiKeyRow.old_sha256 == sha256))
+            .where(sa.or_(ApiKeyRow.sha256 == sha256, ApiKeyRow.old_sha256 == sha256))
         )
         row = result.one_or_none()
         if row is None:
@@ -121,7 +118,7 @@ class KeyQueries(CrossProjectQueries):
 
     async def page(self, window: Window, project: str, *, with_revoked: bool) -> list[ApiKey]:
         """List the keys of a window, newest first; of all projects if `project` is empty."""
-        query = select(ApiKeyRow)
+        query = sa.select(ApiKeyRow)
         if project:
             query = query.where(ApiKeyRow.project == project)
         if not with_revoked:
@@ -133,7 +130,7 @@ class KeyQueries(CrossProjectQueries):
         """Revoke a key; a revoked one is unchanged. Raises ApiKeyNotFound."""
         key = await self.get(key_id)
         await self._session.execute(
-            update(ApiKeyRow)
+            sa.update(ApiKeyRow)
             .where(ApiKeyRow.id == key_id, ApiKeyRow.revoked_at.is_(None))
             .values(revoked_at=now)
         )
@@ -142,7 +139,7 @@ class KeyQueries(CrossProjectQueries):
     async def set_last_used(self, key_id: str, now: datetime) -> None:
         """Store when a key was last used."""
         await self._session.execute(
-            update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
+            sa.update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used_at=now)
         )
 
 
@@ -177,8 +174,6 @@ class CreatedKey(NamedTuple):
 
 
 class KeyVerification(NamedTuple):
-    """Result of a verification."""
-
     key: ApiKey | None
     """None if the key is unknown."""
     refusal: DomainError | None
@@ -230,7 +225,7 @@ class Keys:
         project.check_active()
         await KeyQueries(tx).add(key)
         await add_limits(tx, key.id)
-        await record_act(tx, key.id)
+        await record_call(tx, key.id)
         return CreatedKey(key, secret)
 
     @cross_project_read
@@ -260,7 +255,7 @@ class Keys:
     async def revoke(self, tx: CrossProjectTransaction, key_id: str) -> ApiKey:
         """Revoke a key. Raises ApiKeyNotFound."""
         key = await KeyQueries(tx).revoke(key_id, self.clock())
-        await record_act(tx, key_id)
+        await record_call(tx, key_id)
         return key
 
     @cross_project_write
@@ -278,7 +273,7 @@ class Keys:
             return CreatedKey(key, "")
         rotated = key.rotate(secret, now, rotation)
         await KeyQueries(tx).save_rotation(rotated)
-        await record_act(tx, key.id)
+        await record_call(tx, key.id)
         return CreatedKey(rotated, secret)
 
     async def look_up(self, sha256: str) -> KeyVerification:

@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
 
+import sqlalchemy as sa
 from corral.control.v1 import project_service_pb2 as pb
-from sqlalchemy import Text, insert, select, update
 from sqlalchemy.orm import Mapped, mapped_column
 
-from control_svc.audit.log import record_act
+from control_svc.audit.log import record_call
 from control_svc.base.idempotency import IdempotencyRecord, find_or_record
 from control_svc.base.pagination import Page, Window, apply_window
 from control_svc.base.resource import OperatorMethods
@@ -59,8 +59,6 @@ class Project:
 
 @dataclass(frozen=True, kw_only=True)
 class NewProject:
-    """The request to create a project."""
-
     id: str
     display_name: str = ""
     request_id: str = ""
@@ -83,14 +81,12 @@ class ProjectRow(Table):
     __tablename__ = "projects"
 
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    display_name: Mapped[str] = mapped_column(Text)
+    display_name: Mapped[str] = mapped_column(sa.Text)
     created_at: Mapped[datetime] = mapped_column(Instant)
     archived_at: Mapped[datetime | None] = mapped_column(Instant)
 
 
 class ProjectQueries(CrossProjectQueries):
-    """Projects."""
-
     async def add(self, project: Project) -> None:
         """Insert a new project. Raises ProjectExists."""
         if not await self.add_if_missing(project):
@@ -100,7 +96,7 @@ class ProjectQueries(CrossProjectQueries):
         """Insert a project unless its id is taken, and return whether it was inserted."""
         if await self._session.get(ProjectRow, project.id) is not None:
             return False
-        await self._session.execute(insert(ProjectRow).values(**asdict(project)))
+        await self._session.execute(sa.insert(ProjectRow).values(**asdict(project)))
         return True
 
     async def get(self, project_id: str, *, locked: bool = False) -> Project:
@@ -117,7 +113,7 @@ class ProjectQueries(CrossProjectQueries):
 
     async def page(self, window: Window, *, with_archived: bool) -> list[Project]:
         """List the projects of a window, by id."""
-        query = select(ProjectRow)
+        query = sa.select(ProjectRow)
         if not with_archived:
             query = query.where(ProjectRow.archived_at.is_(None))
         rows = await self._session.scalars(apply_window(query, ProjectRow.id, window))
@@ -126,7 +122,7 @@ class ProjectQueries(CrossProjectQueries):
     async def update(self, project: Project) -> None:
         """Update `archived_at` of a locked project."""
         await self._session.execute(
-            update(ProjectRow)
+            sa.update(ProjectRow)
             .where(ProjectRow.id == project.id)
             .values(archived_at=project.archived_at)
         )
@@ -141,15 +137,12 @@ _PROJECT: Final = MessageMapper(Project, pb.Project, only_message=["state"])
 
 @dataclass(frozen=True)
 class Projects(OperatorMethods[Project]):
-    """Projects."""
-
     service = pb.DESCRIPTOR.services_by_name["ProjectService"]
     message, noun, plural = _PROJECT, "a project", "projects"
 
     clock: Clock
 
     def to_message(self, value: Project) -> pb.Project:
-        """Convert a project."""
         return _PROJECT.to_message(value, state=_state(is_archived=value.archived_at is not None))
 
     @cross_project_write
@@ -173,7 +166,7 @@ class Projects(OperatorMethods[Project]):
         if await find_or_record(tx.of(DEFAULT_PROJECT), record):
             return await ProjectQueries(tx).get(project.id)
         await ProjectQueries(tx).add(project)
-        await record_act(tx, project.id)
+        await record_call(tx, project.id)
         return project
 
     @cross_project_read
@@ -211,7 +204,7 @@ class Projects(OperatorMethods[Project]):
         project = await ProjectQueries(tx).get(request.project_id, locked=True)
         archived = project.archive(self.clock())
         await ProjectQueries(tx).update(archived)
-        await record_act(tx, project.id)
+        await record_call(tx, project.id)
         return archived
 
     def _new(self, new: NewProject) -> Project:

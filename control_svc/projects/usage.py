@@ -7,8 +7,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, unquote
 
+import sqlalchemy as sa
 from corral.control.v1 import usage_service_pb2 as pb
-from sqlalchemy import BigInteger, Index, Select, func, insert, select, text, tuple_, update
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.pagination import Page
@@ -58,8 +58,6 @@ class UsageTotal(NamedTuple):
 
 @dataclass(frozen=True)
 class UsageSum:
-    """A sum."""
-
     key: UsageKey
     counts: Counts
     cost_nanos: int = 0
@@ -108,7 +106,6 @@ class UsageReport:
 
 
 def hour_of(time: datetime) -> datetime:
-    """The start of the hour of a time."""
     return time.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
@@ -145,18 +142,18 @@ class UsageRow(OwnedRow):
     """Usage of a model by a key of a project within an hour."""
 
     __tablename__ = "usage"
-    __table_args__ = (Index(None, "hour"),)
+    __table_args__ = (sa.Index(None, "hour"),)
 
-    key: Mapped[str] = mapped_column(Project, primary_key=True, server_default=text("''"))
+    key: Mapped[str] = mapped_column(Project, primary_key=True, server_default=sa.text("''"))
     model: Mapped[str] = mapped_column(Project, primary_key=True)
     hour: Mapped[datetime] = mapped_column(Instant, primary_key=True)
     day: Mapped[datetime] = mapped_column(Instant)
     # sums
-    requests: Mapped[int] = mapped_column(BigInteger)
-    prompt_tokens: Mapped[int] = mapped_column(BigInteger)
-    cached_tokens: Mapped[int] = mapped_column(BigInteger)
-    completion_tokens: Mapped[int] = mapped_column(BigInteger)
-    cost_nanos: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    requests: Mapped[int] = mapped_column(sa.BigInteger)
+    prompt_tokens: Mapped[int] = mapped_column(sa.BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(sa.BigInteger)
+    completion_tokens: Mapped[int] = mapped_column(sa.BigInteger)
+    cost_nanos: Mapped[int] = mapped_column(sa.BigInteger, server_default=sa.text("0"))
 
 
 class UsageReportRow(Table):
@@ -169,12 +166,10 @@ class UsageReportRow(Table):
 
 
 _COUNTERS = [*Counts._fields, "cost_nanos"]
-_SUMS: list[Any] = [func.coalesce(func.sum(getattr(UsageRow, name)), 0) for name in _COUNTERS]
+_SUMS: list[Any] = [sa.func.coalesce(sa.func.sum(getattr(UsageRow, name)), 0) for name in _COUNTERS]
 
 
 class UsageQueries(CrossProjectQueries):
-    """Usage."""
-
     async def add(self, report: UsageReport, now: datetime, prices: Prices) -> None:
         """Add a report to the sums, unless it has been added before.
 
@@ -183,7 +178,7 @@ class UsageQueries(CrossProjectQueries):
         """
         if await self._session.get(UsageReportRow, report.id) is not None:
             return
-        await self._session.execute(insert(UsageReportRow).values(id=report.id, added_at=now))
+        await self._session.execute(sa.insert(UsageReportRow).values(id=report.id, added_at=now))
         # In key order, to avoid deadlocks.
         for delta in sorted(report.deltas):
             cost = prices.cost(delta.model, *delta.counts[1:])
@@ -193,29 +188,33 @@ class UsageQueries(CrossProjectQueries):
         """List sums by time, project and model, after the cursor `after` unless it is empty."""
         start = UsageRow.hour if query.period is Period.HOUR else UsageRow.day
         key = (start, UsageRow.project, UsageRow.model)
-        statement = _filtered(select(*key, *_SUMS).group_by(*key).order_by(*key), query)
+        statement = _filtered(sa.select(*key, *_SUMS).group_by(*key).order_by(*key), query)
         if after:
             last = UsageSum.parse_cursor(after)
-            statement = statement.where(tuple_(*key) > tuple_(last.start, last.project, last.model))
+            statement = statement.where(
+                sa.tuple_(*key) > sa.tuple_(last.start, last.project, last.model)
+            )
         rows = await self._session.execute(statement.limit(limit))
         return [UsageSum(UsageKey(*row[: len(key)]), *_total(row[len(key) :])) for row in rows]
 
     async def total(self, start: datetime, *, project: str, key: str, model: str) -> UsageTotal:
         """The usage since the start of an hour; empty names do not filter."""
         query = UsageQuery(project=project, key=key, model=model, start=start)
-        rows = await self._session.execute(_filtered(select(*_SUMS), query))
+        rows = await self._session.execute(_filtered(sa.select(*_SUMS), query))
         return _total(rows.one())
 
     async def _add(self, delta: UsageDelta, counts: dict[str, int]) -> None:
         start = delta.hour
         key = {"project": delta.project, "key": delta.key, "model": delta.model, "hour": start}
         updated: Any = await self._session.execute(
-            update(UsageRow)
+            sa.update(UsageRow)
             .filter_by(**key)
             .values({name: getattr(UsageRow, name) + count for name, count in counts.items()})
         )
         if not updated.rowcount:
-            await self._session.execute(insert(UsageRow).values(**key, day=day_of(start), **counts))
+            await self._session.execute(
+                sa.insert(UsageRow).values(**key, day=day_of(start), **counts)
+            )
 
 
 def _total(sums: Sequence[Any]) -> UsageTotal:
@@ -223,7 +222,7 @@ def _total(sums: Sequence[Any]) -> UsageTotal:
     return UsageTotal(Counts(*counts), cost)
 
 
-def _filtered(statement: Select[Any], query: UsageQuery) -> Select[Any]:
+def _filtered(statement: sa.Select[Any], query: UsageQuery) -> sa.Select[Any]:
     if query.project:
         statement = statement.where(UsageRow.project == query.project)
     if query.key:

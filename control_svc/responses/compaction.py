@@ -111,7 +111,6 @@ class Compactor:
         return text, usage
 
     def new_item(self, project: str, summary: Summary) -> Item:
-        """Return a new compaction item."""
         return Item(
             id=self.ids.new(ITEM_PREFIXES[Compaction]),
             status=ItemStatus.COMPLETED,

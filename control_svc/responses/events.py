@@ -28,22 +28,7 @@ from control_svc.agent.drafts import (
     restore_draft,
 )
 from control_svc.event_log.model import Event
-from control_svc.items.model import (
-    Compaction,
-    Content,
-    CustomToolCall,
-    FileCitation,
-    FileSearchCall,
-    FunctionCall,
-    Item,
-    ItemStatus,
-    McpCall,
-    McpListTools,
-    Message,
-    Reasoning,
-    Text,
-    TokenLogprob,
-)
+from control_svc.items import model as item_model
 from control_svc.items.proto import CITATION, ITEM, LOGPROB, PART
 from control_svc.responses.model import Response
 from control_svc.responses.proto import response_to_pb
@@ -64,7 +49,6 @@ _KINDS: Final = {
 
 
 def event_to_pb(event: Event) -> ResponseEvent:
-    """Convert a stored event for the client."""
     message = ResponseEvent.FromString(event.data)
     message.sequence_number = event.number
     return message
@@ -87,26 +71,24 @@ def _event(event_type: str, content: Proto) -> ResponseEvent:
 
 
 class _ItemEvents(NamedTuple):
-    """Builds the events of one item."""
-
     item_id: str
     output_index: int
 
-    def item(self, event_type: str, item: Item) -> ResponseEvent:
+    def item(self, event_type: str, item: item_model.Item) -> ResponseEvent:
         event = ResponseItemEvent(output_index=self.output_index, item=ITEM.to_message(item))
         return _event(event_type, event)
 
-    def part(self, event_type: str, part: Text) -> ResponseEvent:
+    def part(self, event_type: str, part: item_model.Text) -> ResponseEvent:
         return _event(event_type, ResponsePartEvent(**self._asdict(), part=PART.encode(part)))
 
     def text(
-        self, event_type: str, text: str, logprobs: Iterable[TokenLogprob] = ()
+        self, event_type: str, text: str, logprobs: Iterable[item_model.TokenLogprob] = ()
     ) -> ResponseEvent:
         logprob_messages = map(LOGPROB.to_message, logprobs)
         event = ResponseTextEvent(**self._asdict(), text=text, logprobs=logprob_messages)
         return _event(event_type, event)
 
-    def citation(self, index: int, citation: FileCitation) -> ResponseEvent:
+    def citation(self, index: int, citation: item_model.FileCitation) -> ResponseEvent:
         event = ResponseAnnotationEvent(
             **self._asdict(), annotation_index=index, citation=CITATION.to_message(citation)
         )
@@ -120,10 +102,11 @@ class _ItemEvents(NamedTuple):
 
 
 class TurnProjection:
-    """Converts the output of one turn to events."""
-
     def __init__(
-        self, first_index: int, show: Callable[[Item], Item], drafts: Sequence[Draft] = ()
+        self,
+        first_index: int,
+        show: Callable[[item_model.Item], item_model.Item],
+        drafts: Sequence[Draft] = (),
     ) -> None:
         """`first_index` is the position of the first item in the output. `show` returns an item as
         the client sees it. Events of `drafts` have been recorded before.
@@ -145,7 +128,7 @@ class TurnProjection:
         """
         return [event for change in changes for event in self._convert(change)]
 
-    def end(self, items: Sequence[Item]) -> list[ResponseEvent]:
+    def end(self, items: Sequence[item_model.Item]) -> list[ResponseEvent]:
         """Return the remaining events of a turn with these items."""
         events: list[ResponseEvent] = []
         for index in range(self._num_done, len(items)):
@@ -161,10 +144,12 @@ class TurnProjection:
                     self.is_held = True
                     return
                 if self._open is not None:
-                    completed = self._open.item(ItemStatus.COMPLETED)
+                    completed = self._open.item(item_model.ItemStatus.COMPLETED)
                     yield from self._done_events(self._open.index, completed)
                     self._num_done += 1
-                yield from self._start_events(draft.index, draft.item(ItemStatus.IN_PROGRESS))
+                yield from self._start_events(
+                    draft.index, draft.item(item_model.ItemStatus.IN_PROGRESS)
+                )
                 self._open = draft
                 self._num_started += 1
             case TextDelta(draft=draft) if not self.is_held:
@@ -177,65 +162,67 @@ class TurnProjection:
     def _events(self, index: int, item_id: str) -> _ItemEvents:
         return _ItemEvents(item_id, self._first_index + index)
 
-    def _start_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
+    def _start_events(self, index: int, item: item_model.Item) -> Iterator[ResponseEvent]:
         events = self._events(index, item.id)
-        started = item.with_content(_empty_content(item.content), ItemStatus.IN_PROGRESS)
+        started = item.with_content(_empty_content(item.content), item_model.ItemStatus.IN_PROGRESS)
         yield events.item("output_item_added", started)
         match item.content:
-            case Message():
-                yield events.part("content_part_added", Text(text=""))
-            case Reasoning():
+            case item_model.Message():
+                yield events.part("content_part_added", item_model.Text(text=""))
+            case item_model.Reasoning():
                 yield events.text("reasoning_summary_part_added", "")
-            case FileSearchCall():
+            case item_model.FileSearchCall():
                 yield events.step("file_search_call_in_progress")
-            case McpListTools():
+            case item_model.McpListTools():
                 yield events.step("mcp_list_tools_in_progress")
-            case McpCall(arguments=arguments, name=name):
+            case item_model.McpCall(arguments=arguments, name=name):
                 yield events.step("mcp_call_in_progress")
                 yield events.call("mcp_call_arguments_delta", arguments)
                 yield events.call("mcp_call_arguments_done", arguments, name)
-            case Compaction():
+            case item_model.Compaction():
                 yield events.step("compaction_compacting")
             case _:
                 pass
 
-    def _done_events(self, index: int, item: Item) -> Iterator[ResponseEvent]:
+    def _done_events(self, index: int, item: item_model.Item) -> Iterator[ResponseEvent]:
         events = self._events(index, item.id)
-        if item.status is ItemStatus.IN_PROGRESS:
+        if item.status is item_model.ItemStatus.IN_PROGRESS:
             return  # a hosted call, which is executed after the turn
         item = self._show(item)
         match item.content:
-            case Message(content=(Text() as text, *_)):
+            case item_model.Message(content=(item_model.Text() as text, *_)):
                 for number, citation in enumerate(text.annotations):
                     yield events.citation(number, citation)
                 yield events.text("output_text_done", text.text, text.logprobs)
                 yield events.part("content_part_done", text)
-            case Reasoning(text=reasoning):
+            case item_model.Reasoning(text=reasoning):
                 yield events.text("reasoning_summary_text_done", reasoning)
                 yield events.text("reasoning_summary_part_done", reasoning)
-            case FunctionCall(arguments=arguments, name=name):
+            case item_model.FunctionCall(arguments=arguments, name=name):
                 yield events.call("function_call_arguments_done", arguments, name)
-            case CustomToolCall(input=text, name=name):
+            case item_model.CustomToolCall(input=text, name=name):
                 yield events.call("custom_tool_call_input_delta", text)
                 yield events.call("custom_tool_call_input_done", text, name)
-            case McpListTools(problem=problem):
+            case item_model.McpListTools(problem=problem):
                 yield events.step(f"mcp_list_tools_{'failed' if problem else 'completed'}")
             case _:
                 pass
         yield events.item("output_item_done", item)
 
 
-def call_started_events(item: Item, position: int) -> list[ResponseEvent]:
+def call_started_events(item: item_model.Item, position: int) -> list[ResponseEvent]:
     """Return the events of the start of a hosted call; of an MCP call all were recorded before."""
-    if isinstance(item.content, McpCall):
+    if isinstance(item.content, item_model.McpCall):
         return []
     return [_ItemEvents(item.id, position).step("file_search_call_searching")]
 
 
-def call_ended_events(item: Item, visible: Item, position: int) -> list[ResponseEvent]:
+def call_ended_events(
+    item: item_model.Item, visible: item_model.Item, position: int
+) -> list[ResponseEvent]:
     """Return the events of the end of a hosted call; `visible` is the item for the client."""
     event_type = "file_search_call_completed"
-    if isinstance(item.content, McpCall):
+    if isinstance(item.content, item_model.McpCall):
         event_type = f"mcp_call_{'failed' if item.content.problem else 'completed'}"
     events = _ItemEvents(item.id, position)
     return [events.step(event_type), events.item("output_item_done", visible)]
@@ -264,24 +251,23 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
     return drafts
 
 
-def _empty_content(content: Content) -> Content:
-    """Return the content of the event that adds an item."""
+def _empty_content(content: item_model.Content) -> item_model.Content:
     match content:
-        case Message():
+        case item_model.Message():
             return replace(content, content=())
-        case Reasoning():
-            return Reasoning(text="")
-        case FunctionCall():
+        case item_model.Reasoning():
+            return item_model.Reasoning(text="")
+        case item_model.FunctionCall():
             return replace(content, arguments="")
-        case CustomToolCall():
+        case item_model.CustomToolCall():
             return replace(content, input="")
-        case FileSearchCall():
+        case item_model.FileSearchCall():
             return replace(content, results=(), problem="")
-        case McpListTools():
-            return McpListTools(server_label=content.server_label)
-        case McpCall():
+        case item_model.McpListTools():
+            return item_model.McpListTools(server_label=content.server_label)
+        case item_model.McpCall():
             return replace(content, arguments="", output=None, problem="")
-        case Compaction():
-            return Compaction(sealed="")
+        case item_model.Compaction():
+            return item_model.Compaction(sealed="")
         case _:
             return content

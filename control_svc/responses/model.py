@@ -169,8 +169,6 @@ class ResponseSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class NewResponse:
-    """The request to create a response."""
-
     settings: ResponseSettings
     input: tuple[InputItem, ...] = ()
     previous_id: str = ""
@@ -228,7 +226,6 @@ class Response:
     """Set once the response has ended. Stored in the timeline, not in the row."""
 
     def start(self) -> "Response":
-        """Return the response in progress."""
         return replace(self, state=ResponseState.IN_PROGRESS)
 
     def complete(self, usage: TurnUsage, now: datetime) -> "Response":
@@ -237,12 +234,10 @@ class Response:
         return replace(self, state=ResponseState.COMPLETED, completed_at=now, result=result)
 
     def reach_limit(self, usage: TurnUsage, reason: IncompleteReason) -> "Response":
-        """Return the incomplete response."""
         result = ResponseResult(usage=usage, incomplete_reason=reason)
         return replace(self, state=ResponseState.INCOMPLETE, result=result)
 
     def fail(self, usage: TurnUsage | None, error: ResponseError) -> "Response":
-        """Return the failed response."""
         result = ResponseResult(usage=usage, error=error)
         return replace(self, state=ResponseState.FAILED, result=result)
 
@@ -251,7 +246,6 @@ class Response:
         return replace(self, state=ResponseState.QUEUED, result=ResponseResult())
 
     def cancel(self, usage: TurnUsage | None) -> "Response":
-        """Return the cancelled response."""
         return replace(self, state=ResponseState.CANCELLED, result=ResponseResult(usage=usage))
 
     def add_include(self, include: Collection[Include]) -> "Response":
@@ -292,8 +286,6 @@ class ChainLink:
 
 
 class ExpiredResponse(NamedTuple):
-    """A response that has expired."""
-
     project: str
     id: str
     is_start: bool

@@ -7,24 +7,8 @@ from itertools import groupby
 from typing import Any, Final
 
 import orjson
+import sqlalchemy as sa
 from pydantic import TypeAdapter
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    Boolean,
-    Index,
-    LargeBinary,
-    Row,
-    String,
-    Text,
-    and_,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    text,
-)
 from sqlalchemy.orm import Mapped, aliased, mapped_column
 from sqlalchemy.sql import ColumnElement, FromClause
 
@@ -59,23 +43,23 @@ class ResponseRow(ObjectRow):
     """A response. Its own items are in the timeline with its id, its events in the stream."""
 
     __tablename__ = "responses"
-    __table_args__ = (Index(None, "project", "previous_id"), Index(None, "expires_at"))
+    __table_args__ = (sa.Index(None, "project", "previous_id"), sa.Index(None, "expires_at"))
 
     # as requested
     settings: Mapped[Document]
-    options: Mapped[bytes] = mapped_column(LargeBinary)
+    options: Mapped[bytes] = mapped_column(sa.LargeBinary)
     # as in effect
-    model: Mapped[str] = mapped_column(Text)
-    effective_options: Mapped[bytes] = mapped_column(LargeBinary)
-    seed: Mapped[int] = mapped_column(BigInteger)
+    model: Mapped[str] = mapped_column(sa.Text)
+    effective_options: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    seed: Mapped[int] = mapped_column(sa.BigInteger)
     # history; no foreign keys, because a response outlives the objects that it continues
     previous_id: Mapped[str] = mapped_column(Key)
     conversation_id: Mapped[str] = mapped_column(Key)
-    conversation_end: Mapped[int] = mapped_column(BigInteger)
+    conversation_end: Mapped[int] = mapped_column(sa.BigInteger)
     context_start: Mapped[str] = mapped_column(Key)
-    is_compacted: Mapped[bool] = mapped_column(Boolean)
-    state: Mapped[str] = mapped_column(String(16))
-    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("'[]'"))  # JSON
+    is_compacted: Mapped[bool] = mapped_column(sa.Boolean)
+    state: Mapped[str] = mapped_column(sa.String(16))
+    ignored_parameters: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("'[]'"))  # JSON
     work: Mapped[Document]
     ending: Mapped[Document]
     created_at: Mapped[datetime] = mapped_column(Instant)
@@ -87,10 +71,10 @@ _SETTINGS: Final = TypeAdapter(ResponseSettings)
 _WORK: Final = TypeAdapter(Work)
 _ENDING: Final = TypeAdapter(ResponseResult)
 _FINAL: Final = [state.value for state in ResponseState if state.is_final]
-_ZERO: Final[ColumnElement[int]] = literal(0)
-_IS_START: Final = and_(
+_ZERO: Final[ColumnElement[int]] = sa.literal(0)
+_IS_START: Final = sa.and_(
     ResponseRow.conversation_id == "",
-    or_(ResponseRow.previous_id == "", ResponseRow.is_compacted),
+    sa.or_(ResponseRow.previous_id == "", ResponseRow.is_compacted),
 )
 
 
@@ -116,7 +100,7 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             return []  # a database may reject the characters of a malformed id
         chain = self._chain(response_id)
         placed = TimelineItemRow.position, TimelineItemRow.origin
-        query = self._join_items(select(chain, *placed, ItemRow), chain)
+        query = self._join_items(sa.select(chain, *placed, ItemRow), chain)
         query = query.order_by(chain.c.depth.desc(), TimelineItemRow.position)
         rows = await self._session.execute(query)
         links = [list(group) for _, group in groupby(rows, key=lambda row: row.depth)]
@@ -127,7 +111,9 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
         if not is_id(response_id, RESPONSE):
             return None
         chain = self._chain(response_id)
-        result = await self._session.execute(select(chain).order_by(chain.c.depth.desc()).limit(1))
+        result = await self._session.execute(
+            sa.select(chain).order_by(chain.c.depth.desc()).limit(1)
+        )
         row = result.first()
         return None if row is None else _link(row, [])
 
@@ -137,29 +123,28 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             return 0
         chain = self._chain(response_id)
         size = document_size(ItemRow.document, self._session)
-        query = self._join_items(select(func.sum(size)), chain)
+        query = self._join_items(sa.select(sa.func.sum(size)), chain)
         return (await self._session.execute(query)).scalar_one() or 0
 
     async def later_approvals(self, response_id: str) -> list[CallPart]:
         """Read MCP calls, and approvals in progress, of responses that continue this one."""
-        query = select(ResponseRow.id, ResponseRow.state)
+        query = sa.select(ResponseRow.id, ResponseRow.state)
         query = query.where(self._mine(ResponseRow), ResponseRow.previous_id == response_id)
         later = query.subquery()
         is_call = TimelineItemRow.kind == "mcp_call"
         is_approval = TimelineItemRow.kind == "mcp_approval_response"
-        items = self._join_items(select(ItemRow), later).where(
-            or_(is_call, and_(is_approval, later.c.state.not_in(_FINAL)))
+        items = self._join_items(sa.select(ItemRow), later).where(
+            sa.or_(is_call, sa.and_(is_approval, later.c.state.not_in(_FINAL)))
         )
         return await read_call_parts(items, self._session)
 
     async def is_continued(self, response_id: str) -> bool:
-        """Whether another response continues this one."""
-        query = select(ResponseRow.id).where(
+        query = sa.select(ResponseRow.id).where(
             self._mine(ResponseRow), ResponseRow.previous_id == response_id
         )
         return (await self._session.scalars(query.limit(1))).first() is not None
 
-    def _chain(self, response_id: str) -> CTE:
+    def _chain(self, response_id: str) -> sa.CTE:
         """Select the links of a chain: the last response has depth 0, its predecessor 1."""
         columns = (
             ResponseRow.id,
@@ -169,19 +154,21 @@ class ResponseQueries(ObjectQueries[ResponseRow, Response]):
             ResponseRow.is_compacted,
         )
         is_mine = self._mine(ResponseRow)
-        last = select(*columns, _ZERO.label("depth")).where(is_mine, ResponseRow.id == response_id)
+        last = sa.select(*columns, _ZERO.label("depth")).where(
+            is_mine, ResponseRow.id == response_id
+        )
         chain = last.cte("chain", recursive=True)
         return chain.union_all(
-            select(*columns, chain.c.depth + 1)
+            sa.select(*columns, chain.c.depth + 1)
             .join(chain, ResponseRow.id == chain.c.previous_id)
-            .where(is_mine, ~chain.c.is_compacted.cast(Boolean))
+            .where(is_mine, ~chain.c.is_compacted.cast(sa.Boolean))
         )
 
     def _join_items(self, query: Any, responses: FromClause) -> Any:
         """Outer-join the items of responses."""
         row = TimelineItemRow
-        placed = and_(self._mine(row), row.timeline == responses.c.id)
-        item = and_(ItemRow.project == row.project, ItemRow.id == row.item_id)
+        placed = sa.and_(self._mine(row), row.timeline == responses.c.id)
+        item = sa.and_(ItemRow.project == row.project, ItemRow.id == row.item_id)
         return query.select_from(responses).outerjoin(row, placed).outerjoin(ItemRow, item)
 
     def _not_found(self, object_id: str) -> DomainError:
@@ -218,11 +205,11 @@ class ResponseSweepQueries(CrossProjectQueries):
     async def delete_expired(self, now: datetime, limit: int) -> list[ExpiredResponse]:
         """Delete expired responses that no other response continues."""
         later = aliased(ResponseRow)
-        is_continued = exists().where(
+        is_continued = sa.exists().where(
             later.project == ResponseRow.project, later.previous_id == ResponseRow.id
         )
         rows = await self._session.execute(
-            select(ResponseRow.project, ResponseRow.id, _IS_START)
+            sa.select(ResponseRow.project, ResponseRow.id, _IS_START)
             .where(ResponseRow.expires_at <= now, ResponseRow.state.in_(_FINAL), ~is_continued)
             .limit(limit)
             .with_for_update(skip_locked=True)
@@ -233,7 +220,7 @@ class ResponseSweepQueries(CrossProjectQueries):
         return expired
 
 
-def _link(first: Row[Any], rows: Sequence[Row[Any]]) -> ChainLink:
+def _link(first: sa.Row[Any], rows: Sequence[sa.Row[Any]]) -> ChainLink:
     return ChainLink(
         id=first.id,
         previous_id=first.previous_id,

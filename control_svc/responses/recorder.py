@@ -109,7 +109,6 @@ class ResponseRecorder(TurnRecorder):
         self._projection = self._new_projection()
 
     async def call_started(self, item: Item) -> None:
-        """Record the start of a hosted call."""
         events = call_started_events(item, self._output_index(item))
         await self.sink.add(encode_events(events), turn=self._turn)
 
@@ -192,7 +191,6 @@ class ResponseRecorder(TurnRecorder):
         await self._commit(self._turn if turn is None else turn, events, self._write(items))
 
     def _write(self, items: Sequence[Item]) -> Change[None]:
-        """Return the change that writes the current response and its new items."""
         response = self.response
 
         async def write(tx: Transaction) -> None:

@@ -61,7 +61,6 @@ class ResponseServicer(Resource[Response, NewResponse]):
     prefix_cleanup: PrefixCleanup
 
     def to_message(self, value: Response) -> response_pb2.Response:
-        """Convert a response."""
         return response_to_pb(value)
 
     async def CreateResponse(
@@ -78,7 +77,6 @@ class ResponseServicer(Resource[Response, NewResponse]):
     async def StreamResponse(
         self, project: str, request: pb.StreamResponseRequest
     ) -> AsyncGenerator[list[pb.StreamResponseResponse], None]:
-        """Create a response and stream its events."""
         new = new_response(request.new_response, request.request_id)
         async with aclosing(self.requests.stream(project, new)) as groups:
             async for group in groups:
@@ -101,7 +99,6 @@ class ResponseServicer(Resource[Response, NewResponse]):
                 yield [pb.WatchResponseResponse(event=event_to_pb(each)) for each in group]
 
     async def GetResponse(self, project: str, request: pb.GetResponseRequest) -> Response:
-        """Get a response."""
         include = includes_from_pb(request.include)
         response = await self.responses.get(project, request.response_id)
         return response.add_include(include)
@@ -157,7 +154,6 @@ class ResponseServicer(Resource[Response, NewResponse]):
     async def CountInputTokens(
         self, project: str, request: pb.CountInputTokensRequest
     ) -> pb.CountInputTokensResponse:
-        """Count the tokens of a prompt."""
         new = new_response(request.new_response)
         count = await self.requests.count(project, new)
         return pb.CountInputTokensResponse(input_tokens=count)
@@ -175,7 +171,6 @@ class ResponseServicer(Resource[Response, NewResponse]):
     async def CompactResponse(
         self, project: str, request: pb.CompactResponseRequest
     ) -> pb.CompactResponseResponse:
-        """Compact items."""
         compacted = await self.requests.compact(project, compact_request(request))
         return pb.CompactResponseResponse(
             id=compacted.id,

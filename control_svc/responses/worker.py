@@ -43,8 +43,6 @@ KIND: Final = "response"
 
 @dataclass(frozen=True)
 class StartState:
-    """What a response starts with."""
-
     items: Sequence[Item]
     """The history, followed by `own`."""
     own: Sequence[Item]
@@ -74,7 +72,6 @@ class ResponseWorker(LoopWorker[ResponseRecorder]):
     async def restore(
         self, tx: Transaction, object_id: str, sink: EventSink, *, locked: bool = False
     ) -> ResponseRecorder | None:
-        """Read the response and its recorded output."""
         response = await _find_running(tx, object_id, locked=locked)
         if response is None:
             return None

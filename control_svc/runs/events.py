@@ -59,7 +59,6 @@ def message_changed(message: ThreadMessage, what: str = "") -> RunEvent:
 
 
 def message_delta(message_id: str, text: str, citations: Iterable[FileCitation] = ()) -> RunEvent:
-    """The event of new text or new citations of a message."""
     return RunEvent(
         message_delta=MessageDelta(
             message_id=message_id, text=text, citations=map(CITATION.to_message, citations)
@@ -73,7 +72,6 @@ def requires_action(event: RunEvent) -> bool:
 
 
 def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
-    """Restore the drafts of a turn from its stored events."""
     drafts: list[Draft] = []
     for event in map(decode_event, events):
         match event.WhichOneof("event"):

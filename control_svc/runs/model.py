@@ -100,8 +100,6 @@ class IncompleteReason(StrEnum):
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ends."""
-
     state: RunState
     error: RunError | None = None
     """Set if the state is failed."""
@@ -116,8 +114,6 @@ EXPIRED: Final = RunEnd(RunState.EXPIRED)
 
 @dataclass(frozen=True, kw_only=True)
 class Truncation:
-    """Which messages of the thread are in the prompt."""
-
     last_messages: int | None = None
     """Number of last messages. None means "auto": all that fit into the context length."""
 
@@ -207,8 +203,6 @@ class NewRun:
 
 
 class ToolOutput(NamedTuple):
-    """Output of a client function."""
-
     call_id: str
     output: str
 
@@ -219,8 +213,6 @@ _WORK: Final = ("num_turns", "num_hosted_calls", "awaits_client", "usage")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run."""
-
     id: str
     thread_id: str
     assistant_id: str

@@ -4,16 +4,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+import sqlalchemy as sa
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import (
-    ForeignKeyConstraint,
-    Index,
-    Select,
-    String,
-    Text,
-    select,
-    text,
-)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.base.ids import RUN, STEP, is_id
@@ -33,32 +25,30 @@ class RunRow(ObjectRow):
 
     __tablename__ = "runs"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "thread_id"], ["threads.project", "threads.id"], ondelete="CASCADE"
         ),
-        Index(None, "project", "thread_id", "id"),
+        sa.Index(None, "project", "thread_id", "id"),
     )
 
     thread_id: Mapped[str] = mapped_column(Key)
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(sa.String(16))
     settings: Mapped[Document]  # written once; may be large
     document: Mapped[Document]
-    ignored_parameters: Mapped[str] = mapped_column(Text, server_default=text("'[]'"))  # JSON
+    ignored_parameters: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("'[]'"))  # JSON
 
 
 class RunStepRow(OwnedRow):
-    """A step of a run."""
-
     __tablename__ = "run_steps"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "run_id"], ["runs.project", "runs.id"], ondelete="CASCADE"
         ),
     )
 
     run_id: Mapped[str] = mapped_column(Key, primary_key=True)
     id: Mapped[str] = mapped_column(Key, primary_key=True)
-    state: Mapped[str] = mapped_column(String(16))
+    state: Mapped[str] = mapped_column(sa.String(16))
     document: Mapped[Document]
 
 
@@ -102,12 +92,11 @@ class RunQueries(ObjectQueries[RunRow, Run]):
         return run
 
     async def page_of_thread(self, thread_id: str, window: Window) -> list[Run]:
-        """The runs of a window of a thread."""
         return await self.page(window, RunRow.thread_id == thread_id)
 
     async def delete_streams(self, thread_id: str) -> None:
         """Delete the event streams of a thread's runs."""
-        runs = select(RunRow.id).where(self._mine(RunRow), RunRow.thread_id == thread_id)
+        runs = sa.select(RunRow.id).where(self._mine(RunRow), RunRow.thread_id == thread_id)
         await self._session.execute(self._delete(StreamRow, StreamRow.id.in_(runs)))
 
     def _not_found(self, object_id: str) -> DomainError:
@@ -133,7 +122,6 @@ class RunStepQueries(Queries):
     """SQL of steps. Changes require the lock of the run."""
 
     async def add(self, step: RunStep) -> None:
-        """Insert a step."""
         key = {"run_id": step.run_id, "id": step.id}
         await self._insert(RunStepRow, {**key, **_step_values(step)})
 
@@ -155,7 +143,6 @@ class RunStepQueries(Queries):
         return list(map(_STEP.validate_json, documents))
 
     async def page(self, run_id: str, window: Window) -> list[RunStep]:
-        """The steps of a window of a run."""
         query = apply_window(self._select_steps(run_id), RunStepRow.id, window)
         documents = (await self._session.scalars(query)).all()
         return list(map(_STEP.validate_json, restore_order(documents, window)))
@@ -165,8 +152,8 @@ class RunStepQueries(Queries):
         is_step = (RunStepRow.run_id == step.run_id, RunStepRow.id == step.id)
         await self._session.execute(self._update(RunStepRow, *is_step).values(_step_values(step)))
 
-    def _select_steps(self, run_id: str) -> Select[bytes]:
-        return select(RunStepRow.document).where(
+    def _select_steps(self, run_id: str) -> sa.Select[bytes]:
+        return sa.select(RunStepRow.document).where(
             self._mine(RunStepRow), RunStepRow.run_id == run_id
         )
 

@@ -61,8 +61,6 @@ class RunProgress:
 
 
 class RunRecorder(TurnRecorder):
-    """Records one attempt at a run."""
-
     def __init__(
         self,
         project: str,

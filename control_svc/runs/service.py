@@ -54,8 +54,6 @@ fails only if the run has meanwhile completed a turn and waits again."""
 
 @dataclass(frozen=True)
 class Runs(Methods[Run]):
-    """Runs and their steps."""
-
     service = pb.DESCRIPTOR.services_by_name["RunService"]
     message, noun, plural = RUN, "a run", "runs"
 

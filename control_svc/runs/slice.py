@@ -15,7 +15,6 @@ from control_svc.vector_stores.search.model import Search
 
 
 def build(core: Core, search: Search, model: ModelParts) -> Slice:
-    """Build the slice."""
     wait = timedelta(seconds=core.settings.runs.expire_after_s)
     runs = Runs(
         *core.shared,

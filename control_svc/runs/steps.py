@@ -32,8 +32,6 @@ class MessageCreation:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionStepCall:
-    """A call of a client function."""
-
     kind: Literal["function"] = "function"
     call_id: str
     name: str
@@ -44,8 +42,6 @@ class FunctionStepCall:
 
 @dataclass(frozen=True, kw_only=True)
 class FileSearchStepCall:
-    """A file search."""
-
     kind: Literal["file_search"] = "file_search"
     call_id: str
     results: tuple[SearchResult, ...] | None = None
@@ -57,16 +53,12 @@ StepCall = FunctionStepCall | FileSearchStepCall
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCalls:
-    """The calls of one turn."""
-
     kind: Literal["tool_calls"] = "tool_calls"
     calls: tuple[StepCall, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStep:
-    """A step of a run."""
-
     id: str
     run_id: str
     thread_id: str
@@ -95,7 +87,6 @@ class RunStep:
         return replace(self, state=state, ended_at=now, error=error)
 
     def with_calls(self, calls: tuple[StepCall, ...]) -> "RunStep":
-        """The step with other calls."""
         return replace(self, details=ToolCalls(calls=calls))
 
     def with_outputs(self, outputs: Mapping[str, str]) -> "RunStep":
@@ -112,7 +103,6 @@ class RunStep:
         )
 
     def with_search(self, search: FileSearchCall) -> "RunStep":
-        """The step with the results of a search."""
         if not isinstance(self.details, ToolCalls):
             return self
         done = FileSearchStepCall(call_id=search.call_id, results=search.results)

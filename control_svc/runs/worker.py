@@ -195,7 +195,6 @@ _ENDS: Final = {
 
 
 async def _items(tx: Transaction, run: Run, *kinds: str) -> list[Item]:
-    """The items of some kinds that the run added to its thread."""
     item_filter = ItemFilter(kinds=kinds, origin=run.id)
     entries = await TimelineQueries(tx).read(run.thread_id, item_filter=item_filter)
     return [entry.item for entry in entries]

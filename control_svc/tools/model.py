@@ -81,8 +81,6 @@ class ToolChoice:
 
 
 class FormatKind(StrEnum):
-    """Kind of output format."""
-
     TEXT = "text"
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
@@ -90,8 +88,6 @@ class FormatKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseFormat:
-    """Output format of the model."""
-
     kind: FormatKind = FormatKind.TEXT
     name: str = ""
     description: str = ""
@@ -101,8 +97,6 @@ class ResponseFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResources:
-    """Resources of the tools of an assistant or a thread."""
-
     vector_store_ids: tuple[str, ...] = ()
     """For file_search; at most one, except in a run."""
 

@@ -57,7 +57,6 @@ class VectorFiles(Methods[StoreFile]):
     caller_limits: CallerLimits
 
     def to_message(self, value: StoreFile) -> vector_store_pb2.VectorStoreFile:
-        """Convert a file."""
         return convert.file_to_pb(value)
 
     async def CreateVectorStoreFile(

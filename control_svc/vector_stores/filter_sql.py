@@ -9,34 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
-from sqlalchemy import (
-    ColumnElement,
-    Double,
-    ScalarSelect,
-    SQLColumnExpression,
-    and_,
-    case,
-    cast,
-    exists,
-    false,
-    func,
-    literal_column,
-    not_,
-    or_,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from control_svc.vector_stores.filters import Comparator, Comparison, Compound, Filter, Junction
 
-_ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], ColumnElement[bool]]]] = {
+_ORDERINGS: Final[Mapping[Comparator, Callable[[Any, Any], sa.ColumnElement[bool]]]] = {
     Comparator.GT: operator.gt,
     Comparator.GTE: operator.ge,
     Comparator.LT: operator.lt,
     Comparator.LTE: operator.le,
 }
 _NEGATED: Final = (Comparator.NE, Comparator.NIN)
-Attributes = SQLColumnExpression[Any]
+Attributes = sa.SQLColumnExpression[Any]
 """Attributes as a JSON object: TEXT or JSONB."""
 
 
@@ -51,14 +36,14 @@ class _Values(NamedTuple):
 
 def filter_condition(
     condition: Filter, attributes: Attributes, dialect: str
-) -> ColumnElement[bool]:
+) -> sa.ColumnElement[bool]:
     """Build the condition for the SQLAlchemy dialect "sqlite" or "postgresql"."""
     if isinstance(condition, Compound):
         inner = [filter_condition(each, attributes, dialect) for each in condition.filters]
-        return and_(*inner) if condition.junction is Junction.AND else or_(*inner)
+        return sa.and_(*inner) if condition.junction is Junction.AND else sa.or_(*inner)
     compare = _compare_in_sqlite if dialect == "sqlite" else _compare_in_postgres
     is_match = compare(condition, _group(condition), attributes)
-    return not_(is_match) if condition.comparator in _NEGATED else is_match
+    return sa.not_(is_match) if condition.comparator in _NEGATED else is_match
 
 
 def _group(comparison: Comparison) -> _Values:
@@ -74,44 +59,46 @@ def _group(comparison: Comparison) -> _Values:
 
 def _compare_in_sqlite(
     comparison: Comparison, values: _Values, attributes: Attributes
-) -> ColumnElement[bool]:
+) -> sa.ColumnElement[bool]:
     """Search the members of the object: a JSON path cannot have every key."""
-    member = func.json_each(attributes).table_valued("key", "value", "type")
+    member = sa.func.json_each(attributes).table_valued("key", "value", "type")
     # Numbers are parsed by SQLite like the attributes, so that rounding is the same.
-    parsed = func.json_each(orjson.dumps(values.numbers).decode()).table_valued("value")
-    numbers = select(parsed.c.value).scalar_subquery()
-    is_match = or_(
-        (member.c.type == literal_column("'text'"))
+    parsed = sa.func.json_each(orjson.dumps(values.numbers).decode()).table_valued("value")
+    numbers = sa.select(parsed.c.value).scalar_subquery()
+    is_match = sa.or_(
+        (member.c.type == sa.literal_column("'text'"))
         & _matches_any(comparison, member.c.value, values.texts),
-        member.c.type.in_([literal_column("'integer'"), literal_column("'real'")])
+        member.c.type.in_([sa.literal_column("'integer'"), sa.literal_column("'real'")])
         & _matches_any(comparison, member.c.value, numbers),
         member.c.type.in_(values.booleans),
     )
-    return exists().where(member.c.key == comparison.key, is_match)
+    return sa.exists().where(member.c.key == comparison.key, is_match)
 
 
 def _compare_in_postgres(
     comparison: Comparison, values: _Values, attributes: Attributes
-) -> ColumnElement[bool]:
-    value = cast(attributes, JSONB)[comparison.key]
-    number, text = cast(value.astext, Double), value.astext.collate("C")
-    return case(
+) -> sa.ColumnElement[bool]:
+    value = sa.cast(attributes, JSONB)[comparison.key]
+    number, text = sa.cast(value.astext, sa.Double), value.astext.collate("C")
+    return sa.case(
         {
             "string": _matches_any(comparison, text, values.texts),
             "number": _matches_any(comparison, number, values.numbers),
             "boolean": value.astext.in_(values.booleans),
         },
-        value=func.jsonb_typeof(value),
-        else_=false(),
+        value=sa.func.jsonb_typeof(value),
+        else_=sa.false(),
     )
 
 
 def _matches_any(
-    comparison: Comparison, attribute: ColumnElement[Any], values: Sequence[Any] | ScalarSelect[Any]
-) -> ColumnElement[bool]:
+    comparison: Comparison,
+    attribute: sa.ColumnElement[Any],
+    values: Sequence[Any] | sa.ScalarSelect[Any],
+) -> sa.ColumnElement[bool]:
     """Compare an attribute with values of its type; false if there are none."""
     ordering = _ORDERINGS.get(comparison.comparator)
-    if ordering is not None and isinstance(values, ScalarSelect):
+    if ordering is not None and isinstance(values, sa.ScalarSelect):
         return ordering(attribute, values)
     if ordering is not None and values:
         return ordering(attribute, values[0])

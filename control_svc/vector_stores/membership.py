@@ -28,8 +28,6 @@ _RETRIED_STATES: Final = (FileState.FAILED, FileState.CANCELLED)
 
 
 class FileAdder:
-    """Adds files to stores."""
-
     def __init__(self, ids: IdSource, clock: Clock, embedding_model: str | None) -> None:
         """If `embedding_model` is None, no files can be added."""
         self._ids = ids

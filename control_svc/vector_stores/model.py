@@ -108,8 +108,6 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """Number of files by state."""
-
     in_progress: int = 0
     completed: int = 0
     failed: int = 0
@@ -132,8 +130,6 @@ class FileCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreFile:
-    """A file in a store."""
-
     entry: str
     """Id of this row. A file that is removed and added again gets a new one."""
     file_id: str
@@ -168,8 +164,6 @@ class StoreSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorStore(StoreSettings):
-    """A stored vector store."""
-
     id: str
     counts: FileCounts = FileCounts()
     num_chunks: int = 0
@@ -276,8 +270,6 @@ class FileBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class NewStoreFile:
-    """Parameters of a file to add to a store."""
-
     file_id: str
     chunking: Chunking = Chunking()
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -304,8 +296,6 @@ class NewStoreFile:
 
 @dataclass(frozen=True, kw_only=True)
 class NewVectorStore(StoreSettings):
-    """Parameters of a new store."""
-
     files: Sequence[NewStoreFile] = ()
     request_id: str = ""
 

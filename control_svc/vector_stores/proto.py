@@ -109,7 +109,6 @@ NEW_STORE: Final = _NewStoreMapper(
 
 
 def store_to_pb(store: VectorStore, clock: Clock) -> pb.VectorStore:
-    """Convert a store."""
     return STORE.to_message(store, state=_STORE_STATE.encode(store.state(clock())))
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Select, and_, exists, func, select
+import sqlalchemy as sa
 
 from control_svc.base.ids import (
     FILE,
@@ -129,7 +129,6 @@ class StoreFileQueries(Queries):
         )
 
     async def list_in_progress(self, batch_id: str) -> list[StoreFile]:
-        """List the files of a batch that are in progress."""
         query = self._select(
             StoreFileRow,
             StoreFileRow.batch_id == batch_id,
@@ -139,7 +138,7 @@ class StoreFileQueries(Queries):
 
     async def list_stores(self, file_id: str) -> list[str]:
         """List the ids of the stores that contain a file, in order."""
-        query = select(StoreFileRow.store_id).where(
+        query = sa.select(StoreFileRow.store_id).where(
             self._mine(StoreFileRow),
             StoreFileRow.file_id == file_id,
             StoreFileRow.state != _DELETED,
@@ -151,7 +150,6 @@ class StoreFileQueries(Queries):
         await self._session.execute(self._delete(StoreFileRow, StoreFileRow.entry == entry))
 
     async def list_completed(self, store_id: str) -> set[str]:
-        """List the entries of completed files."""
         return set(await self._session.scalars(self._completed([store_id])))
 
     async def list_matching(self, store_ids: Collection[str], condition: Filter) -> frozenset[str]:
@@ -166,7 +164,7 @@ class StoreFileQueries(Queries):
         if not file_id:
             return None
         last = await self._session.scalar(
-            select(func.max(StoreFileRow.entry)).where(
+            sa.select(sa.func.max(StoreFileRow.entry)).where(
                 self._mine(StoreFileRow),
                 StoreFileRow.store_id == store_id,
                 StoreFileRow.file_id == file_id,
@@ -174,15 +172,14 @@ class StoreFileQueries(Queries):
         )
         return last or VECTOR_STORE_ENTRY + creation_key(file_id)
 
-    def _present(self, store_id: str) -> Select[StoreFileRow]:
+    def _present(self, store_id: str) -> sa.Select[StoreFileRow]:
         """Select the files of a store that are not deleted."""
         return self._select(
             StoreFileRow, StoreFileRow.store_id == store_id, StoreFileRow.state != _DELETED
         )
 
-    def _completed(self, store_ids: Collection[str]) -> Select[str]:
-        """Select the entries of the completed files of stores."""
-        return select(StoreFileRow.entry).where(
+    def _completed(self, store_ids: Collection[str]) -> sa.Select[str]:
+        return sa.select(StoreFileRow.entry).where(
             self._mine(StoreFileRow),
             StoreFileRow.store_id.in_(store_ids),
             StoreFileRow.state == FileState.COMPLETED.value,
@@ -190,10 +187,7 @@ class StoreFileQueries(Queries):
 
 
 class FileBatchQueries(Queries):
-    """Queries on file batches in one transaction."""
-
     async def add(self, batch: FileBatch) -> None:
-        """Insert a batch."""
         await self._insert(FileBatchRow, row_values(FileBatchRow, batch))
 
     async def get(self, store_id: str, batch_id: str) -> FileBatch:
@@ -217,7 +211,7 @@ class FileBatchQueries(Queries):
 
     async def _counts(self, batch_id: str) -> FileCounts:
         rows = await self._session.execute(
-            select(StoreFileRow.state, func.count())
+            sa.select(StoreFileRow.state, sa.func.count())
             .where(
                 self._mine(StoreFileRow),
                 StoreFileRow.batch_id == batch_id,
@@ -233,17 +227,17 @@ class StoreSweepQueries(CrossProjectQueries):
 
     async def list_expired(self, now: datetime, limit: int) -> list[tuple[str, str]]:
         """List (project, store id) of expired stores that still have files."""
-        query = select(VectorStoreRow.project, VectorStoreRow.id).where(
+        query = sa.select(VectorStoreRow.project, VectorStoreRow.id).where(
             VectorStoreRow.expires_at <= now, _NUM_FILES > 0
         )
         return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
 
     async def list_orphaned(self, limit: int) -> list[tuple[str, str]]:
         """List (project, file id) of files in stores that do not exist."""
-        file = and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
+        file = sa.and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
         query = (
-            select(StoreFileRow.project, StoreFileRow.file_id)
-            .where(StoreFileRow.state != _DELETED, ~exists().where(file))
+            sa.select(StoreFileRow.project, StoreFileRow.file_id)
+            .where(StoreFileRow.state != _DELETED, ~sa.exists().where(file))
             .distinct()
             .limit(limit)
         )
@@ -252,7 +246,7 @@ class StoreSweepQueries(CrossProjectQueries):
     async def lock_removed(self) -> tuple[str, StoreFile] | None:
         """Lock a removed file that still has rows. Returns its project and the file, or None."""
         row = await self._session.scalar(
-            select(StoreFileRow)
+            sa.select(StoreFileRow)
             .where(StoreFileRow.state.in_(_REMOVED))
             .where((StoreFileRow.num_chunks > 0) | (StoreFileRow.state == _DELETED))
             .limit(1)

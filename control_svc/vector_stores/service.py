@@ -35,8 +35,6 @@ CallerLimits = Callable[[], Awaitable[Sequence[RateLimitStatus]]]
 
 @dataclass(frozen=True)
 class VectorStores(Resource[VectorStore, NewVectorStore]):
-    """Vector stores, and the search in one of them."""
-
     service = pb.DESCRIPTOR.services_by_name["VectorStoreService"]
     message, queries = convert.STORE, VectorStoreQueries
     noun, plural = "a vector store", "vector_stores"

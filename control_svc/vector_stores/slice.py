@@ -22,14 +22,11 @@ from control_svc.vector_stores.service import (
 
 @dataclass(frozen=True, kw_only=True)
 class VectorStoreSlice(Slice):
-    """Vector stores, and what searches in them."""
-
     search: Search
     """Caches vectors in memory: one per process."""
 
 
 def build(core: Core, caller_limits: CallerLimits) -> VectorStoreSlice:
-    """Build the slice."""
     bounds = core.settings.vector_stores
     embedder = EmbeddingClient(core.inference, core.token, bounds.call_timeout_s)
     adder = FileAdder(core.ids, core.clock, core.settings.embedding_model)

@@ -2,16 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import (
-    BigInteger,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    String,
-    Text,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from control_svc.db.documents import Document
@@ -21,27 +12,25 @@ _PRESENT = "state != 'deleted'"
 
 
 class VectorStoreRow(ObjectRow):
-    """A vector store."""
-
     __tablename__ = "vector_stores"
 
     # set by the caller
-    name: Mapped[str] = mapped_column(Text)
-    description: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(sa.Text)
+    description: Mapped[str] = mapped_column(sa.Text)
     attached: Mapped[Document]
-    life_days: Mapped[int | None] = mapped_column(Integer)
+    life_days: Mapped[int | None] = mapped_column(sa.Integer)
     # sums over its files
-    in_progress: Mapped[int] = mapped_column(Integer)
-    completed: Mapped[int] = mapped_column(Integer)
-    failed: Mapped[int] = mapped_column(Integer)
-    cancelled: Mapped[int] = mapped_column(Integer)
-    num_chunks: Mapped[int] = mapped_column(BigInteger)
-    usage_bytes: Mapped[int] = mapped_column(BigInteger)
+    in_progress: Mapped[int] = mapped_column(sa.Integer)
+    completed: Mapped[int] = mapped_column(sa.Integer)
+    failed: Mapped[int] = mapped_column(sa.Integer)
+    cancelled: Mapped[int] = mapped_column(sa.Integer)
+    num_chunks: Mapped[int] = mapped_column(sa.BigInteger)
+    usage_bytes: Mapped[int] = mapped_column(sa.BigInteger)
     # embedding
-    embedding_model: Mapped[str] = mapped_column(Text)
-    embedding_digest: Mapped[str] = mapped_column(Text, server_default=text("''"))
-    dimensions: Mapped[int] = mapped_column(Integer)
-    revision: Mapped[int] = mapped_column(BigInteger)
+    embedding_model: Mapped[str] = mapped_column(sa.Text)
+    embedding_digest: Mapped[str] = mapped_column(sa.Text, server_default=sa.text("''"))
+    dimensions: Mapped[int] = mapped_column(sa.Integer)
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
     # timestamps
     created_at: Mapped[datetime] = mapped_column(Instant)
     active_at: Mapped[datetime] = mapped_column(Instant)
@@ -56,18 +45,18 @@ class StoreFileRow(OwnedRow):
 
     __tablename__ = "vector_store_files"
     __table_args__ = (
-        Index(None, "project", "store_id", "entry"),
-        Index(None, "project", "batch_id"),
-        Index(None, "project", "file_id"),
-        Index(None, "state"),
-        Index(
+        sa.Index(None, "project", "store_id", "entry"),
+        sa.Index(None, "project", "batch_id"),
+        sa.Index(None, "project", "file_id"),
+        sa.Index(None, "state"),
+        sa.Index(
             "uq_vector_store_files_present",
             "project",
             "store_id",
             "file_id",
             unique=True,
-            sqlite_where=text(_PRESENT),
-            postgresql_where=text(_PRESENT),
+            sqlite_where=sa.text(_PRESENT),
+            postgresql_where=sa.text(_PRESENT),
         ),
     )
 
@@ -77,14 +66,14 @@ class StoreFileRow(OwnedRow):
     batch_id: Mapped[str | None] = mapped_column(Key)
     # set by the caller
     attached: Mapped[Document]
-    max_tokens: Mapped[int] = mapped_column(Integer)
-    overlap_tokens: Mapped[int] = mapped_column(Integer)
+    max_tokens: Mapped[int] = mapped_column(sa.Integer)
+    overlap_tokens: Mapped[int] = mapped_column(sa.Integer)
     # state
-    state: Mapped[str] = mapped_column(String(16))
-    problem_code: Mapped[str | None] = mapped_column(String(32))
-    problem_message: Mapped[str | None] = mapped_column(Text)
-    num_chunks: Mapped[int] = mapped_column(Integer)
-    usage_bytes: Mapped[int] = mapped_column(BigInteger)
+    state: Mapped[str] = mapped_column(sa.String(16))
+    problem_code: Mapped[str | None] = mapped_column(sa.String(32))
+    problem_message: Mapped[str | None] = mapped_column(sa.Text)
+    num_chunks: Mapped[int] = mapped_column(sa.Integer)
+    usage_bytes: Mapped[int] = mapped_column(sa.BigInteger)
     created_at: Mapped[datetime] = mapped_column(Instant)
 
 
@@ -103,7 +92,7 @@ class ChunkRow(OwnedRow):
 
     __tablename__ = "vector_chunks"
     __table_args__ = (
-        ForeignKeyConstraint(
+        sa.ForeignKeyConstraint(
             ["project", "entry"],
             ["vector_store_files.project", "vector_store_files.entry"],
             ondelete="CASCADE",
@@ -111,6 +100,6 @@ class ChunkRow(OwnedRow):
     )
 
     entry: Mapped[str] = mapped_column(Key, primary_key=True)
-    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    text: Mapped[str] = mapped_column(Text)
-    vector: Mapped[bytes] = mapped_column(LargeBinary)  # little-endian float16, normalized
+    number: Mapped[int] = mapped_column(sa.Integer, primary_key=True, autoincrement=False)
+    text: Mapped[str] = mapped_column(sa.Text)
+    vector: Mapped[bytes] = mapped_column(sa.LargeBinary)  # little-endian float16, normalized

@@ -25,8 +25,6 @@ _LEVEL_WIDTH = max(map(len, Level))
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check."""
-
     check: str
     level: Level
     message: str

@@ -178,7 +178,6 @@ def _parse_models(models: tuple[str, ...]) -> tuple[str, Mapping[str, str]]:
 
 
 def _sibling(export: Path, suffix: str) -> Path:
-    """The path of the export with a suffix added to its name."""
     path = export.resolve() if export.name in ("", "..") else export
     return path.with_name(path.name + suffix)
 

@@ -61,7 +61,6 @@ class Export:
         return [read(each) for each in sorted(locations, key=lambda each: each.created_at)]
 
     def files_of(self, store_id: str) -> list[Json]:
-        """Read the files of a vector store."""
         return [read(location) for location in self.store_files.get(store_id, {}).values()]
 
     @property

@@ -31,8 +31,6 @@ _PAGE = 100
 
 
 class Exporter:
-    """Writes one export."""
-
     def __init__(self, server: Server, output: BinaryIO, folder: Path | None) -> None:
         """`folder` is for the bytes of files; None to export no bytes."""
         self._server = server

@@ -46,8 +46,6 @@ _STORE = "vs_"
 
 
 class Importer:
-    """Imports one export."""
-
     def __init__(
         self,
         server: Server,

@@ -16,13 +16,10 @@ CALL_TIMEOUT_S: Final = 60.0
 
 
 class Server:
-    """A control service."""
-
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
 
     async def call(self, request: Message, reply: type[ReplyT]) -> ReplyT:
-        """Call a unary method."""
         method = open_method(self.channel, type(request))
         return await call_unary(method, request, reply, timeout=CALL_TIMEOUT_S)
 

@@ -63,7 +63,6 @@ class Translator:
     def assistant(
         self, exported: Json, request_id: str
     ) -> assistant_service_pb2.CreateAssistantRequest:
-        """Convert an assistant."""
         fields = _fields_of(AssistantBody, exported)
         model = str(exported.get("model"))
         model = self._models.get(model, self._default_model or model)

@@ -26,8 +26,6 @@ def real_model_command() -> str:
 
 @dataclass(frozen=True)
 class Announcement:
-    """The content of the message."""
-
     gateway: Address
     inference: Address
     control: Address
@@ -98,7 +96,6 @@ class Announcement:
         )
 
     def create_key_command(self) -> str:
-        """Return a command line that creates a key."""
         return f"{_corral(self.control_tls)} keys create{_flags({'--data-dir': self.data_dir})}"
 
     def chat_command(self) -> str:

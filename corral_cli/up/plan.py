@@ -205,7 +205,6 @@ class Plan:
         return parse_address(self.by_service[service].listen)
 
     def management(self, service: str) -> Address:
-        """Management address of a service."""
         return parse_address(self.by_service[service].management_listen or _ANY_LOOPBACK_PORT)
 
     @property

@@ -32,8 +32,6 @@ async def _unknown() -> int | None:
 
 @dataclass(frozen=True)
 class Service:
-    """How the supervisor runs one service."""
-
     name: str
     command: Callable[[int], Sequence[str]]
     """Returns the argument list for the file descriptor of the child's end of the lifeline."""

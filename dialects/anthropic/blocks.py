@@ -20,8 +20,6 @@ class Part(WireModel):
 
 
 class TextBlock(Part):
-    """Text."""
-
     policy: ClassVar[Policy] = CACHE_CONTROL
 
     type: Literal["text"]
@@ -29,8 +27,6 @@ class TextBlock(Part):
 
 
 class InlineSource(Part):
-    """A file in the request."""
-
     type: Literal["base64"]
     media_type: str = Field(description="Its MIME type.")
     data: str = Field(description="The file in base64.")
@@ -156,8 +152,6 @@ InnerBlock = Annotated[
 
 
 class ToolUseBlock(Part):
-    """A call of a tool by the assistant."""
-
     policy: ClassVar[Policy] = CACHE_CONTROL
 
     type: Literal["tool_use"]

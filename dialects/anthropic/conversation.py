@@ -60,7 +60,6 @@ class ConvertedMessages:
     paths: list[list[str]] = field(default_factory=list)
 
     def add(self, path: str, message: chat_pb2.ChatMessage, parts: Sequence[_Placed]) -> None:
-        """Append a message with parts."""
         message.parts.extend(part for _, part in parts)
         self.messages.append(message)
         self.paths.append([path, *(place for place, _ in parts)])

@@ -59,8 +59,6 @@ _MEDIA: Final = re.compile(r"^\.(?:image|document)\b")
 
 
 class AnthropicErrorDetails(TypedDict):
-    """The kind of an error, and its message."""
-
     type: AnthropicErrorType
     message: str
 

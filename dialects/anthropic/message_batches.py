@@ -33,8 +33,6 @@ _ENDED: Final = {
 
 
 class BatchedRequest(Part):
-    """A request of a batch."""
-
     custom_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] = Field(
         description="Names the result; each once."
     )
@@ -64,7 +62,6 @@ def parse_batch(fields: Mapping[str, Any]) -> MessageBatchBody:
 
 
 def input_chunks(body: MessageBatchBody) -> Iterator[bytes]:
-    """The input file of a batch in pieces."""
     buffer = bytearray()
     for request in body.requests:
         line = {"method": "POST", "url": ENDPOINT, "custom_id": request.custom_id}
@@ -77,14 +74,12 @@ def input_chunks(body: MessageBatchBody) -> Iterator[bytes]:
 
 
 def input_header(request_id: str) -> file_pb2.FileHeader:
-    """The header of the input file."""
     return file_pb2.FileHeader(
         filename=_FILENAME, purpose=file_pb2.FILE_PURPOSE_BATCH, request_id=request_id
     )
 
 
 def create_batch_request(file_id: str, request_id: str) -> batch_service_pb2.CreateBatchRequest:
-    """The request of a batch whose input file is stored."""
     return batch_service_pb2.CreateBatchRequest(
         input_file_id=file_id,
         endpoint=ENDPOINT,
@@ -106,7 +101,6 @@ def list_batches_request(query: Mapping[str, str]) -> batch_service_pb2.ListBatc
 
 
 def has_ended(batch: batch_pb2.Batch) -> bool:
-    """Whether a batch has results."""
     return batch.state in _ENDED
 
 
@@ -136,8 +130,6 @@ class MessageBatch(TypedDict):
 
 
 class MessageBatchList(PageEnds):
-    """A page of batches."""
-
     data: list[MessageBatch]
 
 
@@ -169,7 +161,6 @@ def batch_object(batch: batch_pb2.Batch, num_requests: int = 0) -> MessageBatch:
 
 
 def batch_page(page: batch_service_pb2.ListBatchesResponse) -> MessageBatchList:
-    """The response of a list."""
     data = [batch_object(batch) for batch in page.batches]
     has_more = bool(page.next_page_token)
     return {"data": data, **page_ends([each["id"] for each in data], has_more=has_more)}

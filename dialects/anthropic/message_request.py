@@ -121,8 +121,6 @@ class CreateMessageBody(PromptBody):
 
 
 class MessageRequest(NamedTuple):
-    """A converted body."""
-
     proto: inference_service_pb2.ChatRequest
     paths: MessagePaths
 

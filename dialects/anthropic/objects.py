@@ -32,8 +32,6 @@ _REASONS: Final[Mapping[int, StopReason]] = {
 
 
 class AnthropicText(TypedDict):
-    """A text."""
-
     type: Literal["text"]
     text: str
 
@@ -47,8 +45,6 @@ class AnthropicThinking(TypedDict):
 
 
 class AnthropicToolUse(TypedDict):
-    """A call of a tool."""
-
     type: Literal["tool_use"]
     id: str
     name: str
@@ -90,7 +86,6 @@ class AnthropicMessage(TypedDict):
 
 
 def message_id() -> str:
-    """A new id of a message."""
     return f"msg_{random_suffix()}"
 
 
@@ -147,7 +142,6 @@ class MessageState:
         }
 
     def object(self, content: Sequence[AnthropicBlock]) -> AnthropicMessage:
-        """The message with this content."""
         return {
             "id": self.id,
             "type": "message",
@@ -180,7 +174,6 @@ class CollectedMessage:
         self._blocks: list[_Block] = []
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
-        """Add one event of the call."""
         match message.WhichOneof("event"):
             case "delta":
                 self._add_delta(message.delta)
@@ -192,7 +185,6 @@ class CollectedMessage:
                 self._state.complete(message.done)
 
     def as_object(self) -> AnthropicMessage:
-        """The message."""
         return self._state.object([self._write(block) for block in self._blocks])
 
     def _add_delta(self, delta: inference_service_pb2.ChatDelta) -> None:
@@ -258,8 +250,6 @@ def parse_page_query(query: Mapping[str, str]) -> PageQuery:
 
 
 class AnthropicModel(TypedDict):
-    """A model."""
-
     type: Literal["model"]
     id: Annotated[str, From("name")]
     display_name: Annotated[str, From(".", lambda model: model.description or model.name)]
@@ -278,8 +268,6 @@ class PageEnds(TypedDict):
 
 
 class AnthropicModelList(PageEnds):
-    """A page of models."""
-
     data: list[AnthropicModel]
 
 

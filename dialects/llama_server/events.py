@@ -43,8 +43,6 @@ class ContinuationFields(TypedDict):
 
 
 class ContinuationChunk(ContinuationFields):
-    """A piece of an answer."""
-
     stop: Literal[False]
 
 
@@ -126,7 +124,6 @@ class Continuations:
         return _event(error_body(error))
 
     def add(self, message: Any, call: int = 0) -> None:
-        """Add one event of a call."""
         answer = self._answers[call]
         match message.WhichOneof("event"):
             case "accepted":

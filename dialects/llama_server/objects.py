@@ -38,8 +38,6 @@ class TemplateCaps(TypedDict):
 
 
 class LlamaServerProps(TypedDict):
-    """The properties of a model."""
-
     default_generation_settings: GenerationSettings
     total_slots: int
     model_alias: str

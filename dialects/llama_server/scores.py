@@ -155,8 +155,6 @@ class Score(TypedDict):
 
 
 class ScoreUsage(TypedDict):
-    """Numbers of tokens."""
-
     prompt_tokens: int
     total_tokens: int
     completion_tokens: int
@@ -186,7 +184,6 @@ def embedding_list(reply: inference_service_pb2.EmbedResponse) -> list[LlamaServ
 
 
 def text_rank_request(body: TextRankBody) -> inference_service_pb2.RerankRequest:
-    """Convert a body."""
     return inference_service_pb2.RerankRequest(
         model=body.model or "", query=body.query, documents=body.texts
     )

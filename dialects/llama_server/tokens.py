@@ -40,7 +40,6 @@ class TokenizeBody(WireModel):
 
     @property
     def texts(self) -> list[str]:
-        """The texts of the content."""
         parts = [self.content] if isinstance(self.content, str) else self.content or ()
         return [part for part in parts if isinstance(part, str)]
 
@@ -56,8 +55,6 @@ class PromptTokenizeBody(WireModel):
 
 
 class DetokenizeBody(WireModel):
-    """A request for the text of tokens."""
-
     model: str | None = Field(None, description="Default: the server's first model.")
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)] | None = None
 
@@ -118,7 +115,6 @@ def prompt_tokenize_request(body: PromptTokenizeBody) -> inference_service_pb2.T
 
 
 def detokenize_request(body: DetokenizeBody) -> inference_service_pb2.DetokenizeRequest:
-    """Convert a body."""
     return inference_service_pb2.DetokenizeRequest(
         model=body.model or "", token_ids=body.tokens, special_tokens=True
     )

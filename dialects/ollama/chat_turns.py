@@ -42,8 +42,6 @@ class MessageCall(LenientModel):
 
 
 class ChatMessageBody(LenientModel):
-    """A message of the conversation."""
-
     role: str = Field(description="system, user, assistant or tool, in any case.")
     content: str | None = None
     thinking: str | None = Field(None, description="The reasoning of an assistant message.")
@@ -73,7 +71,6 @@ class ToolSpec(LenientModel):
 
 
 def chat_tools(tools: Sequence[ToolSpec] | None) -> list[chat_pb2.Tool]:
-    """Convert tools."""
     return [
         chat_pb2.Tool(
             name=tool.function.name,
@@ -180,7 +177,6 @@ class _OpenCalls:
         self._num_calls = 0
 
     def add(self, calls: Iterable[chat_pb2.ToolCall], sent: Iterable[MessageCall]) -> None:
-        """Add the calls of a message, as converted and as sent."""
         for call, body in zip(calls, sent, strict=False):  # only those of the assistant count
             self._calls[self._num_calls] = call
             for key in product((None, body.id or ""), (None, call.name)):

@@ -30,8 +30,6 @@ Input = Annotated[
 
 
 class EmbedBody(ModelBody):
-    """A request for the embeddings of texts."""
-
     policy: ClassVar[Policy] = _UNUSED
 
     input: Input | None = Field(None, description="A text or a list of texts.")
@@ -93,8 +91,6 @@ class OllamaEmbeddings(TypedDict):
 
 
 class OllamaEmbedding(TypedDict):
-    """The vector of one text."""
-
     embedding: list[float]
 
 
@@ -117,5 +113,4 @@ class EmbedAnswer:
 
 
 def prompt_embedding(reply: inference_service_pb2.EmbedResponse) -> OllamaEmbedding:
-    """The answer of /api/embeddings."""
     return {"embedding": [value for each in reply.embeddings for value in each.values]}

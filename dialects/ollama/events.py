@@ -26,16 +26,12 @@ def timestamp(at: datetime | None = None) -> str:
 
 
 class OllamaFunction(TypedDict):
-    """A function with its arguments."""
-
     index: int
     name: str
     arguments: dict[str, Any]
 
 
 class OllamaToolCall(TypedDict):
-    """A call of a tool."""
-
     id: str
     function: OllamaFunction
 
@@ -95,8 +91,6 @@ class AnswerEnd(TypedDict):
 
 
 class AnswerContext(TypedDict, total=False):
-    """The tokens of prompt and answer."""
-
     context: list[int]
 
 
@@ -199,12 +193,10 @@ class Answer(ABC):
         return _line(error_body(error))
 
     def add(self, message: Any, _call: int = 0) -> None:
-        """Add one event to the object."""
         for output in self._read(message):
             self._whole.add(output)
 
     def as_object(self) -> Mapping[str, Any]:
-        """The whole answer."""
         return {**self._object(self._whole), **self._end()}
 
     @abstractmethod
@@ -272,8 +264,6 @@ class Answer(ABC):
 
 
 class ChatAnswer(Answer):
-    """The answer of /api/chat."""
-
     def _fields(self, output: Output) -> ChatOutput:
         message: OllamaMessage = {"role": "assistant", "content": output.text}
         if output.thinking:

@@ -35,8 +35,6 @@ TRUNCATED: Final = BeforeValidator(_truncate)
 
 
 class ModelBody(LenientModel):
-    """A body that names a model."""
-
     policy: ClassVar[Policy] = OTHERS
 
     model: str | None = Field(None, description="The model's name, with or without ':latest'.")

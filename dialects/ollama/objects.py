@@ -87,8 +87,6 @@ def _time(load_time: Timestamp) -> str:
 
 
 class OllamaModelDetails(TypedDict):
-    """The kind and the size of a model."""
-
     parent_model: Annotated[str, From("parent")]
     format: Literal["gguf"]
     family: Annotated[str, From("architecture")]

@@ -25,15 +25,11 @@ _PICTURES: Final = re.compile(rb"\x89PNG\r\n\x1a\n|\xff\xd8\xff|GIF8[79]a|RIFF..
 
 
 class StoredFile(NamedTuple):
-    """The content of a file in the control service."""
-
     filename: str
     data: bytes
 
 
 class FileReference(NamedTuple):
-    """A file id in a request, and the field that has it."""
-
     field: str
     file_id: str
 

@@ -22,7 +22,6 @@ _SCALARS: Final[Mapping[int, Mapping[str, Any]]] = {
 
 
 def message_schema(descriptor: Any) -> dict[str, Any]:
-    """The schema of a message."""
     if descriptor.full_name in _WELL_KNOWN:
         return _WELL_KNOWN[descriptor.full_name]
     properties = {field.name: field_schema(field) for field in descriptor.fields}
@@ -30,7 +29,6 @@ def message_schema(descriptor: Any) -> dict[str, Any]:
 
 
 def field_schema(field: Any) -> dict[str, Any]:
-    """The schema of a field."""
     schema: dict[str, Any]
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         value = field.message_type.fields_by_name["value"]

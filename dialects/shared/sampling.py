@@ -32,8 +32,6 @@ LogitBias = Annotated[
 
 
 class SamplingFields(WireModel):
-    """The sampling fields of a body."""
-
     temperature: Annotated[float, _limit("temperature")] | None = Field(
         None, description="0 always takes the most probable token. Default: 1."
     )

@@ -64,7 +64,6 @@ class BoundedConnection(asyncio.Protocol):
         self._unparsed = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
         real = transport.transport if isinstance(transport, _HeldTransport) else transport
         held: Any = _HeldTransport(cast("asyncio.Transport", real), self)
         super().connection_made(held)

@@ -187,6 +187,5 @@ def _declared_schemas(shapes: Iterable[Any]) -> dict[str, Any]:
 
 
 def docs_page() -> HTMLResponse:
-    """The page at /docs."""
     page = resources.files("gateway").joinpath("docs_page.html").read_text(encoding="utf-8")
     return HTMLResponse(page, headers=PAGE_HEADERS)

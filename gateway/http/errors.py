@@ -19,16 +19,7 @@ from dialects.ollama import errors as ollama
 from dialects.openai import errors as openai
 from gateway.http.dialect import Dialect, dialect_of
 from gateway.http.rate_limits import refusal_headers
-from svc_kit.errors import (
-    BudgetExceeded,
-    DomainError,
-    InternalError,
-    InvalidField,
-    MethodNotAllowed,
-    RangeNotSatisfiable,
-    RateLimited,
-    RouteNotFound,
-)
+from svc_kit import errors
 from svc_kit.errors.status import http_status, is_retryable
 from svc_kit.logs import current_request_id
 
@@ -36,7 +27,7 @@ _RETRIED_BY_CLIENTS = (408, 409, 429, 501)
 """Statuses that OpenAI's clients retry by default, even if the error is permanent."""
 
 
-_BODIES: Final[Mapping[Dialect, Callable[[DomainError, str], Mapping[str, object]]]] = {
+_BODIES: Final[Mapping[Dialect, Callable[[errors.DomainError, str], Mapping[str, object]]]] = {
     Dialect.OPENAI: lambda error, _: openai.error_body(error),
     Dialect.ANTHROPIC: anthropic.error_body,
     Dialect.LLAMA_SERVER: lambda error, _: llama_server.error_body(error),
@@ -50,7 +41,7 @@ def json_response(content: object, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def error_response(error: DomainError, scope: Scope | None = None) -> Response:
+def error_response(error: errors.DomainError, scope: Scope | None = None) -> Response:
     """The response for an error, with Retry-After if it can be retried.
 
     `scope` is the request, whose dialect decides about the form; None: OpenAI's.
@@ -63,36 +54,35 @@ def error_response(error: DomainError, scope: Scope | None = None) -> Response:
         response.headers["retry-after-ms"] = str(round(error.retry_after * 1000))
     if status in _RETRIED_BY_CLIENTS and not is_retryable(error):
         response.headers["x-should-retry"] = "false"
-    if isinstance(error, RateLimited | BudgetExceeded):
+    if isinstance(error, errors.RateLimited | errors.BudgetExceeded):
         response.raw_headers += refusal_headers(error, dialect)
     if status == 401:
         response.headers["www-authenticate"] = "Bearer"
-    if isinstance(error, RangeNotSatisfiable):
+    if isinstance(error, errors.RangeNotSatisfiable):
         response.headers["content-range"] = f"bytes */{error.size}"
     if status in (408, 413):
         response.headers["connection"] = "close"  # the rest of the body is not read
     return response
 
 
-async def _domain_error(request: Request, error: DomainError) -> Response:
+async def _domain_error(request: Request, error: errors.DomainError) -> Response:
     return error_response(error, request.scope)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    """Convert errors of the router."""
     method, path, scope = request.method, request.url.path, request.scope
     if error.status_code == 404:
         routes = ", ".join(_routes(request.app, dialect_of(scope)))
-        return error_response(RouteNotFound(method=method, path=path, routes=routes), scope)
+        return error_response(errors.RouteNotFound(method=method, path=path, routes=routes), scope)
     if error.status_code == 405:
-        response = error_response(MethodNotAllowed(method=method, path=path), scope)
+        response = error_response(errors.MethodNotAllowed(method=method, path=path), scope)
         response.headers.update(error.headers or {})
         return response
-    return error_response(InvalidField(field="request", problem=error.detail), scope)
+    return error_response(errors.InvalidField(field="request", problem=error.detail), scope)
 
 
 async def _defect(request: Request, defect: Exception) -> Response:
-    return error_response(InternalError(request_id=current_request_id()), request.scope)
+    return error_response(errors.InternalError(request_id=current_request_id()), request.scope)
 
 
 @functools.cache
@@ -106,7 +96,7 @@ def _routes(app: FastAPI, dialect: Dialect) -> list[str]:
 
 
 EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[..., Coroutine[Any, Any, Response]]] = {
-    DomainError: _domain_error,
+    errors.DomainError: _domain_error,
     HTTPException: _http_error,
     Exception: _defect,
 }

@@ -206,8 +206,6 @@ class LastResponses:
         self._is_ending = is_ending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
-
         async def send_last(message: Message) -> None:
             if message["type"] == "http.response.start" and self._is_ending():
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}

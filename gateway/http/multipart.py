@@ -25,8 +25,6 @@ MAX_FIELD_BYTES: Final = 4096
 
 
 class FormField(NamedTuple):
-    """A text field."""
-
     name: str
     text: str
 
@@ -104,8 +102,6 @@ class _Part:
 
 
 class _FormParser:
-    """Parses the chunks of a form."""
-
     def __init__(self, boundary: bytes) -> None:
         self._part = _Part({})
         self._header = [b"", b""]

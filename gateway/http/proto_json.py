@@ -65,7 +65,6 @@ def proto_body(message: type[Message]) -> RequestBody:
 
 
 def proto_reply(method: MethodDescriptor) -> dict[str, Any]:
-    """The reply of a method as the content of a response."""
     return {"application/json": {"schema": message_schema(method.output_type)}}
 
 

@@ -325,7 +325,6 @@ class BoundedWebSocketProtocol(BoundedConnection, WebSocketsSansIOProtocol):
         self._decoder = _UTF_8()
 
     def handle_text(self, event: Frame) -> None:
-        """Begin a text."""
         self.curr_msg_data_type = "text"
         self.handle_cont(event)
 

@@ -43,7 +43,6 @@ def rate_limit_headers(scope: Scope) -> Headers:
 def refusal_headers(
     error: RateLimited | BudgetExceeded, dialect: Dialect = Dialect.OPENAI
 ) -> Headers:
-    """The headers of a refusal."""
     units = {name: unit for unit, name in _UNITS.items()}
     units["concurrent_requests"] = RateLimitStatus.UNIT_CONCURRENT_REQUESTS
     status = RateLimitStatus(

@@ -7,18 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.openai.errors import ADAPTER_PARAMS, openai_names
-from dialects.openai.resources.adapters import (
-    Adapter,
-    AdapterBody,
-    AdapterFields,
-    AdapterListQuery,
-    AdapterUpdateBody,
-    adapter_object,
-    header_from_form,
-    header_from_json,
-    parse_wait,
-    update_request,
-)
+from dialects.openai.resources import adapters
 from dialects.openai.shared.objects import Deleted, deleted_object
 from dialects.openai.shared.pagination import parse_page_fields
 from dialects.shared.json_body import parse_object
@@ -30,7 +19,7 @@ from gateway.http.multipart import FILE_FIELD, MEDIA_TYPE, read_file
 from gateway.rpc import UNARY_TIMEOUT_S, ControlClient
 from gateway.rpc_routes import Page, RpcRoutes
 
-_BODY = either_body(json_body(AdapterBody), form_body(AdapterFields, FILE_FIELD))
+_BODY = either_body(json_body(adapters.AdapterBody), form_body(adapters.AdapterFields, FILE_FIELD))
 _MAX_PAGE = 1000
 _AdapterUpload = UploadCall[
     adapter_service_pb2.CreateAdapterRequest, adapter_service_pb2.CreateAdapterResponse
@@ -40,7 +29,7 @@ router = APIRouter(prefix="/v1/adapters")
 rpc = RpcRoutes(router, ADAPTER_PARAMS)
 
 
-@router.post("", **operation("Register an adapter", Adapter, _BODY))
+@router.post("", **operation("Register an adapter", adapters.Adapter, _BODY))
 async def create_adapter(control: Control, request: Request, context: Context) -> Response:
     """Register a LoRA adapter: the file of a form, or the stored file of a JSON body."""
     is_form = request.headers.get("content-type", "").startswith(MEDIA_TYPE)
@@ -52,34 +41,36 @@ async def create_adapter(control: Control, request: Request, context: Context) -
                 adapter = await _send_form(request, upload, idle_timeout_s)
         else:
             body = await context.bodies.read(request, parse_object)
-            header = header_from_json(body, await idempotency_key(request))
+            header = adapters.header_from_json(body, await idempotency_key(request))
             adapter = await register_adapter(control, header)
-    return json_response(adapter_object(adapter))
+    return json_response(adapters.adapter_object(adapter))
 
 
-@rpc.route("GET", "", "List the adapters", Page(Adapter), query=AdapterListQuery)
+@rpc.route("GET", "", "List the adapters", Page(adapters.Adapter), query=adapters.AdapterListQuery)
 def list_adapters(request: Request) -> adapter_service_pb2.ListAdaptersRequest:
     """List adapters, paged by `after`, `limit` and `order`."""
-    query = parse_page_fields(request.query_params, AdapterListQuery)
+    query = parse_page_fields(request.query_params, adapters.AdapterListQuery)
     return adapter_service_pb2.ListAdaptersRequest(**query)
 
 
-@router.get("/{adapter}", **operation("Retrieve an adapter", Adapter, query={"wait": INTEGER}))
+@router.get(
+    "/{adapter}", **operation("Retrieve an adapter", adapters.Adapter, query={"wait": INTEGER})
+)
 async def retrieve_adapter(control: Control, request: Request, adapter: str) -> Response:
     """Retrieve an adapter by id or name, with its state in every engine. Waits up to `wait`
     seconds until all engines have loaded it."""
-    wait = parse_wait(request.query_params)
-    return json_response(adapter_object(await get_adapter(control, adapter, wait)))
+    wait = adapters.parse_wait(request.query_params)
+    return json_response(adapters.adapter_object(await get_adapter(control, adapter, wait)))
 
 
-@rpc.route("POST", "/{adapter}", "Update an adapter", Adapter, AdapterUpdateBody)
-@rpc.route("PATCH", "/{adapter}", "Update an adapter", Adapter, AdapterUpdateBody)
+@rpc.route("POST", "/{adapter}", "Update an adapter", adapters.Adapter, adapters.AdapterUpdateBody)
+@rpc.route("PATCH", "/{adapter}", "Update an adapter", adapters.Adapter, adapters.AdapterUpdateBody)
 def update_adapter(adapter: str, body: JsonObject) -> adapter_service_pb2.UpdateAdapterRequest:
     """Update the scales or the description of an adapter."""
-    return update_request(adapter, body)
+    return adapters.update_request(adapter, body)
 
 
-@rpc.route("POST", "/{adapter}/retry", "Retry an adapter", Adapter)
+@rpc.route("POST", "/{adapter}/retry", "Retry an adapter", adapters.Adapter)
 def retry_adapter(adapter: str) -> adapter_service_pb2.RetryAdapterRequest:
     """Retry loading an adapter in engines that failed to load it."""
     return adapter_service_pb2.RetryAdapterRequest(adapter=adapter)
@@ -101,7 +92,7 @@ async def _send_form(
     async for piece in read_file(request, idle_timeout_s, fields):
         if isinstance(piece, bytes):
             await upload.write(adapter_service_pb2.CreateAdapterRequest(chunk=piece))
-    header = header_from_form(fields, await idempotency_key(request))
+    header = adapters.header_from_form(fields, await idempotency_key(request))
     return await _finish(upload, header)
 
 

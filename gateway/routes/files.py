@@ -8,22 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dialects.openai.errors import FILE_PARAMS, openai_names
-from dialects.openai.resources.files import (
-    CompleteUploadBody,
-    File,
-    FileFields,
-    FileListQuery,
-    Upload,
-    UploadBody,
-    UploadPart,
-    complete_upload_request,
-    create_upload_request,
-    file_header,
-    file_object,
-    list_files_request,
-    part_object,
-    upload_object,
-)
+from dialects.openai.resources import files
 from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import list_object
 from gateway.calls import UploadCall
@@ -49,25 +34,29 @@ router = APIRouter(prefix="/v1")
 rpc = RpcRoutes(router, FILE_PARAMS)
 
 
-@router.post("/files", **operation("Store a file", File, form_body(FileFields, FILE_FIELD)))
+@router.post(
+    "/files", **operation("Store a file", files.File, form_body(files.FileFields, FILE_FIELD))
+)
 async def create_file(control: Control, request: Request, context: Context) -> Response:
     """Store the file of a form. It is streamed to the control service."""
     upload = control.upload(file_service_pb2.CreateFileRequest)
     with context.active_calls.track(upload), openai_names(FILE_PARAMS):
         file = await _send_form(request, upload, context.settings.receive_timeout_s)
-    return json_response(file_object(file))
+    return json_response(files.file_object(file))
 
 
-@router.get("/files", **operation("List the files", page_shape(File), query=FileListQuery))
+@router.get(
+    "/files", **operation("List the files", page_shape(files.File), query=files.FileListQuery)
+)
 async def list_files(control: Control, request: Request) -> Response:
     """List files, paged by `after`, `limit` and `order`, filtered by `purpose`."""
     with openai_names(FILE_PARAMS):
-        proto = list_files_request(request.query_params)
+        proto = files.list_files_request(request.query_params)
         page = await control.call(proto, file_service_pb2.ListFilesResponse)
     return await off_loop(len(page.files), _file_list, page)
 
 
-@rpc.route("GET", "/files/{file_id}", "Retrieve a file", File)
+@rpc.route("GET", "/files/{file_id}", "Retrieve a file", files.File)
 def retrieve_file(file_id: str) -> file_service_pb2.GetFileRequest:
     """Retrieve a file's metadata."""
     return file_service_pb2.GetFileRequest(file_id=file_id)
@@ -97,7 +86,7 @@ async def retrieve_content(
 
 
 def _file_list(page: file_service_pb2.ListFilesResponse) -> Response:
-    return json_response(list_object(page.files, file_object, page.next_page_token))
+    return json_response(list_object(page.files, files.file_object, page.next_page_token))
 
 
 async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: float) -> file_pb2.File:
@@ -111,7 +100,7 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     filename = ""
 
     async def send_header(filename: str) -> None:
-        header = file_header(fields, filename, request_id)
+        header = files.file_header(fields, filename, request_id)
         await upload.write(file_service_pb2.CreateFileRequest(header=header))
 
     async for piece in read_file(request, idle_timeout_s, fields):
@@ -125,15 +114,15 @@ async def _send_form(request: Request, upload: _FileUpload, idle_timeout_s: floa
     return (await upload.finish()).file
 
 
-@rpc.route("POST", "/uploads", "Create an upload", Upload, UploadBody)
+@rpc.route("POST", "/uploads", "Create an upload", files.Upload, files.UploadBody)
 def create_upload(
     body: JsonObject, request_id: IdempotencyKey
 ) -> upload_service_pb2.CreateUploadRequest:
     """Create an upload, which accepts parts for an hour."""
-    return create_upload_request(body, request_id)
+    return files.create_upload_request(body, request_id)
 
 
-@rpc.route("POST", "/uploads/{upload_id}/cancel", "Cancel an upload", Upload)
+@rpc.route("POST", "/uploads/{upload_id}/cancel", "Cancel an upload", files.Upload)
 def cancel_upload(upload_id: str) -> upload_service_pb2.CancelUploadRequest:
     """Cancel an upload and delete its parts."""
     return upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
@@ -141,7 +130,7 @@ def cancel_upload(upload_id: str) -> upload_service_pb2.CancelUploadRequest:
 
 @router.post(
     "/uploads/{upload_id}/parts",
-    **operation("Add a part", UploadPart, form_body(None, DATA_FIELD)),
+    **operation("Add a part", files.UploadPart, form_body(None, DATA_FIELD)),
 )
 async def add_part(
     control: Control, request: Request, upload_id: str, context: Context
@@ -150,23 +139,23 @@ async def add_part(
     upload = control.upload(upload_service_pb2.AddUploadPartRequest)
     with context.active_calls.track(upload), openai_names(FILE_PARAMS):
         part = await _send_part(request, upload_id, upload, context.settings.receive_timeout_s)
-    return json_response(part_object(part))
+    return json_response(files.part_object(part))
 
 
 @router.post(
     "/uploads/{upload_id}/complete",
-    **operation("Complete an upload", Upload, json_body(CompleteUploadBody)),
+    **operation("Complete an upload", files.Upload, json_body(files.CompleteUploadBody)),
 )
 async def complete_upload(control: Control, upload_id: str, body: JsonObject) -> Response:
     """Create a file from the given parts, in their order."""
     with openai_names(FILE_PARAMS):
-        proto = complete_upload_request(upload_id, body)
+        proto = files.complete_upload_request(upload_id, body)
         reply = await control.call(
             proto,
             upload_service_pb2.CompleteUploadResponse,
             timeout_s=control.transfer_timeout_s,
         )
-    return json_response(upload_object(reply.upload))
+    return json_response(files.upload_object(reply.upload))
 
 
 async def _send_part(

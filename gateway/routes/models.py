@@ -20,8 +20,6 @@ _ERRORS = Error | AnthropicError
 
 
 class Status(TypedDict):
-    """The state of the server."""
-
     status: str
 
 

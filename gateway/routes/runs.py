@@ -12,22 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from dialects.openai.assistants import run_requests
 from dialects.openai.assistants.run_events import DONE, ThreadEvent, error_frame, event_frame
 from dialects.openai.assistants.run_objects import Run, RunStep, poll_after_ms, step_object
-from dialects.openai.assistants.run_requests import (
-    RunBody,
-    ThreadAndRunBody,
-    ToolOutputsBody,
-    create_run_request,
-    create_thread_and_run_request,
-    parse_outputs,
-    parse_run,
-    parse_thread_and_run,
-    submit_request,
-    update_run_request,
-    wants_search_results,
-    watch_request,
-)
 from dialects.openai.assistants.thread_requests import MetadataBody
 from dialects.openai.errors import ASSISTANT_PARAMS, openai_names
 from dialects.openai.shared.composed_shapes import page_shape
@@ -49,7 +36,7 @@ class RunFrames:
 
     def __init__(self, include: list[str]) -> None:
         """`include` may name the content of search results. Raises UnsupportedValue."""
-        self._with_results = wants_search_results(include)
+        self._with_results = run_requests.wants_search_results(include)
 
     def frames(self, message: pb.WatchRunResponse, _call: int = 0) -> Iterable[bytes]:
         """The frame of one event, if OpenAI has such an event."""
@@ -165,7 +152,7 @@ rpc = RpcRoutes(router, ASSISTANT_PARAMS)
     **operation(
         "Create a thread and a run",
         Run,
-        json_body(ThreadAndRunBody),
+        json_body(run_requests.ThreadAndRunBody),
         events=ThreadEvent,
     ),
 )
@@ -173,16 +160,16 @@ async def create_thread_and_run(
     control: Control, responder: Responder, fields: JsonObject, request_id: IdempotencyKey
 ) -> Response:
     """Create a thread and a run on it. With `stream`, return the run's events."""
-    body = await convert(parse_thread_and_run, fields)
+    body = await convert(run_requests.parse_thread_and_run, fields)
     with openai_names(ASSISTANT_PARAMS):
-        proto = await convert(create_thread_and_run_request, body, request_id)
+        proto = await convert(run_requests.create_thread_and_run_request, body, request_id)
         create = functools.partial(control.call, proto, pb.CreateThreadAndRunResponse)
         return await responder.respond(create, stream=body.stream)
 
 
 @router.post(
     "/{thread_id}/runs",
-    **operation("Create a run", Run, json_body(RunBody), events=ThreadEvent),
+    **operation("Create a run", Run, json_body(run_requests.RunBody), events=ThreadEvent),
 )
 async def create_run(
     control: Control,
@@ -192,9 +179,9 @@ async def create_run(
     request_id: IdempotencyKey,
 ) -> Response:
     """Create a run on a thread, which is locked until the run has ended."""
-    body = await convert(parse_run, fields)
+    body = await convert(run_requests.parse_run, fields)
     with openai_names(ASSISTANT_PARAMS):
-        proto = await convert(create_run_request, thread_id, body, request_id)
+        proto = await convert(run_requests.create_run_request, thread_id, body, request_id)
         create = functools.partial(control.call, proto, pb.CreateRunResponse)
         return await responder.respond(create, stream=body.stream)
 
@@ -214,7 +201,7 @@ def retrieve_run(thread_id: str, run_id: str) -> pb.GetRunRequest:
 @rpc.route("POST", _ONE_RUN, "Update a run", RUN, MetadataBody)
 def update_run(thread_id: str, run_id: str, body: JsonObject) -> pb.UpdateRunRequest:
     """Replace the metadata of a run."""
-    return update_run_request(thread_id, run_id, body)
+    return run_requests.update_run_request(thread_id, run_id, body)
 
 
 @rpc.route("POST", f"{_ONE_RUN}/cancel", "Cancel a run", RUN)
@@ -225,7 +212,9 @@ def cancel_run(thread_id: str, run_id: str) -> pb.CancelRunRequest:
 
 @router.post(
     f"{_ONE_RUN}/submit_tool_outputs",
-    **operation("Submit tool outputs", Run, json_body(ToolOutputsBody), events=ThreadEvent),
+    **operation(
+        "Submit tool outputs", Run, json_body(run_requests.ToolOutputsBody), events=ThreadEvent
+    ),
 )
 async def submit_tool_outputs(
     control: Control,
@@ -236,8 +225,8 @@ async def submit_tool_outputs(
     request_id: IdempotencyKey,
 ) -> Response:
     """Submit the outputs of all required calls. The run then continues."""
-    body = await convert(parse_outputs, fields)
-    proto = submit_request(thread_id, run_id, body, request_id)
+    body = await convert(run_requests.parse_outputs, fields)
+    proto = run_requests.submit_request(thread_id, run_id, body, request_id)
     submit = functools.partial(control.call, proto, pb.SubmitToolOutputsResponse)
     with openai_names(ASSISTANT_PARAMS):
         return await responder.respond(submit, stream=body.stream)
@@ -261,7 +250,7 @@ async def follow_run(
     Extension of Corral."""
     after = request.query_params.get("starting_after")
     after = request.headers.get("last-event-id") if after is None else after
-    proto = watch_request(thread_id, run_id, after)
+    proto = run_requests.watch_request(thread_id, run_id, after)
     watch = functools.partial(control.follow, proto)
     return context.stream_response(watch, RunFrames(include), _EVENT_PARAMS)
 
@@ -277,7 +266,9 @@ async def list_steps(
         proto = pb.ListRunStepsRequest(
             thread_id=thread_id, run_id=run_id, **parse_page_fields(request.query_params)
         )
-        write = functools.partial(step_object, with_results=wants_search_results(include))
+        write = functools.partial(
+            step_object, with_results=run_requests.wants_search_results(include)
+        )
         page = await control.call(proto, pb.ListRunStepsResponse)
     return json_response(list_object(page.steps, write, page.next_page_token))
 
@@ -287,7 +278,7 @@ async def retrieve_step(
     control: Control, thread_id: str, run_id: str, step_id: str, include: Include
 ) -> Response:
     """Retrieve a step of a run."""
-    with_results = wants_search_results(include)
+    with_results = run_requests.wants_search_results(include)
     proto = pb.GetRunStepRequest(thread_id=thread_id, run_id=run_id, step_id=step_id)
     reply = await control.call(proto, pb.GetRunStepResponse)
     return json_response(step_object(reply.step, with_results=with_results))

@@ -65,7 +65,6 @@ class AdapterCache:
         return path
 
     def delete(self, digest: str) -> None:
-        """Delete the file of a digest."""
         self._path(digest).unlink(missing_ok=True)
 
     async def store(

@@ -40,7 +40,6 @@ class CrashMarker(LoadMarker):
                 self._suspect(marker.name.removesuffix(_LOADING))
 
     def begin(self, digest: str) -> None:
-        """Mark an adapter as loading."""
         with _log_errors():
             self._path(digest, _LOADING).touch()
 
@@ -51,7 +50,6 @@ class CrashMarker(LoadMarker):
             self._path(digest, _SUSPECT).unlink(missing_ok=True)
 
     def blame(self, digest: str) -> None:
-        """Mark an adapter as having crashed the engine."""
         log.error("the engine crashed while it loaded the adapter with SHA-256 %s", digest)
         with _log_errors():
             self._path(digest, _BLAMED).touch()

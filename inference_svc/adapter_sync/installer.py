@@ -34,7 +34,6 @@ class AdapterInstaller:
         self._catalog.registered_adapters = {desired.name for desired in every}
 
     def has_bytes(self, desired: DesiredAdapter) -> bool:
-        """Whether the cache has its file."""
         return self._cache.find(desired.digest) is not None
 
     async def fetch(self, desired: DesiredAdapter, every: Mapping[str, DesiredAdapter]) -> None:

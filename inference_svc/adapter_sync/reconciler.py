@@ -288,7 +288,6 @@ class Reconciler:
 
 
 def _find(state: DesiredState, key: tuple[str, str]) -> DesiredAdapter | None:
-    """The adapter with this project and name."""
     return next((each for each in state.adapters.values() if each.key == key), None)
 
 

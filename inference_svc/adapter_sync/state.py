@@ -27,7 +27,6 @@ class DesiredAdapter:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its name in its project."""
         return self.project, self.name
 
     @property

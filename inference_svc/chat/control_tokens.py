@@ -51,8 +51,6 @@ class ControlTexts:
 
 
 class Placeholders:
-    """The placeholders of one prompt."""
-
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
         number = secrets.randbelow(10**_PLACEHOLDER_DIGITS)
@@ -64,7 +62,6 @@ class Placeholders:
         return f"{self._secret}{number:0{_INDEX_DIGITS}}"
 
     def restore(self, text: str) -> str:
-        """Replace placeholders by their control texts."""
         return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
 
     def split(self, text: str) -> tuple[PromptSpan, ...]:

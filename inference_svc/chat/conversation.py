@@ -22,8 +22,6 @@ RESERVED_VARIABLES = frozenset(
 
 
 class Role(StrEnum):
-    """The role of a message."""
-
     SYSTEM = "system"
     DEVELOPER = "developer"
     USER = "user"

@@ -32,8 +32,6 @@ one; a list even without tools (Hermes, Command R+); a JSON text (FireFunction).
 
 
 class Capabilities(NamedTuple):
-    """Features of a template."""
-
     system_role: bool = False
     typed_content: bool = False  # content must be a list of parts
     tools: bool = False

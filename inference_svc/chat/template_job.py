@@ -76,7 +76,6 @@ class _GenerationTag(Extension):
 
 
 def build_environment() -> Environment:
-    """Create the Jinja environment of chat templates."""
     environment = SandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,

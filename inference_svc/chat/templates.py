@@ -126,7 +126,6 @@ class RenderedPrompt:
 
     @property
     def text(self) -> str:
-        """The prompt as one text."""
         return "".join(span.text for span in self.spans)
 
 

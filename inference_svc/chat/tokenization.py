@@ -30,8 +30,6 @@ MAX_LONG_TEXTS = 2
 
 
 class PromptVocabulary(Protocol):
-    """The part of a vocabulary that tokenization uses."""
-
     @property
     def bos(self) -> int | None:
         """The beginning-of-sequence token."""

@@ -45,8 +45,6 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NativeLimits:
-    """Limits of a decode call."""
-
     batch_tokens: int
     output_rows: int
     """Tokens with logits."""

@@ -26,8 +26,6 @@ _Flow = tuple[str, int]
 
 @dataclass(slots=True)
 class _Job:
-    """A request and its progress."""
-
     request: EmbeddingRequest
     num_started: int = 0
     num_done: int = 0

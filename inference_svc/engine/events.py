@@ -95,8 +95,6 @@ class Resumed(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A running sequence was moved to another slot."""
-
     sequence_id: int
     slot: int
 

@@ -39,8 +39,6 @@ def _latin(text: str) -> str:
 
 
 class ReasoningTracker:
-    """The reasoning of one sequence, token by token."""
-
     def __init__(self, spec: ReasoningSpec | None) -> None:
         self._spec = spec
         self._begin, self._ends = "", tuple[str, ...]()

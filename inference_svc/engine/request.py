@@ -139,7 +139,6 @@ class SequenceRequest:
     source: "array[int]" = field(default_factory=lambda: array("i"))
 
     def new_detokenizer(self) -> Detokenizer:
-        """Make the detokenizer of the output."""
         return Detokenizer(
             self.stop,
             ends=self.end_texts,

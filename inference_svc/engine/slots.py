@@ -62,7 +62,6 @@ class SlotTable:
 
     @property
     def has_idle(self) -> bool:
-        """Whether any slot is idle."""
         return any(slot.is_idle for slot in self.slots)
 
     @property
@@ -72,7 +71,6 @@ class SlotTable:
 
     @property
     def num_idle_cells(self) -> int:
-        """Tokens in idle slots."""
         return sum(len(slot.tokens) for slot in self.slots if slot.is_idle)
 
 

@@ -52,7 +52,6 @@ class Adapter:
 
     @property
     def key(self) -> "AdapterKey":
-        """Its key in the registry."""
         return AdapterKey(self.project, self.name)
 
     @property

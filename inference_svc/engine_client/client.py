@@ -46,8 +46,6 @@ _ENGINE = "inference_svc.engine_process.main"
 
 
 class EngineState(enum.Enum):
-    """State of an engine."""
-
     STARTING = "starting"
     SERVING = "serving"
     DRAINING = "draining"

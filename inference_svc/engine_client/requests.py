@@ -156,7 +156,6 @@ class RequestTracker:
             self._idle.set()
 
     def num_requests(self, adapter: Adapter) -> int:
-        """Count the requests that use an adapter."""
         users = (live for live in self.live.values() if adapter in live.adapters)
         return len({live.stream.request_id for live in users})
 

@@ -69,7 +69,6 @@ def _report_weights(report: ReportProgress) -> Callable[[float], None]:
 def _load_decoder(
     config: EngineConfig, report: ReportProgress, memory: EngineMemory
 ) -> LoadedEngine:
-    """Load a model that generates."""
     started = time.monotonic()
     backend = LlamaBackend(config.backend, _report_weights(report))
     report(LoadProgress(LoadPhase.WARM_UP, 1.0))

@@ -10,25 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from inference_svc.engine.events import (
-    Cancelled,
-    Delta,
-    DiskCacheLoad,
-    Embedded,
-    Event,
-    Failed,
-    Finished,
-    ModelLoad,
-    Moved,
-    Preempted,
-    PromptTokens,
-    Resumed,
-    Started,
-)
+from inference_svc.engine import events
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 
-Output = list[Event] | SnapshotDone | DeviceMemoryReport
-_DELAYED = (Delta, PromptTokens)
+Output = list[events.Event] | SnapshotDone | DeviceMemoryReport
+_DELAYED = (events.Delta, events.PromptTokens)
 # Above _FEW_STREAMS the interval grows in proportion to the number of streams, up to a factor: each
 # stream is a message. 16 streams in 7.2 s: 220 ms of CPU time with 80 ms, 160 with 128.
 _FEW_STREAMS = 10
@@ -73,7 +59,6 @@ class OutputBatcher:
         self._last_sent_at = -interval_s
 
     def put(self, output: Output) -> None:
-        """Append an output."""
         item = self._classify(output)
         self._queue.put(item)
         if item.urgent or item.flush_all:
@@ -85,21 +70,25 @@ class OutputBatcher:
         urgent, flush_all = set(), False
         for event in output:
             match event:
-                case ModelLoad() | DiskCacheLoad() | PromptTokens():
+                case events.ModelLoad() | events.DiskCacheLoad() | events.PromptTokens():
                     pass
-                case Delta(sequence_id):
+                case events.Delta(sequence_id):
                     if sequence_id in self._awaiting_first_token:
                         self._awaiting_first_token.remove(sequence_id)
                         urgent.add(sequence_id)
-                case Started(sequence_id):
+                case events.Started(sequence_id):
                     self._streams.add(sequence_id)
                     self._awaiting_first_token.add(sequence_id)
                     urgent.add(sequence_id)
-                case Finished(sequence_id) | Failed(sequence_id) | Cancelled(sequence_id):
+                case (
+                    events.Finished(sequence_id)
+                    | events.Failed(sequence_id)
+                    | events.Cancelled(sequence_id)
+                ):
                     self._streams.discard(sequence_id)
                     self._awaiting_first_token.discard(sequence_id)
                     urgent.add(sequence_id)
-                case Preempted() | Resumed() | Moved() | Embedded():
+                case events.Preempted() | events.Resumed() | events.Moved() | events.Embedded():
                     urgent.add(event.sequence_id)
                 case _:
                     flush_all = True
@@ -158,8 +147,8 @@ class OutputBatcher:
     def _pop_urgent(self) -> list[Output]:
         """Return all events but the tokens of sequences without an urgent event. The order is only
         preserved within a sequence."""
-        batch: list[Event] = []
-        delayed: list[Event] = []
+        batch: list[events.Event] = []
+        delayed: list[events.Event] = []
         for event in _events(self._pending):
             waits = isinstance(event, _DELAYED) and event.sequence_id not in self._urgent
             (delayed if waits else batch).append(event)
@@ -168,5 +157,5 @@ class OutputBatcher:
         return [batch]
 
 
-def _events(outputs: Iterable[Output]) -> Iterator[Event]:
+def _events(outputs: Iterable[Output]) -> Iterator[events.Event]:
     return (event for output in outputs if isinstance(output, list) for event in output)

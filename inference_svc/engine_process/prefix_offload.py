@@ -71,7 +71,6 @@ class PrefixOffloader:
         return self._deferred.pop(sequence_id, None)
 
     def drop(self, command: DropCachedPrefixes) -> None:
-        """Delete the prefixes of stored objects."""
         self._detach_objects(command.object_ids)
 
         def dropped(count: int) -> None:

@@ -28,7 +28,6 @@ class ServedEngine(NamedTuple):
     slot_tokens: int
 
     def fingerprint_of(self, digest: str) -> Fingerprint:
-        """Return the fingerprint with the digest of the model."""
         return replace(self.fingerprint, model=digest)
 
     def make_snapshot(
@@ -54,8 +53,6 @@ class ServedEngine(NamedTuple):
 
 
 class _LoadedSnapshot(NamedTuple):
-    """The content of a file."""
-
     snapshot: Snapshot
     state: bytearray
 

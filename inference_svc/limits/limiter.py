@@ -63,7 +63,6 @@ class _Charge(NamedTuple):
     counts: Counts
 
     def amount(self, unit: "pb.Limit.Unit") -> int:
-        """The amount of a unit."""
         requests, prompt, cached, completion = self.counts
         match unit:
             case pb.Limit.UNIT_TOKENS:

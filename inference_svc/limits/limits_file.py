@@ -28,7 +28,6 @@ class LimitsFile:
             return None
 
     def write(self, limits: pb.LeaseLimitsResponse) -> None:
-        """Replace the file."""
         try:
             with atomic_file(self._path) as file:
                 file.write(limits.SerializeToString())

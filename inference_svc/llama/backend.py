@@ -391,7 +391,6 @@ class LlamaBackend:
             self._ref_counts.cut(slot, length)
 
     def slot_length(self, slot: int) -> int:
-        """Number of tokens in a slot."""
         length = self._memory.last(slot) + 1
         return length if self._grids is None else self._grids.num_cells(slot, length)
 

@@ -69,7 +69,6 @@ class GridPositions:
         return any(chunk.start < cell < chunk.end for chunk in self._chunks[slot])
 
     def of_tokens(self, batch: TokenBatch) -> npt.NDArray[np.int32]:
-        """The positions of a batch of tokens."""
         return batch.positions - self._behind[batch.slots]
 
     def of_vectors(self, batch: TokenBatch) -> npt.NDArray[np.int32]:

@@ -89,7 +89,6 @@ class TokenVectors:
         return vectors
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _to_floats(self, rows: bytes) -> Vectors:

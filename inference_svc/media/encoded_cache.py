@@ -120,7 +120,6 @@ class EncodedCache:
         self._entries: OrderedDict[CacheKey, CacheEntry] = OrderedDict()
 
     def find(self, key: CacheKey) -> CacheEntry | None:
-        """Return the entry of a key."""
         entry = self._entries.get(key)
         if entry is not None:
             self._touch(entry)

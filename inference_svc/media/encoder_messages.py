@@ -52,8 +52,6 @@ class EncodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class EncodeDone:
-    """The chunks of a request."""
-
     job_id: int
     chunks: tuple[MediaChunk, ...]
     seconds: float

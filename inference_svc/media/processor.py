@@ -154,7 +154,6 @@ class MediaProcessor:
         return result
 
     async def _find_or_encode(self, item: MediaInput, key: CacheKey, project: str) -> CacheEntry:
-        """Return an entry that is acquired for the caller."""
         if (entry := self.cache.find(key)) is not None:
             self.cache.stats.hits += 1
             self.cache.acquire(entry)

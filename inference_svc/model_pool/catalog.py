@@ -28,17 +28,7 @@ from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
-from svc_kit.errors import (
-    AdapterExists,
-    AdapterNotFound,
-    Draining,
-    EngineRestarting,
-    ModelCannot,
-    ModelExists,
-    ModelLoadFailed,
-    ModelLoading,
-    ModelNotFound,
-)
+from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 
 _DOWNLOAD_RETRY_S = 30.0
@@ -70,7 +60,6 @@ class ModelProcessor:
 
     @property
     def name(self) -> str:
-        """The model name in requests."""
         return self.file.name
 
     @property
@@ -103,7 +92,7 @@ class LoadedModel(NamedTuple):
     def ready(self) -> ModelReady:
         """The load report of the engine. Raises `EngineRestarting` if there is none yet."""
         if self.engine.ready is None:
-            raise EngineRestarting()
+            raise errors.EngineRestarting()
         return self.engine.ready
 
 
@@ -145,7 +134,6 @@ class ModelEntry:
 
     @property
     def name(self) -> str:
-        """The model name in requests."""
         return self.file.name
 
     @property
@@ -221,14 +209,14 @@ class Catalog:
         """Raise `ModelExists` if a model, also a pending one, has this name or alias."""
         is_unloading = any(name == model.name for model in self)  # and not found any more
         if name in self._names or self.find_pending(name) or is_unloading:
-            raise ModelExists(model=name)
+            raise errors.ModelExists(model=name)
 
     def check_free(self, name: str) -> None:
         """Raise `ModelExists` or `AdapterExists` if a model or an adapter has this name."""
         self.check_no_model(name)
         loaded = (each.name for model in self for each in model.adapters.current())
         if name in self.registered_adapters or name in loaded:
-            raise AdapterExists(adapter=name)
+            raise errors.AdapterExists(adapter=name)
 
     def add(self, model: ModelEntry) -> None:
         """Add a model whose name is free."""
@@ -264,7 +252,7 @@ class Catalog:
     async def discard(self, model: ModelEntry) -> None:
         """Forget a hidden model that is unloaded."""
         self._models.remove(model)
-        model.adapters.close(ModelNotFound(model=model.name))
+        model.adapters.close(errors.ModelNotFound(model=model.name))
         if model.processor is not None:
             await asyncio.to_thread(model.processor.vocabulary.close)
 
@@ -310,12 +298,12 @@ class Catalog:
         if name in self._names:
             return self._names[name]
         if self._visible_adapter(name, project) is not None:
-            raise ModelCannot(model=name, model_class="adapter", operation=operation)
+            raise errors.ModelCannot(model=name, model_class="adapter", operation=operation)
         if (pending := self.find_pending(name)) is None:
-            raise ModelNotFound(model=name)
+            raise errors.ModelNotFound(model=name)
         if pending.problem:
-            raise ModelLoadFailed(model=name, problem=pending.problem)
-        raise ModelLoading(model=name, retry_after=_DOWNLOAD_RETRY_S)
+            raise errors.ModelLoadFailed(model=name, problem=pending.problem)
+        raise errors.ModelLoading(model=name, retry_after=_DOWNLOAD_RETRY_S)
 
     def find_adapter_model(self, adapter: str, project: str = "") -> ModelEntry | None:
         """Return the base model of a project's adapter; an empty project is the operator's."""
@@ -328,7 +316,7 @@ class Catalog:
         """
         adapter = self._visible_adapter(name, project)
         if adapter is None:
-            raise AdapterNotFound(adapter=name)
+            raise errors.AdapterNotFound(adapter=name)
         return self._names[adapter.model].adapters.get(name, adapter.project)
 
     def standing_adapters(self, model: ModelEntry, project: str) -> list[Adapter]:
@@ -372,7 +360,7 @@ class Catalog:
     def close(self) -> None:
         """Close the vocabularies and the adapter files."""
         for model in self:
-            model.adapters.close(Draining())
+            model.adapters.close(errors.Draining())
             if model.processor is not None:
                 model.processor.vocabulary.close()
                 model.processor = None

@@ -135,7 +135,6 @@ class EngineConfigBuilder:
         )
 
     def build_encoder(self, file: ModelFile, projector: ProjectorFile) -> EncoderConfig:
-        """Return the configuration of the encoder of a model."""
         overrides = self.settings.per_model.get(file.name, ModelSettings())
         uses_devices = resolve_placement(overrides, self.settings.engine).uses_devices
         uses_gpu = uses_devices and library.can_use_gpu()

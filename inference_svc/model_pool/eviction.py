@@ -12,8 +12,6 @@ from svc_kit.errors import ModelTooLarge
 
 
 class ModelState(enum.Enum):
-    """Load state of a model."""
-
     AVAILABLE = "available"
     LOADING = "loading"
     READY = "ready"
@@ -94,13 +92,11 @@ class Resident:
         self.problem = problem
 
     def acquire(self, now: float) -> None:
-        """Add a use."""
         self._require(ModelState.READY)
         self.num_uses += 1
         self.used_at = now
 
     def release(self, now: float) -> None:
-        """Remove a use."""
         self._require(ModelState.READY, ModelState.UNLOADING)
         self.num_uses -= 1
         self.used_at = now

@@ -11,17 +11,8 @@ from typing import Any, Protocol
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
 from inference_svc.media.processor import MediaProcessor
+from inference_svc.model_pool import eviction
 from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor, PendingModel
-from inference_svc.model_pool.eviction import (
-    Evict,
-    Fits,
-    LoadDecision,
-    ModelState,
-    Resident,
-    Wait,
-    find_over_budget,
-    plan_load,
-)
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import (
     RequestedLimits,
@@ -73,8 +64,6 @@ Transition = asyncio.Task[DomainError | None]
 
 
 class Loader(Protocol):
-    """Creates the processor and the engine of a model."""
-
     async def check_files(self, entry: ModelEntry) -> None:
         """Raise `StartupError` if the model files changed since they were described."""
 
@@ -137,7 +126,6 @@ class ModelLifecycle:
         self._transitions: dict[str, Transition] = {}
 
     def transition(self, entry: ModelEntry) -> Transition | None:
-        """The running transition of a model."""
         return self._transitions.get(entry.name)
 
     def load(self, entry: ModelEntry, limits: ResolvedLimits | None = None) -> Transition:
@@ -155,7 +143,7 @@ class ModelLifecycle:
         """Cancel a load in progress; its waiters get MODEL_UNLOADED."""
         await asyncio.sleep(0)  # a task cancelled before it starts would not clean up
         transition = self._transitions.get(entry.name)
-        if transition is not None and entry.resident.state is ModelState.LOADING:
+        if transition is not None and entry.resident.state is eviction.ModelState.LOADING:
             transition.cancel()
             await asyncio.wait((transition,))
 
@@ -209,7 +197,7 @@ class ModelLifecycle:
             entry.resident.cancel_loading()
             return error
         except asyncio.CancelledError:  # by an unload or a shutdown; waiters get the error
-            if entry.resident.state is ModelState.LOADING:
+            if entry.resident.state is eviction.ModelState.LOADING:
                 entry.resident.cancel_loading()
             return ModelUnloaded(model=entry.name)
         except Exception as error:  # any error fails this model only
@@ -218,7 +206,7 @@ class ModelLifecycle:
             entry.resident.fail(str(error) or type(error).__name__)
             return ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
         finally:
-            if self._is_current(entry) and entry.resident.state is not ModelState.READY:
+            if self._is_current(entry) and entry.resident.state is not eviction.ModelState.READY:
                 await self._end_engine(entry)
             self._end(entry)
         return None
@@ -265,23 +253,23 @@ class ModelLifecycle:
             async with asyncio.timeout(self._memory.memory_wait_s):
                 while True:
                     match self._decide(entry):
-                        case Fits(free_bytes):
+                        case eviction.Fits(free_bytes):
                             return plan_limits([entry.file], free_bytes, [entry.requested])[0]
-                        case Evict(victim):
+                        case eviction.Evict(victim):
                             await self._evict(victim)
-                        case Wait():
+                        case eviction.Wait():
                             await self._changes.wait_for(
-                                lambda: not isinstance(self._decide(entry), Wait)
+                                lambda: not isinstance(self._decide(entry), eviction.Wait)
                             )
         except TimeoutError:
             needs = memory_needs(entry.file, entry.requested)
             decision = self._decide(entry)
-            free = decision.free_bytes if isinstance(decision, Wait) else 0
+            free = decision.free_bytes if isinstance(decision, eviction.Wait) else 0
             raise MemoryInUse(
                 model=entry.name, needed_bytes=needs.least, available_bytes=free
             ) from None
 
-    def _decide(self, entry: ModelEntry) -> LoadDecision:
+    def _decide(self, entry: ModelEntry) -> eviction.LoadDecision:
         """Plan for comfortable limits if they are possible now, else for minimal ones."""
         self._measure()
         needs = memory_needs(entry.file, entry.requested)
@@ -289,12 +277,14 @@ class ModelLifecycle:
             decision = self._plan_load(entry, needs.comfortable)
         except ModelTooLarge:
             return self._plan_load(entry, needs.least)
-        return self._plan_load(entry, needs.least) if isinstance(decision, Wait) else decision
+        return (
+            self._plan_load(entry, needs.least) if isinstance(decision, eviction.Wait) else decision
+        )
 
-    def _plan_load(self, entry: ModelEntry, needed_bytes: int) -> LoadDecision:
+    def _plan_load(self, entry: ModelEntry, needed_bytes: int) -> eviction.LoadDecision:
         # Restarting engines will take their memory again.
         reserved = (each.resident.memory for each in self._catalog if each.is_restarting)
-        return plan_load(
+        return eviction.plan_load(
             entry.resident,
             self._residents(),
             needed_bytes,
@@ -302,24 +292,24 @@ class ModelLifecycle:
             available=self._memory.available().without(sum(reserved, DeviceBytes())),
         )
 
-    def _residents(self) -> list[Resident]:
+    def _residents(self) -> list[eviction.Resident]:
         return [each.resident for each in self._catalog]
 
     def _measure(self) -> None:
         """Update the memory of loaded models; one whose engine is down keeps its last value."""
         for entry in self._catalog:
             measured = entry.memory
-            if measured.total and entry.resident.state is not ModelState.LOADING:
+            if measured.total and entry.resident.state is not eviction.ModelState.LOADING:
                 entry.resident.memory = measured
 
-    async def _enforce_budget(self, loaded: Resident) -> None:
+    async def _enforce_budget(self, loaded: eviction.Resident) -> None:
         """Evict idle models after a load that took more memory than planned."""
         budget = self._memory.budget_bytes
-        while (victim := find_over_budget(self._residents(), budget, loaded)) is not None:
+        while (victim := eviction.find_over_budget(self._residents(), budget, loaded)) is not None:
             log.info("evicting model %s: the models exceed the memory budget", victim.name)
             await self._evict(victim)
 
-    async def _evict(self, resident: Resident) -> None:
+    async def _evict(self, resident: eviction.Resident) -> None:
         await asyncio.shield(self.unload(self._catalog.find_model(resident.name)))
 
     # --- unloading --------------------------------------------------------------------------------

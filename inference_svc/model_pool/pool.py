@@ -31,16 +31,7 @@ from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
-from svc_kit.errors import (
-    Draining,
-    InvalidField,
-    ModelLoadFailed,
-    ModelLoading,
-    ModelNotFound,
-    ModelNotLoaded,
-    ModelTooLarge,
-    ModelUnloaded,
-)
+from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 
 
@@ -150,12 +141,12 @@ class ModelPool:
         ]
         try:
             plan = plan_start(models, self.memory)
-        except ModelTooLarge as error:
+        except errors.ModelTooLarge as error:
             raise StartupError(f"{error.message} {MEMORY_REMEDY}") from error
         for entry, limits in zip(models, plan, strict=True):
             # If the start is cancelled, `close` ends the load; its result would hide that.
             failure = await asyncio.shield(self._lifecycle.load(entry, limits))
-            if failure is not None and not isinstance(failure, ModelLoadFailed):
+            if failure is not None and not isinstance(failure, errors.ModelLoadFailed):
                 raise StartupError(failure.message)
         if all(entry.resident.state is ModelState.FAILED for entry in self.catalog):
             raise StartupError(next(iter(self.catalog)).resident.problem)
@@ -230,17 +221,17 @@ class ModelPool:
         Raises `ModelLoading` or `ModelLoadFailed`.
         """
         if not self._is_open:
-            raise ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
+            raise errors.ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
         try:
             return entry.processor or await self._lifecycle.open_processor(entry)
         except StartupError as error:
-            raise ModelLoadFailed(model=entry.name, problem=str(error)) from error
+            raise errors.ModelLoadFailed(model=entry.name, problem=str(error)) from error
 
     def _check_open(self, entry: ModelEntry) -> None:
         if self.is_draining:
-            raise Draining(retry_after=DRAIN_RETRY_S)
+            raise errors.Draining(retry_after=DRAIN_RETRY_S)
         if not self._is_open:
-            raise ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
+            raise errors.ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
 
     @contextmanager
     def _count_call(self) -> Iterator[None]:
@@ -255,7 +246,7 @@ class ModelPool:
     @contextmanager
     def _lease(self, entry: ModelEntry) -> Iterator[LoadedModel]:
         if entry.processor is None or entry.engine is None:
-            raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
+            raise errors.ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
         entry.resident.acquire(self._clock())
         try:
             yield LoadedModel(entry.processor, entry.engine, entry.digest, entry.media)
@@ -271,7 +262,7 @@ class ModelPool:
                 while entry.resident.state is not ModelState.READY:
                     await self._load_for_call(entry)
         except TimeoutError:
-            raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S) from None
+            raise errors.ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S) from None
         finally:
             entry.resident.num_waiting -= 1
             self.changes.wake()
@@ -281,11 +272,11 @@ class ModelPool:
         transition = self._lifecycle.transition(entry)
         if transition is None:
             if entry.is_removed:
-                raise ModelNotFound(model=entry.name)
+                raise errors.ModelNotFound(model=entry.name)
             if entry.resident.state is ModelState.FAILED:
-                raise ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
+                raise errors.ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
             if entry.policy is LoadPolicy.MANUAL:
-                raise ModelNotLoaded(model=entry.name)
+                raise errors.ModelNotLoaded(model=entry.name)
             transition = self._lifecycle.load(entry)
         await _finish(transition)
 
@@ -310,7 +301,7 @@ class ModelPool:
         while entry.resident.state is ModelState.UNLOADING:
             transition = self._lifecycle.transition(entry)
             if transition is None or not wait:
-                raise ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
+                raise errors.ModelLoading(model=entry.name, retry_after=_LOAD_RETRY_S)
             await asyncio.shield(transition)
         if entry.resident.state in (ModelState.AVAILABLE, ModelState.FAILED):
             self._lifecycle.check_fits(entry, limits)
@@ -318,7 +309,7 @@ class ModelPool:
             self._lifecycle.load(entry)
         elif limits != entry.requested:
             problem = "the model is already loaded with other limits: unload it first"
-            raise InvalidField(field="limits", problem=problem)
+            raise errors.InvalidField(field="limits", problem=problem)
         transition = self._lifecycle.transition(entry)
         if wait and transition is not None:
             await _finish(transition)
@@ -334,9 +325,9 @@ class ModelPool:
             return  # another caller may already be loading it again
         transition = self._lifecycle.transition(entry)
         if force and entry.engine is not None:
-            await entry.engine.close(ModelUnloaded(model=entry.name))
+            await entry.engine.close(errors.ModelUnloaded(model=entry.name))
             if entry.media is not None:
-                await entry.media.encoder.close(ModelUnloaded(model=entry.name))
+                await entry.media.encoder.close(errors.ModelUnloaded(model=entry.name))
         if wait and transition is not None:
             await asyncio.shield(transition)
 

@@ -132,7 +132,6 @@ class ModelFile:
 
     @property
     def generates(self) -> bool:
-        """Whether it generates text."""
         return self.model_class in (ModelClass.DECODER, ModelClass.ENCODER_DECODER)
 
     @property

@@ -18,18 +18,8 @@ from inference_svc.model_pool.catalog import Catalog, ModelEntry, ResolvedModel
 from inference_svc.models.metadata import default_name
 from model_files.adapter_facts import AdapterFacts
 from model_files.sandbox_jobs import CHECK_ADAPTER
+from svc_kit import errors
 from svc_kit.adapter_rules import check_adapter_name, check_scale
-from svc_kit.errors import (
-    AdapterBaseMismatch,
-    AdapterDigestMismatch,
-    AdapterExists,
-    AdapterInvalid,
-    AdapterTooLarge,
-    DomainError,
-    InvalidField,
-    MissingField,
-    StorageFailed,
-)
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, PrivateFile
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
@@ -65,10 +55,10 @@ def resolve_adapters(
         adapter = catalog.find_adapter(each.adapter, project)
         if adapter.name in chosen:
             problem = f"{adapter.name!r} is listed twice"
-            raise InvalidField(field=f"adapters[{index}].adapter", problem=problem)
+            raise errors.InvalidField(field=f"adapters[{index}].adapter", problem=problem)
         if adapter.model != resolved.model.name:
             problem = f"it is for {adapter.model!r}, the request is for {resolved.model.name!r}"
-            raise AdapterBaseMismatch(adapter=adapter.name, problem=problem)
+            raise errors.AdapterBaseMismatch(adapter=adapter.name, problem=problem)
         scale = each.scale if each.HasField("scale") else adapter.default_scale
         chosen[adapter.name] = adapter, scale
     return _applied(list(chosen.values()))
@@ -124,7 +114,7 @@ class AdapterService:
         for order in orders:
             try:
                 await self.load(order)
-            except DomainError as error:
+            except errors.DomainError as error:
                 problem = f"adapter {order.name!r} ({order.path}): {error.message}"
                 raise StartupError(problem) from error
 
@@ -144,7 +134,7 @@ class AdapterService:
         try:
             file = await asyncio.to_thread(PrivateFile.copy_of, path, self._copies)
         except OSError as error:
-            raise StorageFailed(problem=f"{order.name}: {_reason(error)}") from error
+            raise errors.StorageFailed(problem=f"{order.name}: {_reason(error)}") from error
         try:
             description = await self._examine(order, file, model)
         except BaseException:
@@ -174,7 +164,7 @@ class AdapterService:
         async with self._publish_lock:
             try:
                 self._check_name(adapter.key, model.name)  # again: the name may be taken by now
-            except DomainError:
+            except errors.DomainError:
                 adapter.file.close()
                 raise
             await _load_into_engine(adapter, model)
@@ -182,9 +172,9 @@ class AdapterService:
     def _check(self, order: AdapterOrder) -> ModelEntry:
         check_adapter_name(order.name)
         if not order.path:
-            raise MissingField(field="path")
+            raise errors.MissingField(field="path")
         if order.digest and not _DIGEST.fullmatch(order.digest):
-            raise InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
+            raise errors.InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
         check_scale("default_scale", order.default_scale)
         model = self._catalog.find_model(order.model, operation="have adapters of its own")
         model.file.check_generates()
@@ -195,7 +185,7 @@ class AdapterService:
         self._catalog.check_no_model(key.name)
         before = self._catalog.find_adapter_model(key.name, key.project)
         if before is not None and before.name != model:
-            raise AdapterExists(adapter=key.name)
+            raise errors.AdapterExists(adapter=key.name)
 
     def _find(self, order: AdapterOrder) -> Path:
         if order.from_anywhere:
@@ -206,16 +196,16 @@ class AdapterService:
         self, order: AdapterOrder, file: PrivateFile, model: ModelEntry
     ) -> AdapterFacts:
         if order.digest not in ("", file.digest):
-            raise AdapterDigestMismatch(
+            raise errors.AdapterDigestMismatch(
                 adapter=order.name, expected=order.digest, actual=file.digest
             )
         payload = {"adapter": str(file.path), "model": [str(path) for path in model.file.paths]}
         try:
             result: dict[str, Any] = await self._jobs.run(CHECK_ADAPTER, payload, key=file.digest)
         except JobFailed as failure:
-            raise AdapterInvalid(adapter=order.name, problem=failure.problem) from None
+            raise errors.AdapterInvalid(adapter=order.name, problem=failure.problem) from None
         if "mismatch" in result:
-            raise AdapterBaseMismatch(adapter=order.name, problem=result["mismatch"])
+            raise errors.AdapterBaseMismatch(adapter=order.name, problem=result["mismatch"])
         return AdapterFacts(**result)
 
 
@@ -233,7 +223,9 @@ async def _load_into_engine(adapter: Adapter, model: ModelEntry) -> None:
 def _check_memory(name: str, path: Path) -> None:
     size_bytes, available = path.stat().st_size, available_memory_bytes()
     if size_bytes > available:
-        raise AdapterTooLarge(adapter=name, needed_bytes=size_bytes, available_bytes=available)
+        raise errors.AdapterTooLarge(
+            adapter=name, needed_bytes=size_bytes, available_bytes=available
+        )
 
 
 def _reason(error: OSError) -> str:

@@ -30,7 +30,6 @@ class Caller:
 
     @classmethod
     def current(cls) -> "Caller":
-        """The caller of the running RPC."""
         return cls(current_principal(), current_request_id(), current_deadline())
 
     def resolve_priority(self, request: generation.Priority) -> int:
@@ -82,7 +81,6 @@ class Call(Generic[RequestT]):
         return self.caller.resolve_priority(self.options.scheduling.priority)
 
     def close(self) -> None:
-        """Release what the call holds."""
         self.media.release()
         self.admission.release()
 

@@ -208,7 +208,6 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def AddModelAlias(
         self, request: pb.AddModelAliasRequest, context: Context
     ) -> pb.AddModelAliasResponse:
-        """Give a model another name."""
         named = await self._added.add_alias(request.model, request.alias)
         return pb.AddModelAliasResponse(model=model_info.watched_model(named))
 
@@ -281,7 +280,6 @@ class EngineServicer(rpc.EngineServiceServicer):
     async def DropSnapshots(
         self, request: pb.DropSnapshotsRequest, context: Context
     ) -> pb.DropSnapshotsResponse:
-        """Delete snapshots."""
         return await self._snapshots.drop(request)
 
     async def FlushCache(

@@ -127,7 +127,6 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def RenderChat(
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
-        """Render the prompt of a conversation."""
         prompt, tokens = await self._generating.render(request.model, request.conversation)
         return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
 

@@ -19,8 +19,6 @@ _DOCUMENT: Final = "document"
 
 @dataclass(frozen=True, slots=True)
 class MediaInputs:
-    """Reads the files of conversations."""
-
     fetcher: MediaFetcher
     documents: DocumentReader
 

@@ -81,8 +81,11 @@ def chat_output_spec(
         return _free_turn(conversation, prompt)
     calls = _calls(conversation, prompt, required=required, beside_form=not required)
     if in_message:
-        ways = (replace(way, before=family.after_message + way.before) for way in calls.ways)
-        calls = replace(calls, ways=tuple(ways))
+        syntaxes = (
+            replace(syntax, before=family.after_message + syntax.before)
+            for syntax in calls.syntaxes
+        )
+        calls = replace(calls, syntaxes=tuple(syntaxes))
     thought = _reasoning(conversation, prompt, before_calls=required)
     if required:
         return OutputSpec(None, calls, thought)
@@ -90,7 +93,6 @@ def chat_output_spec(
 
 
 def constrained_format(turn_format: TurnFormat, request: OutputSpec) -> TurnFormat:
-    """Return the format with which the output of a constrained turn is parsed."""
     if request.calls is not None and not turn_format.is_harmony:
         beside_form = request.form is not None
         tool_calls = enforced_tool_call_format(turn_format.tool_calls, beside_form=beside_form)
@@ -131,16 +133,16 @@ def _free_turn(conversation: Conversation, prompt: RenderedPrompt) -> OutputSpec
     reasoning = None
     if turn_format.reasoning_markers is not None:
         is_open = prompt.opens_in_reasoning or turn_format.starts_in_reasoning
-        barred = turn_format.interrupts + turn_format.calls_in_thoughts
-        reasoning = Reasoning(*turn_format.reasoning_markers, is_open, barred)
+        excludes = turn_format.interrupts + turn_format.calls_in_thoughts
+        reasoning = Reasoning(*turn_format.reasoning_markers, is_open, excludes)
     return OutputSpec(
         None,
         replace(
             calls,
             triggers=family.triggers,
-            heads=family.heads,
+            headers=family.headers,
             begin=family.begin,
-            barred=family.barred,
+            excludes=family.excludes,
         ),
         reasoning,
     )
@@ -164,5 +166,5 @@ def _reasoning(
     if not is_open and not may_begin:
         return None
     calls = turn_format.calls_in_thoughts if conversation.offers_tools else ()
-    barred = turn_format.interrupts + calls
-    return Reasoning(*markers, is_open, barred, turn_format.family.after_reasoning)
+    excludes = turn_format.interrupts + calls
+    return Reasoning(*markers, is_open, excludes, turn_format.family.after_reasoning)

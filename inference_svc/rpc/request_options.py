@@ -194,7 +194,6 @@ def _queue_deadline(scheduling: generation.SchedulingOptions) -> float | None:
 def _checked_resume(
     call: AnyCall, sampling: Sampling, prompt_tokens: int
 ) -> Sequence[generation.ResumedChoice]:
-    """Return what choices resume from."""
     options = call.options
     indices: set[int] = set()
     if options.resume and not options.sampling.HasField("seed"):

@@ -133,7 +133,6 @@ class SnapshotService:
         raise min(errors, key=_relevance_rank, default=default)
 
     def _loaded(self) -> list[tuple[ModelEntry, EngineClient]]:
-        """The loaded models that generate, with their engines."""
         return [
             (entry, entry.engine)
             for entry in self._pool.catalog

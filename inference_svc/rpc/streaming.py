@@ -88,11 +88,9 @@ class UsageCounts:
         self._usage.cache_source = _SOURCES.encode(event.source)
 
     def add(self, choice: int, num_tokens: int) -> None:
-        """Count new tokens of a choice."""
         self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
 
     def finish(self, choice: int, event: events.Finished) -> None:
-        """Count the tokens of a finished choice."""
         new_tokens = event.num_output_tokens - self._resumed_tokens
         self._new_tokens[choice] = new_tokens
         self._usage.completion_tokens += event.num_output_tokens
@@ -169,7 +167,6 @@ class Turn(ABC, Generic[ResponseT]):
         return ()
 
     def reason(self, finished: events.Finished) -> pb.FinishReason:
-        """Return the finish reason."""
         reason: pb.FinishReason = _FINISH.encode(finished.reason)
         return reason
 
@@ -188,7 +185,6 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
     response_type = service_pb.GenerateResponse
 
     def delta(self, output: events.Delta) -> Sequence[service_pb.GenerateResponse]:
-        """Return the text and its tokens."""
         response = service_pb.GenerateResponse()
         response.delta.text = output.text
         self._write_tokens(output, response.delta)

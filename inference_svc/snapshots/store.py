@@ -36,8 +36,6 @@ def new_snapshot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
-    """The snapshot folder and its limits."""
-
     path: Path
     max_bytes: int
     max_files: int

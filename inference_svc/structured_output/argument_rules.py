@@ -71,7 +71,6 @@ class ArgumentRules:
 
     @property
     def lines(self) -> Iterable[str]:
-        """The rules."""
         return self._rules.lines
 
     @property
@@ -276,7 +275,7 @@ class ArgumentRules:
 
     def _listed(self, values: Sequence[str], end: str, syntax: ArgumentSyntax) -> str:
         """One of some strings. A line break at the start of one would be taken for padding."""
-        stops = [text for text in (end.partition(SPACE)[0], *syntax.barred) if text]
+        stops = [text for text in (end.partition(SPACE)[0], *syntax.excludes) if text]
         if any(stop in value for value in values for stop in stops):
             self._report("a value of 'enum' with a marker of calls in it")
         closing, written = self._marker(end), " | ".join(map(write_text, values))
@@ -293,17 +292,17 @@ class ArgumentRules:
             yield f"{self._marker(begin)} {self._until(quote, limits)} {self._marker(end)}"
             terms.append(f"~/{escape(begin)}(?s:.*)/")
         if syntax.padded and limits:
-            barred = (*syntax.barred, end.partition(SPACE)[0])
-            yield f'"\\n" {self._until(f"{chr(10)}{end}", limits, barred)}'
+            excludes = (*syntax.excludes, end.partition(SPACE)[0])
+            yield f'"\\n" {self._until(f"{chr(10)}{end}", limits, excludes)}'
             terms.append(r"~/\n(?s:.*)/")
-        yield self._until(end, terms, syntax.barred)
+        yield self._until(end, terms, syntax.excludes)
 
     def _until(self, end: str, terms: list[str], others: Sequence[str] = ()) -> str:
         """Text that fulfils all terms, and its end. A control token ends it by itself."""
         end, gap, _ = end.partition(SPACE)
-        barred = [text for text in (end, *others) if not self._has_control(text)]
-        excluded = f"~/(?s:.*)({'|'.join(map(escape, barred))})(?s:.*)/"
-        body = " & ".join([ANYTHING, *([excluded] if barred else []), *terms])
+        excludes = [text for text in (end, *others) if not self._has_control(text)]
+        excluded = f"~/(?s:.*)({'|'.join(map(escape, excludes))})(?s:.*)/"
+        body = " & ".join([ANYTHING, *([excluded] if excludes else []), *terms])
         plain = self._rules.terminal(body)
         if self._has_control(end):
             return f"{plain} {self._marker(end + gap)}"

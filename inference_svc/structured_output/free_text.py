@@ -23,7 +23,6 @@ class Markers:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, texts))})")
 
     def write(self, text: str) -> str:
-        """Write a text."""
         pieces = self._pattern.split(text)
         return " ".join(self._special.get(each) or json.dumps(each) for each in pieces if each)
 
@@ -33,9 +32,9 @@ def escape(text: str) -> str:
     return re.escape(text).replace("/", r"\/").replace("\n", "n")
 
 
-def anything_but(barred: Sequence[str]) -> str:
+def anything_but(excludes: Sequence[str]) -> str:
     """A terminal of any text without one of these."""
-    texts = "|".join(map(escape, barred))
+    texts = "|".join(map(escape, excludes))
     return f"{ANYTHING} & ~/(?s:.*)({texts})(?s:.*)/" if texts else ANYTHING
 
 
@@ -43,10 +42,10 @@ def free_rules(
     calls: ToolCallSpec, thought: Reasoning | None, control: ControlTokens
 ) -> Iterator[str]:
     """Yield the rules of `start` and of the free text of a turn."""
-    if calls.heads:
+    if calls.headers:
         yield from _message_rules(calls, control, in_text=thought is not None and thought.is_open)
         return
-    barred, on_bytes = list(calls.barred), False
+    excludes, on_bytes = list(calls.excludes), False
     if thought is None or not (
         _is_supported(thought.begin, control) and _is_supported(thought.end, control)
     ):
@@ -54,11 +53,11 @@ def free_rules(
     else:
         yield "start: thought" if thought.is_open else "start: opening thought | answer"
         yield "thought: reasoning (reasoning_marker_0 answer | reasoning_end)"
-        yield from _text_until("reasoning", (thought.end,), list(thought.barred), control)
+        yield from _text_until("reasoning", (thought.end,), list(thought.excludes), control)
         if not thought.is_open:
             yield from _opening(thought.begin, control)
             # Otherwise reasoning would also match the rule of free text.
-            barred += [thought.begin] if thought.begin in control else []
+            excludes += [thought.begin] if thought.begin in control else []
             on_bytes = True
     if calls.begin:
         opened = () if thought is None or thought.is_open else (thought.begin,)
@@ -75,21 +74,21 @@ def free_rules(
     )
     several = f"(({' | '.join(each)}) free){more}" if triggers else ""
     yield f"answer: free {several} free_end"
-    yield from _text_until("free", triggers, barred, control, on_bytes=on_bytes or not triggers)
+    yield from _text_until("free", triggers, excludes, control, on_bytes=on_bytes or not triggers)
 
 
 def _message_rules(calls: ToolCallSpec, control: ControlTokens, *, in_text: bool) -> Iterator[str]:
-    """Yield rules of a turn whose calls begin in heads; `in_text`: it does not start in one."""
-    heads = [control[text] for text in calls.heads if text in control]
-    others = [token for token in control.values() if token not in heads]
+    """Yield rules of a turn whose calls begin in headers; `in_text`: it does not start in one."""
+    headers = [control[text] for text in calls.headers if text in control]
+    others = [token for token in control.values() if token not in headers]
     parts = []
     if others:
         parts.append(f"<[{','.join(map(str, others))}]> ANYTHING")
-    if heads:
-        parts.append(f"<[{','.join(map(str, heads))}]> head")
+    if headers:
+        parts.append(f"<[{','.join(map(str, headers))}]> head")
     more = f"({' | '.join(parts)})*" if parts else ""
     yield f"ANYTHING: {ANYTHING}"
-    yield f"start: {'ANYTHING' if in_text or not heads else 'head'} {more}"
+    yield f"start: {'ANYTHING' if in_text or not headers else 'head'} {more}"
     called = (f"free_marker_{i} calls_from_{i}" for i in range(len(calls.triggers)))
     yield f"head: free_end | {' | '.join(called)}"
     yield from _text_until("free", calls.triggers, [], {})
@@ -106,18 +105,18 @@ def _opening(begin: str, control: ControlTokens) -> Iterator[str]:
 def _text_until(
     name: str,
     markers: Sequence[str],
-    barred: list[str],
+    excludes: list[str],
     control: ControlTokens,
     *,
     on_bytes: bool = False,
 ) -> Iterator[str]:
-    """Yield rules for text that ends at one of the markers and contains no `barred` text.
+    """Yield rules for text that ends at one of the markers and contains none of `excludes`.
 
-    If the markers and all barred texts are control tokens, the rules match tokens, otherwise bytes.
+    If the markers and `excludes` are control tokens, the rules match tokens, otherwise bytes.
     `on_bytes` forces rules on bytes, to distinguish the text from an alternative that begins with
     text.
     """
-    begins = [*markers, *barred]
+    begins = [*markers, *excludes]
     tokens = [control[text] for text in begins if text in control]
     texts = [text for text in begins if text not in control]
     plain = f"{name.upper()}_PLAIN"

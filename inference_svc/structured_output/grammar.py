@@ -298,7 +298,7 @@ def tool_schema(tool: CallableTool) -> PlainSchema:
 
 def only_tool(calls: ToolCallSpec, tool: CallableTool) -> str:
     """The grammar of calls of one tool. Raises `OutputFormatInvalid`."""
-    alone = replace(calls, tools=(tool,), triggers=(), begin="", barred=())
+    alone = replace(calls, tools=(tool,), triggers=(), begin="", excludes=())
     return whole_grammar(OutputSpec(None, alone, None), {})
 
 
@@ -347,9 +347,9 @@ def _reasoning_reference(thought: Reasoning | None) -> str:
 
 
 def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str]:
-    text = "THOUGHT" if thought.barred else ANYTHING
-    if thought.barred:
-        yield f"THOUGHT: {anything_but(thought.barred)}"
+    text = "THOUGHT" if thought.excludes else ANYTHING
+    if thought.excludes:
+        yield f"THOUGHT: {anything_but(thought.excludes)}"
     if any(token in thought.end for token in control):
         yield f"thinking: {text} {Markers(control).write(thought.end)}"
     else:
@@ -368,56 +368,61 @@ def _call_rules(
     marker = Markers(control).write
     lines, used = [], []
     written: dict[str, dict[CallableTool, str]] = {}
-    for number, way in enumerate(calls.ways):
-        own = written.get(repr(way.arguments))
+    for number, syntax in enumerate(calls.syntaxes):
+        own = written.get(repr(syntax.arguments))
         if own is None:
-            own = written[repr(way.arguments)] = _arguments(calls, way, arguments, ignored)
+            own = written[repr(syntax.arguments)] = _arguments(calls, syntax, arguments, ignored)
         if not own:
             continue
         used.append(number)
-        begin = next((each for each in calls.triggers if way.begin.startswith(each)), "")
+        begin = next((each for each in calls.triggers if syntax.begin.startswith(each)), "")
         # The trigger is already written; calls without a `before` text are triggered one by one.
-        repeats = calls.several and (bool(way.before) or not begin) and not way.ends_turn
-        head = way.head if way.before else way.head.removeprefix(begin)
-        before = marker(way.before.removeprefix(begin))
-        between = marker(way.between)
+        repeats = calls.several and (bool(syntax.before) or not begin) and not syntax.ends_turn
+        head = syntax.head if syntax.before else syntax.head.removeprefix(begin)
+        before = marker(syntax.before.removeprefix(begin))
+        between = marker(syntax.between)
         more = f"({between} call_{number})*" if repeats else ""
-        lines.append(f"calls_{number}: {before} call_{number} {more} {marker(way.after)}")
-        tail = marker(way.tail)
-        texts = (f"{marker(head + tool.name + way.middle)} {own[tool]} {tail}" for tool in own)
+        lines.append(f"calls_{number}: {before} call_{number} {more} {marker(syntax.after)}")
+        tail = marker(syntax.tail)
+        texts = (f"{marker(head + tool.name + syntax.middle)} {own[tool]} {tail}" for tool in own)
         lines.append(f"call_{number}: " + " | ".join(texts))
-    lines.append("calls: " + " | ".join(f"calls_{way}" for way in used))
+    lines.append("calls: " + " | ".join(f"calls_{each}" for each in used))
     following = {
-        each: [way for way in _ways_from(calls, each) if way in used] for each in calls.triggers
+        text: [each for each in _syntaxes_from(calls, text) if each in used]
+        for text in calls.triggers
     }
     triggers = [each for each in calls.triggers if following[each]]
     for number, trigger in enumerate(triggers):
-        ways = " | ".join(f"calls_{way}" for way in following[trigger])
-        lines.append(f"calls_from_{number}: {ways}")
+        alternatives = " | ".join(f"calls_{each}" for each in following[trigger])
+        lines.append(f"calls_from_{number}: {alternatives}")
     unused = [each for each in calls.triggers if each not in triggers]
-    calls = replace(calls, triggers=tuple(triggers), barred=(*calls.barred, *unused))
+    calls = replace(calls, triggers=tuple(triggers), excludes=(*calls.excludes, *unused))
     return calls, [*lines, *arguments.lines]
 
 
-def _ways_from(calls: ToolCallSpec, trigger: str) -> list[int]:
-    return [number for number, way in enumerate(calls.ways) if way.begin.startswith(trigger)]
+def _syntaxes_from(calls: ToolCallSpec, trigger: str) -> list[int]:
+    return [
+        number for number, syntax in enumerate(calls.syntaxes) if syntax.begin.startswith(trigger)
+    ]
 
 
 def _arguments(
-    calls: ToolCallSpec, way: ToolCallSyntax, arguments: ArgumentRules, ignored: set[str]
+    calls: ToolCallSpec, syntax: ToolCallSyntax, arguments: ArgumentRules, ignored: set[str]
 ) -> dict[CallableTool, str]:
     """The rules of the arguments of the tools that a syntax can express. A strict tool that it
     cannot, or one with names that it cannot, is left to a syntax with JSON. Without one, a strict
     tool is refused, another one named."""
-    has_json = any(each.arguments is None for each in calls.ways)
+    has_json = any(each.arguments is None for each in calls.syntaxes)
     found = {}
     for tool in calls.tools:
         schema, problems = tool_schema(tool), list[str]()
         _check_parts(schema, tool.field)
         with _named_errors(tool.field, {}):
-            rule = arguments.arguments(schema, way.arguments, problems.append, strict=tool.strict)
+            rule = arguments.arguments(
+                schema, syntax.arguments, problems.append, strict=tool.strict
+            )
         weighty = [each for each in problems if tool.strict or each.startswith(MEMBER_NAME)]
-        if weighty and way.arguments is not None and has_json:
+        if weighty and syntax.arguments is not None and has_json:
             continue
         if problems and tool.strict:
             raise OutputFormatInvalid(

@@ -27,8 +27,8 @@ class _Finder:
             return True
         for name in ("anyOf", "oneOf"):
             listed = schema.get(name)
-            ways = listed if isinstance(listed, list) else []
-            if ways and not any(self.is_finite(each, targets) for each in ways):
+            alternatives = listed if isinstance(listed, list) else []
+            if alternatives and not any(self.is_finite(each, targets) for each in alternatives):
                 return False
         reference = schema.get("$ref")
         if isinstance(reference, str):

@@ -34,7 +34,6 @@ class RuleSet:
         return content in self._names
 
     def name(self, content: str) -> str:
-        """The name of what has this content."""
         return self._names.setdefault(content, f"argument_{len(self._names)}")
 
     def add(self, line: str) -> None:

@@ -70,7 +70,6 @@ class Alternative(NamedTuple):
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The schema with its type and values."""
         kind = {"type": self.kind} if self.kind else {}
         values = {} if self.values is None else {"enum": list(self.values)}
         return {**kind, **self.schema, **values}

@@ -61,7 +61,7 @@ class ArgumentSyntax:
     pairs at `end`. None: strings are quoted as in JSON or Python."""
     may_quote: bool = False
     """Quotes may be omitted."""
-    barred: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     """Other texts that end a string."""
     padded: bool = False
     """Values may be between line breaks, which do not belong to them."""
@@ -111,24 +111,24 @@ class ToolCallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSpec:
-    """Tool calls in one of several syntaxes (`ways`).
+    """Tool calls in one of `syntaxes`.
 
     With `required`, the output must be calls; `several` allows more than one. Each syntax begins
     with one of the `triggers`: the output is free text until one of them, then a call. Without
-    triggers, the output is constrained from the start. `barred` texts must not be generated, since
+    triggers, the output is constrained from the start. `excludes` must not be generated, since
     the parser would mistake them for the start of a call.
     """
 
-    ways: tuple[ToolCallSyntax, ...]
+    syntaxes: tuple[ToolCallSyntax, ...]
     tools: tuple[CallableTool, ...]
     required: bool
     several: bool
     triggers: tuple[str, ...] = ()
-    heads: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     """Control tokens: triggers count only in the text after one of these and at the start."""
     begin: str = ""
     """Without triggers: output that begins with this text is calls, other output is free."""
-    barred: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
 
     @property
     def is_in_free_text(self) -> bool:
@@ -139,12 +139,12 @@ class ToolCallSpec:
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """Reasoning before the constrained output. `is_open`: the prompt has opened it; otherwise it is
-    optional. `barred` texts would end it without its end marker. `after` follows it."""
+    optional. `excludes` would end it without its end marker. `after` follows it."""
 
     begin: str
     end: str
     is_open: bool
-    barred: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     after: str = ""
 
 

@@ -98,7 +98,6 @@ class _ResultCache(Generic[ResultT]):
             del self._results[next(iter(self._results))]
 
     def drop(self, name: str) -> None:
-        """Remove a result."""
         self._results.pop(name, None)
 
 

@@ -106,8 +106,6 @@ class IssuerKeys:
 
 
 class _Issuer:
-    """The settings of one issuer, and its keys."""
-
     def __init__(self, settings: IssuerSettings, keys: IssuerKeys) -> None:
         self._settings = settings
         self._keys = keys

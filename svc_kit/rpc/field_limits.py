@@ -176,7 +176,6 @@ def _check_field(field: FieldDescriptor, found: _Limit) -> _Check | None:
 
 
 def _check_map(entry: Descriptor, found: _Limit) -> _Check | None:
-    """The check of a map, whose keys are the names of its values."""
     check_key = _check_value(entry.fields_by_name["key"], found.keys)
     check_item = _check_value(entry.fields_by_name["value"], found.items)
     if check_key is None and check_item is None and not found.max_items:

@@ -36,7 +36,6 @@ class HealthServicer(pb_grpc.HealthServicer):  # type: ignore[misc]
         self._changed = asyncio.Event()
 
     def is_serving(self, service: str = OVERALL) -> bool:
-        """Whether a service serves."""
         return self._is_serving.get(service, False)
 
     async def Check(self, request: pb.HealthCheckRequest, context: Any) -> pb.HealthCheckResponse:

@@ -20,20 +20,10 @@ from typing import Any, Final, cast
 import grpc
 from prometheus_client import Gauge
 
+from svc_kit import errors
 from svc_kit.auth.authenticator import Authenticator, find_credential
 from svc_kit.auth.principal import current_principal, peer_host, set_principal
 from svc_kit.auth.scopes import MethodOptions, Scope, find_method_options
-from svc_kit.errors import (
-    CallerCancelled,
-    ClientNotAllowed,
-    DeadlineExpired,
-    DomainError,
-    Draining,
-    FeatureUnsupported,
-    Internal,
-    InternalError,
-    ScopeMissing,
-)
 from svc_kit.errors.kinds import PermissionDenied, ResourceExhausted
 from svc_kit.errors.status import REQUEST_ID_KEY, status_row, to_status
 from svc_kit.logs import log_errors, project_var, request_id_var, start_call_fields
@@ -65,7 +55,7 @@ _FAULTS: Final = frozenset(
 _MAX_LABEL: Final = 128
 _UNKNOWN: Final = "unknown"
 """The metric label of all unknown methods, so that callers cannot create time series."""
-MapError = Callable[[DomainError], Awaitable[DomainError]]
+MapError = Callable[[errors.DomainError], Awaitable[errors.DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
@@ -100,8 +90,6 @@ class _Method:
 
 @dataclass
 class _Call:
-    """One running call."""
-
     method: _Method
     context: grpc.aio.ServicerContext[Any, Any]
     metadata: Mapping[str, Any]
@@ -246,19 +234,19 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         set_current_span(call.span)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         method.in_flight.inc()
-        error: DomainError | None = None
+        error: errors.DomainError | None = None
         try:
             await self._authenticate(call)
             call.is_authenticated = True
             return await self._serve_mapped(call, serve)
-        except DomainError as raised:
+        except errors.DomainError as raised:
             error = raised
             if call.is_authenticated and isinstance(error, ResourceExhausted):
                 await self._pace.wait(project_var.get(), context.time_remaining())
         except (asyncio.CancelledError, grpc.aio.InternalError):
             # The caller has disconnected; there is nowhere to send the error.
             is_late = context.time_remaining() == 0
-            error = DeadlineExpired(phase="call") if is_late else CallerCancelled()
+            error = errors.DeadlineExpired(phase="call") if is_late else errors.CallerCancelled()
             raise
         except grpc.aio.AbortError:
             raise
@@ -273,7 +261,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             await self._requests.discard_rest(context)
         return await context.abort(*to_status(error, call.request_id))
 
-    async def _record_refusal(self, call: _Call, error: DomainError) -> None:
+    async def _record_refusal(self, call: _Call, error: errors.DomainError) -> None:
         if (record := self._record_call) is not None:
             name = call.method.name
             refused = AdminCall(name, call.context.peer(), None, error.reason)
@@ -298,7 +286,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         set_principal(principal)
         project_var.set(principal.project)
         if not principal.has(scope):
-            raise ScopeMissing(scope=scope.value, method=call.method.name)
+            raise errors.ScopeMissing(scope=scope.value, method=call.method.name)
         principal.check_address(peer_host(call.context.peer()))
 
     def _check_client_name(self, call: _Call) -> None:
@@ -307,12 +295,12 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         names = call.context.auth_context().get("x509_subject_alternative_name", ())
         shown = [name.decode(errors="replace") for name in names]
         if self._client_names.isdisjoint(shown):
-            raise ClientNotAllowed(names=", ".join(shown))
+            raise errors.ClientNotAllowed(names=", ".join(shown))
 
     async def _serve_mapped(self, call: _Call, serve: Callable[[], Awaitable[Any]]) -> Any:
         try:
             return await self._serve_within_deadline(call, serve)
-        except DomainError as error:
+        except errors.DomainError as error:
             if self._map_error is None:
                 raise
             raise await self._map_error(error) from error.__cause__
@@ -324,15 +312,15 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         try:
             async with timer:
                 if method.is_long_lived and self._is_draining:
-                    raise Draining()
+                    raise errors.Draining()
                 self._running[timer] = method
                 return await serve()
         except TimeoutError:
             if not timer.expired():
                 raise
             if timer in self._drained:
-                raise Draining() from None
-            raise DeadlineExpired(phase="call") from None
+                raise errors.Draining() from None
+            raise errors.DeadlineExpired(phase="call") from None
         finally:
             self._running.pop(timer, None)
             self._drained.discard(timer)
@@ -342,7 +330,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
             return min(requested, self._settings.max_deadline_s)
         return None if method.is_long_lived else self._settings.default_deadline_s
 
-    def _record(self, call: _Call, error: DomainError | None) -> None:
+    def _record(self, call: _Call, error: errors.DomainError | None) -> None:
         method, seconds = call.method, time.perf_counter() - call.started
         status = call.context.code() or grpc.StatusCode.OK
         code = (status if error is None else status_row(error).grpc_code).name
@@ -351,7 +339,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         self._metrics.calls.labels(method.name, code, reason).inc()
         if call.span.is_recording:
             _end_span(call, code, reason)
-        level = logging.ERROR if isinstance(error, Internal) else method.log_level
+        level = logging.ERROR if isinstance(error, errors.Internal) else method.log_level
         if not _log.isEnabledFor(level):
             return
         fields = {
@@ -392,14 +380,14 @@ def _labels(metadata: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _as_domain_error(defect: Exception, call: _Call) -> DomainError:
+def _as_domain_error(defect: Exception, call: _Call) -> errors.DomainError:
     """The error for an unexpected exception, which reveals only the request id."""
     is_unimplemented = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
     if isinstance(defect, NotImplementedError) and is_unimplemented:
         # Raised by the generated method, which the servicer does not override.
-        return FeatureUnsupported(feature=call.method.name)
+        return errors.FeatureUnsupported(feature=call.method.name)
     _log.error("%s failed", call.method.name, exc_info=defect)
-    return InternalError(request_id=call.request_id)
+    return errors.InternalError(request_id=call.request_id)
 
 
 async def _forward(
@@ -434,7 +422,7 @@ async def _refuse(
     requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
 ) -> None:
     """The handler of unknown methods. Streaming, so that no request is read or parsed."""
-    raise FeatureUnsupported(feature="the method of this call")
+    raise errors.FeatureUnsupported(feature="the method of this call")
 
 
 def _function_of(handler: Any) -> Callable[[Any, Any], Any]:

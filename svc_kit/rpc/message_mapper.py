@@ -53,7 +53,6 @@ class Converter(NamedTuple):
 
 
 def encode_timestamp(time: datetime) -> Timestamp:
-    """Convert a time."""
     stamp = Timestamp()
     stamp.FromDatetime(time)
     return stamp
@@ -68,7 +67,6 @@ def decode_timestamp(stamp: Timestamp, path: str) -> datetime:
 
 
 def encode_duration(span: timedelta) -> Duration:
-    """Convert a duration."""
     duration = Duration()
     duration.FromTimedelta(span)
     return duration
@@ -130,7 +128,6 @@ class EnumMapper(Generic[DomainT]):
         self._members = {number: member for member, number in self._numbers.items()}
 
     def encode(self, member: DomainT) -> Any:
-        """Return the number of a member."""
         return self._numbers[member]
 
     def decode(self, number: int, path: str) -> DomainT:
@@ -210,7 +207,6 @@ class MessageMapper(Generic[DomainT, MessageT]):
 
     @property
     def targets(self) -> set[str]:
-        """Names of the mapped fields of the message."""
         spread = (mapping.targets for mapping in self._spread.values())
         return {target for _, target, _ in self._writes}.union(*spread)
 
@@ -246,7 +242,6 @@ class MessageMapper(Generic[DomainT, MessageT]):
         return self.from_message(message, path)
 
     def arguments(self, value: DomainT) -> dict[str, Any]:
-        """Return the fields of the message of an object."""
         found = {}
         for name, target, encode in self._writes:
             part = getattr(value, name)
@@ -318,16 +313,13 @@ class OneofMapper:
 
     @property
     def targets(self) -> set[str]:
-        """Names of the mapped fields of the message."""
         return set(self._decoders)
 
     def arguments(self, value: Any) -> dict[str, Any]:
-        """Return the field of the message of a value."""
         name, converter = self._members[type(value)]
         return {name: converter.encode(value)}
 
     def encode(self, value: Any) -> Any:
-        """Convert a value."""
         return self._message(**self.arguments(value))
 
     def decode(self, message: Any, path: str) -> Any:
@@ -343,7 +335,6 @@ _Uses = Collection[AnyMapper]
 
 
 def _converter(kind: Any, field: Any, uses: _Uses) -> Converter:
-    """How values of a type are converted to a field."""
     (first, *_), nested = _alternatives(kind), field.message_type
     if nested is not None and nested.GetOptions().map_entry:
         each = _single_converter(get_args(first)[1], nested.fields_by_name["value"], uses)

@@ -81,8 +81,6 @@ def _register_v1() -> None:
 
 
 class Service(NamedTuple):
-    """A servicer and how to register it."""
-
     add: Callable[[Any, grpc.aio.Server], None]
     """The generated `add_XServicer_to_server`."""
     servicer: Any
@@ -174,7 +172,6 @@ class RpcServer:
 
     @property
     def port(self) -> int:
-        """The port in use."""
         return self._port
 
     async def announce_drain(self) -> None:

@@ -33,11 +33,9 @@ class SettingsInvalid(StartupError):
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The services with problems."""
         return tuple(dict.fromkeys(problem.service for problem in self.problems))
 
     def texts(self, service: str) -> list[str]:
-        """The problems of one service."""
         return [text for name, text in self.problems if name == service]
 
     def _describe(self, service: str) -> str:
@@ -52,8 +50,6 @@ def describe_setting(service: str, path: str) -> str:
 
 
 class Listener(NamedTuple):
-    """A setting with an address to listen on."""
-
     service: str
     setting: str
     address: Address

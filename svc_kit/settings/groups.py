@@ -80,7 +80,6 @@ class ServiceSettings(SettingsGroup):
 
     @property
     def listeners(self) -> list[Listener]:
-        """The addresses to listen on that are set."""
         names = ("listen", "management_listen")
         texts = {name: text for name in names if (text := getattr(self, name, None))}
         return [
@@ -144,8 +143,6 @@ KeyCacheSeconds = Annotated[float, Field(ge=0, le=30)]
 
 
 class TlsSettings(SettingsGroup):
-    """TLS of a server, and client certificates."""
-
     certificate_file: ExistingFile
     """PEM: the server's certificate, followed by the intermediate certificates."""
     key_file: PrivateFile

@@ -22,8 +22,6 @@ Attributes = Mapping[str, str | bool | int | float | Sequence[str]]
 
 
 class SpanKind(StrEnum):
-    """What a span is to its parent."""
-
     INTERNAL = "INTERNAL"
     SERVER = "SERVER"
     """A call that was received."""
@@ -80,7 +78,6 @@ _current: contextvars.ContextVar[Span] = contextvars.ContextVar("span", default=
 
 
 def current_span() -> Span:
-    """The span of the running call or job."""
     return _current.get()
 
 

@@ -54,7 +54,6 @@ def find_imports(*folders: str) -> dict[str, str]:
 
 
 def imported_modules(path: Path) -> Iterator[str]:
-    """Yield the modules that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -72,7 +71,6 @@ def distribution_name(module: str) -> str | None:
 
 
 def requirement_names(*names: str) -> set[str]:
-    """Return the distributions named in `requirements/*.in`."""
     lines = (line for name in names for line in requirement_lines(f"requirements/{name}.in"))
     return {re.split(r"[=\[>]", line)[0] for line in lines if not line.startswith("-")}
 
@@ -159,7 +157,6 @@ def test_every_declared_distribution_is_locked(name: str) -> None:
 
 
 def requirement_lines(name: str) -> list[str]:
-    """Return the requirement lines of a file, sorted."""
     lines = (ROOT / name).read_text().splitlines()
     return sorted(line for line in lines if line and line[0] not in "# ")
 

@@ -19,7 +19,6 @@ UPDATES = [method for method in METHODS if method.name.startswith("Update")]
 
 @pytest.mark.parametrize("method", PAGED, ids=lambda method: method.full_name)
 def test_every_list_has_pages(method: MethodDescriptor) -> None:
-    """With a size and a token, and the token of the next page."""
     request, response = method.input_type.fields_by_name, method.output_type.fields_by_name
 
     assert request["page_size"].type == request["page_size"].TYPE_INT32

@@ -59,7 +59,6 @@ MODULES: Final = [
 
 
 def num_lines(name: str) -> int:
-    """Number of lines of a file."""
     return len((ROOT / name).read_text(encoding="utf-8").splitlines())
 
 

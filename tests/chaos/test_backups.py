@@ -60,7 +60,6 @@ class Writer:
     """Times of the acknowledgements by id."""
 
     async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
-        """Work until `stop` is set."""
         async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
                 await self._create(sdk)
@@ -99,12 +98,10 @@ class Place:
 
     @property
     def control(self) -> dict[str, object]:
-        """Settings of the control service."""
         return {} if self.url is None else {"database_url": self.url, "auto_migrate": True}
 
     @contextmanager
     def up(self) -> Iterator[Corral]:
-        """Run all services."""
         with corral_up(self.folder, control=self.control) as corral:
             yield corral
 
@@ -180,7 +177,6 @@ async def drill(
 async def compare(
     place: Place, target: Path, manifest: dict[str, Any], writers: list[Writer]
 ) -> None:
-    """Restore a backup and compare it with what was acknowledged before its mark."""
     await run_corral(place, "restore", target, "--backup", manifest["backup_id"])
     assert (await run_corral(place, "check"))["problems"] == []
     mark = datetime.fromisoformat(manifest["mark"]).timestamp()

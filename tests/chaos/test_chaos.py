@@ -40,14 +40,12 @@ def make_works(rng: random.Random, hub: ModelHub) -> list[Work]:
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[ModelHub]:
-    """A server of a model that `ModelWork` adds."""
     model = write_model_of_kind("window", tmp_path / MODEL_FILE).read_bytes()
     with run_model_hub({MODEL_FILE: model}) as hub:
         yield hub
 
 
 def make_rng(seed: int | None) -> random.Random:
-    """Return a generator with this seed or a random one, which is logged."""
     chosen = secrets.randbits(32) if seed is None else seed
     log.warning("seed %d", chosen)
     return random.Random(chosen)

@@ -41,7 +41,6 @@ Send = Callable[[grpc.aio.Channel, str], Awaitable[object]]
 
 
 def caller(project: str) -> tuple[tuple[str, str], ...]:
-    """The metadata of a service that calls for a project."""
     return (("x-corral-project", project), ("x-corral-scopes", "inference"))
 
 
@@ -58,7 +57,6 @@ async def upload(channel: grpc.aio.Channel, project: str) -> object:
 
 
 async def chat(channel: grpc.aio.Channel, project: str) -> object:
-    """Ask for some tokens."""
     request = make_chat(stopping={"max_tokens": 64, "ignore_eos": True})
     return await gather(Rpc(channel).inference.Chat(request, metadata=caller(project)))
 

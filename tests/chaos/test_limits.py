@@ -39,7 +39,6 @@ class Place(NamedTuple):
     token: str
 
     def metadata(self, project: str, key: str = "drill") -> Metadata:
-        """The metadata of a service that calls for a project."""
         return (
             ("authorization", f"Bearer {self.token}"),
             ("x-corral-project", project),
@@ -49,7 +48,6 @@ class Place(NamedTuple):
 
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[Operator]:
-        """An operator."""
         async with open_channel(self.corral.control, token=self.token) as channel:
             yield Operator(channel)
 
@@ -174,7 +172,6 @@ async def test_usage_is_what_clients_were_told_while_processes_are_killed(
 
 
 def kill(corral: Corral, dice: random.Random) -> None:
-    """Kill the inference service or the control service, and wait for its return."""
     words = dice.choice(["serve inference", "serve inference", "serve control"])
     before = find_processes(corral, words)
     kill_process(corral, words)
@@ -189,7 +186,6 @@ def kill(corral: Corral, dice: random.Random) -> None:
 
 
 async def wait_for_usage(operator: Operator, projects: set[str]) -> dict[str, Any]:
-    """The usage of each project, once these have some."""
     counted: dict[str, Any] = {}
     async with asyncio.timeout(60):
         while not projects <= counted.keys():

@@ -40,7 +40,6 @@ def killed(corral: Corral, folder: Path) -> Iterator[None]:
 
 @contextmanager
 def stopped(corral: Corral, folder: Path) -> Iterator[None]:
-    """Control hangs."""
     pids = find_processes(corral, CONTROL_PROCESS)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -95,7 +94,6 @@ async def test_limits_are_used_up_exactly_while_control_is_away(
 
 @contextmanager
 def postgres_stopped(server: Postgres) -> Iterator[None]:
-    """The database server is away."""
     server.stop()
     try:
         yield

@@ -48,7 +48,6 @@ class NonRecordingInference(ScriptedInference):
 
 
 async def run(batches: BatchClient, count: int) -> None:
-    """Run a batch of `count` lines."""
     client = batches.client
     file = (await client.files.CreateFile(messages(count), metadata=client.metadata)).file
     begun = await batches.create_from_file(file.id, endpoint=EMBEDDINGS)
@@ -69,5 +68,4 @@ async def messages(count: int) -> AsyncIterator[CreateFileRequest]:
 
 
 def peak_bytes() -> int:
-    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -80,7 +80,6 @@ def retrying_client(server: Corral) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 async def http(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A plain HTTP client."""
     async with plain_client(server) as client:
         yield client
 

@@ -78,11 +78,9 @@ class Client:
         return adapter
 
     async def delete(self, name: str) -> None:
-        """Delete an adapter."""
         assert (await self.send("DELETE", f"/v1/adapters/{name}")).status_code == 200
 
     async def wait_until_removed(self, name: str) -> None:
-        """Return once the engines have removed an adapter."""
         with suppress(openai.NotFoundError):
             while True:  # each request is a round trip
                 await self.ask(name, max_tokens=1)
@@ -110,7 +108,6 @@ async def client(corral: Corral) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def other_client(corral: Corral) -> AsyncIterator[Client]:
-    """Client of the other project."""
     client = Client(corral, OTHER_KEY)
     yield client
     for adapter in (await client.send("GET", "/v1/adapters")).json()["data"]:

@@ -69,7 +69,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
 
 
 def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -86,18 +85,15 @@ async def ask(rpc: Rpc, adapters: Any = (), **settings: Any) -> str:
 
 
 async def load(rpc: Rpc, name: str, path: str, **fields: Any) -> adapter_pb2.Adapter:
-    """Load an adapter."""
     request = engine_pb.LoadAdapterRequest(name=name, path=path, **fields)
     return (await rpc.engine.LoadAdapter(request)).adapter
 
 
 async def unload(rpc: Rpc, name: str) -> adapter_pb2.Adapter:
-    """Unload an adapter."""
     return (await rpc.engine.UnloadAdapter(engine_pb.UnloadAdapterRequest(name=name))).adapter
 
 
 async def generations(rpc: Rpc, name: str) -> list[adapter_pb2.Adapter]:
-    """Return the generations of a name that are in memory."""
     adapters = (await rpc.engine.ListAdapters(engine_pb.ListAdaptersRequest())).adapters
     return [adapter for adapter in adapters if adapter.name == name]
 
@@ -321,7 +317,6 @@ async def test_invalid_stacks_are_refused(rpc: Rpc) -> None:
 
 
 def damaged_file(kind: str) -> bytes:
-    """Return the file of the pirate adapter, damaged."""
     data = bytearray((BUNDLED_FOLDER / PIRATE_FILE).read_bytes())
     if kind == "cut":
         del data[-100:]

@@ -33,8 +33,6 @@ State = model_pb2.Model.State
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service runs, and the server of its models."""
-
     folder: Path
     hub: ModelHub
 
@@ -69,7 +67,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 async def add(rpc: Rpc, source: str, **fields: Any) -> model_pb2.Model:
-    """Add a model, and return it when it is there or has failed."""
     added = (await rpc.engine.AddModel(engine_pb.AddModelRequest(source=source, **fields))).model
     return await settled(rpc, added.name)
 
@@ -85,20 +82,17 @@ async def settled(rpc: Rpc, name: str) -> model_pb2.Model:
 
 
 async def generate(rpc: Rpc, model: str) -> int:
-    """The number of tokens that a model generates."""
     request = make_completion("some words", stopping={"ignore_eos": True, "max_tokens": 3})
     request.model = model
     return (await rpc.generate(request)).finished[0].completion_tokens
 
 
 async def names(rpc: Rpc, **fields: Any) -> dict[str, int]:
-    """The states of the listed models by name."""
     listed = await rpc.inference.ListModels(pb.ListModelsRequest(**fields))
     return {model.name: model.state for model in listed.models}
 
 
 async def refusal(rpc: Rpc, source: str, **fields: Any) -> tuple[str, str]:
-    """Reason and message of an AddModel that is refused."""
     error = await call_error(
         rpc.engine.AddModel(engine_pb.AddModelRequest(source=source, **fields))
     )
@@ -106,7 +100,6 @@ async def refusal(rpc: Rpc, source: str, **fields: Any) -> tuple[str, str]:
 
 
 async def remove(rpc: Rpc, model: str, **fields: Any) -> None:
-    """Remove a model."""
     await rpc.engine.RemoveModel(engine_pb.RemoveModelRequest(model=model, **fields))
 
 

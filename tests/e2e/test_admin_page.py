@@ -27,15 +27,12 @@ REFUSED = {"corral.control.v1.JobService/RetryJob": "cannot be retried: it is do
 
 
 class Task(NamedTuple):
-    """One call of a method."""
-
     target: str
     method: str
     data: str
 
 
 def tasks() -> list[Task]:
-    """The calls of the page."""
     return list(map(_parse, COMMAND.findall(PAGE.read_text())))
 
 

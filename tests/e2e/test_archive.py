@@ -23,8 +23,6 @@ pytestmark = pytest.mark.e2e
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The data folder of a service, and its token file."""
-
     folder: Path
     token: Path
 
@@ -37,7 +35,6 @@ class CacheFolder:
 
     @property
     def files(self) -> list[Path]:
-        """The files in the cache."""
         return sorted((self.folder / "data" / "snapshots" / "archive").glob("*.snapshot"))
 
     @asynccontextmanager
@@ -51,7 +48,6 @@ class CacheFolder:
 
 @pytest.fixture
 def cache_folder(tmp_path: Path) -> CacheFolder:
-    """An empty folder."""
     token = tmp_path / "token"
     ensure_token(token)
     return CacheFolder(tmp_path, token)
@@ -63,7 +59,6 @@ def turns(number: int) -> list[int]:
 
 
 def reused(answer: Answer) -> tuple[int, int]:
-    """Return the number of reused tokens and their source."""
     return answer.done.usage.cached_tokens, answer.done.usage.cache_source
 
 

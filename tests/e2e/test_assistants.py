@@ -76,7 +76,6 @@ def test_assistants_are_listed_in_pages_and_deleted(results: dict[str, Any]) -> 
 
 
 def test_threads_have_openais_shape(results: dict[str, Any]) -> None:
-    """As created, updated and deleted."""
     thread = results["thread"]
 
     assert thread["id"].startswith("thread_")
@@ -89,7 +88,6 @@ def test_threads_have_openais_shape(results: dict[str, Any]) -> None:
 
 
 def test_messages_have_openais_shape(results: dict[str, Any]) -> None:
-    """A user message with text and images."""
     message = dict(results["message"])
     del message["created_at"]
 

@@ -44,7 +44,6 @@ class OneServerStage(Stage):
         inference: str = "",
         checkout: Path = REPOSITORY,
     ) -> Iterator[Server]:
-        """Yield the running server."""
         yield self.server
 
 

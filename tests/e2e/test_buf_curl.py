@@ -36,7 +36,6 @@ def buf_curl(
 
 
 def messages(text: str) -> list[dict[str, Any]]:
-    """Parse the JSON objects that it prints."""
     decoder, objects, position = json.JSONDecoder(), [], 0
     while position < len(text.rstrip()):
         message, position = decoder.raw_decode(text, position)

@@ -48,7 +48,6 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def a_tool(name: str, **parameters: Any) -> ChatCompletionToolParam:
-    """Return a function tool."""
     schema: dict[str, object] = {
         "type": "object",
         "properties": parameters,

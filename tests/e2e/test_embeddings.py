@@ -52,23 +52,19 @@ def server(tmp_path_factory: pytest.TempPathFactory, bert: Bert) -> Iterator[Cor
 
 
 def texts(*given: str, **fields: Any) -> pb.EmbedRequest:
-    """Return a request for texts."""
     return pb.EmbedRequest(inputs=[pb.TextOrTokens(text=text) for text in given], **fields)
 
 
 def tokens(*given: list[int], **fields: Any) -> pb.EmbedRequest:
-    """Return a request for token lists."""
     inputs = [pb.TextOrTokens(token_ids=pb.TokenIds(ids=ids)) for ids in given]
     return pb.EmbedRequest(inputs=inputs, **fields)
 
 
 def vectors(answer: pb.EmbedResponse) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
-    """The vectors of an answer."""
     return [np.array(each.values, np.float32) for each in answer.embeddings]
 
 
 async def refusal(rpc: Rpc, request: pb.EmbedRequest, **options: Any) -> RichError:
-    """Return the error of a request."""
     return await call_error(rpc.inference.Embed(request, **options))
 
 
@@ -235,7 +231,6 @@ def large_job(**fields: Any) -> pb.EmbedRequest:
 
 
 async def list_live_ids(rpc: Rpc) -> list[str]:
-    """Return the ids of live requests."""
     listed = await rpc.engine.ListRequests(engine_pb.ListRequestsRequest())
     return [each.request_id for each in listed.requests]
 

@@ -25,7 +25,6 @@ MIB = 1024 * 1024
 
 
 def test_a_file_is_created_listed_read_and_deleted(client: openai.OpenAI) -> None:
-    """With the SDK."""
     file = client.files.create(
         file=("ünï.jsonl", LINES),
         purpose="batch",

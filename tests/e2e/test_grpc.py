@@ -150,7 +150,6 @@ async def test_a_resumed_stream_continues_identically(rpc: Rpc, temperature: flo
     "text", ["Hello, world!\n", "Grüße, 世界 🐎", "  tabs\tand  spaces ", "<|im_end|> as text", ""]
 )
 async def test_tokenize_and_detokenize_are_inverse(rpc: Rpc, text: str) -> None:
-    """For any text; the pieces are its bytes."""
     tokens = await rpc.inference.Tokenize(pb.TokenizeRequest(text=text, pieces=True))
     back = await rpc.inference.Detokenize(pb.DetokenizeRequest(token_ids=tokens.token_ids))
 
@@ -233,7 +232,6 @@ async def test_the_server_info_is_complete(rpc: Rpc) -> None:
 
 
 async def test_watched_load_shows_a_request(rpc: Rpc) -> None:
-    """While it runs and after it, with its tokens."""
     interval = Duration(nanos=100_000_000)
     watch = rpc.engine.WatchLoad(engine_pb.WatchLoadRequest(interval=interval), timeout=20)
     loads = watch.__aiter__()

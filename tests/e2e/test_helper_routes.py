@@ -31,7 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture
 async def http(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the server."""
     async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=30) as client:
         yield client
 

@@ -53,7 +53,6 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """`corral up` with keys from a configuration file."""
     folder = tmp_path_factory.mktemp("guarded")
     blue, blue_lines = create_key_offline(folder)
     keys = {name: create_key() for name in ("red", "operator", "watcher", "expired")}
@@ -103,17 +102,14 @@ def entries(
 
 @pytest.fixture(scope="module")
 def server(guarded: Guarded) -> Corral:
-    """The server with keys."""
     return guarded.corral
 
 
 def bearer(key: str) -> METADATA:
-    """Return metadata with a key."""
     return (("authorization", f"Bearer {key}"),)
 
 
 async def refusal(rpc: Rpc, metadata: METADATA = ()) -> RichError:
-    """Return the error of a chat with this metadata."""
     return await read_error(rpc.inference.Chat(make_chat(), metadata=metadata))
 
 

@@ -33,8 +33,6 @@ MESSAGES: Any = [{"role": "user", "content": CAPITAL}]
 
 @dataclass(frozen=True)
 class Limited:
-    """A running Corral, and its operator."""
-
     corral: Corral
     operator: Operator
 
@@ -55,7 +53,6 @@ class Limited:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """Run `corral up --require-keys` with prices."""
     folder = tmp_path_factory.mktemp("limited")
     prices = {"*": {"prompt": 1, "completion": 2.5}}
     inference = {"key_cache_s": 0, "usage_interval_s": 0.1}
@@ -75,7 +72,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 async def limited(
     server: Corral, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Limited]:
-    """The server with an operator, who has the service token."""
     folder = next(tmp_path_factory.getbasetemp().glob("limited*"))
     token = (folder / "data" / "service-token").read_text().strip()
     async with open_channel(server.control, token=token) as channel:
@@ -83,7 +79,6 @@ async def limited(
 
 
 async def chat(client: openai.AsyncOpenAI, **fields: Any) -> ChatCompletion:
-    """Send a chat over HTTP."""
     answer: ChatCompletion = await client.chat.completions.create(
         model=MODEL, messages=MESSAGES, temperature=0, **fields
     )
@@ -112,7 +107,6 @@ async def wait_until_limited(client: openai.AsyncOpenAI, limit_id: str) -> None:
 
 
 async def wait_for_batch(client: openai.AsyncOpenAI, *prompts: str) -> Batch:
-    """Run a batch of chats to its end."""
     lines = [
         {
             "custom_id": str(number),

@@ -20,7 +20,6 @@ SHORT_ANSWER: Any = {"temperature": 0, "max_output_tokens": 60}
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
-    """Run the remote server."""
     with run_shop() as running:
         yield running
 
@@ -107,7 +106,6 @@ def test_an_interrupted_call_is_not_repeated(
 
 
 def test_other_servers_are_refused(retrying_client: openai.OpenAI) -> None:
-    """By label and by URL."""
     elsewhere: Any = {"type": "mcp", "server_label": "else"}
     for tool, param in (
         (elsewhere, "tools[0].server_label"),

@@ -75,29 +75,24 @@ def noise(model: str = NOISE, **settings: object) -> pb.GenerateRequest:
 
 
 def endless_noise() -> pb.GenerateRequest:
-    """Return a request for a long answer."""
     return noise(stopping={"ignore_eos": True})
 
 
 async def load(rpc: Rpc, model: str, *, wait: bool = True) -> model_pb2.Model:
-    """Load a model."""
     answer = await rpc.engine.LoadModel(engine_pb.LoadModelRequest(model=model, wait=wait))
     return answer.model
 
 
 async def unload(rpc: Rpc, model: str, **options: bool) -> model_pb2.Model:
-    """Unload a model."""
     answer = await rpc.engine.UnloadModel(engine_pb.UnloadModelRequest(model=model, **options))
     return answer.model
 
 
 async def get(rpc: Rpc, model: str) -> model_pb2.Model:
-    """Get a model."""
     return (await rpc.inference.GetModel(pb.GetModelRequest(model=model))).model
 
 
 async def wait_until_ready(rpc: Rpc, model: str) -> None:
-    """Return once a model is ready."""
     watch = rpc.engine.WatchModels(engine_pb.WatchModelsRequest(model=model))
     async for answer in watch:
         if answer.model.state == State.STATE_READY:
@@ -256,7 +251,6 @@ async def test_a_load_in_the_background_is_watched(rpc: Rpc) -> None:
 
 
 async def test_requested_and_resolved_limits_are_shown(rpc: Rpc) -> None:
-    """The requested ones before the load, the resolved ones after it."""
     await unload(rpc, NOISE)
     before = await get(rpc, NOISE)
     limits = model_pb2.ModelLimits(slots=2, threads=1)

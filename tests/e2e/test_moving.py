@@ -215,7 +215,6 @@ def test_a_thread_is_migrated_to_a_conversation(up: Corral, client: openai.OpenA
 
 
 def test_an_invalid_object_is_reported_with_its_id(up: Corral, export: Path) -> None:
-    """Also by a dry run."""
     with export.open("a") as added:
         odd = {"id": "asst_odd", "object": "assistant", "model": "m", "tools": ["what"]}
         added.write(json.dumps(odd) + "\n")

@@ -35,7 +35,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
 
 @pytest.fixture
 def corral(hub: ModelHub, tmp_path: Path) -> Iterator[Corral]:
-    """A Corral that uses the Hub."""
     settings = {"model_hosts": [hub.host], "usage_interval_s": 0.1}
     with corral_up(tmp_path, inference=settings) as corral:
         yield corral
@@ -43,7 +42,6 @@ def corral(hub: ModelHub, tmp_path: Path) -> Iterator[Corral]:
 
 @pytest.fixture
 def ollama(corral: Corral) -> Iterator[httpx.Client]:
-    """A client of Ollama's API."""
     with httpx.Client(base_url=f"{corral.url}/api", trust_env=False, timeout=60) as client:
         yield client
 
@@ -61,7 +59,6 @@ def pull(client: httpx.Client, model: str, gate: threading.Event | None = None) 
 
 
 def listed(client: httpx.Client) -> list[str]:
-    """The names of all models."""
     return sorted(model["name"] for model in client.get("tags").json()["models"])
 
 

@@ -41,7 +41,6 @@ ENDLESS_TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with one slot, a queue of one request and a hostile model."""
     folder = tmp_path_factory.mktemp("small")
     model = copy_with_template(BUNDLED_PATH, folder / "hostile.gguf", ENDLESS_TEMPLATE)
     flags = ("--model", "bundled", "--model", f"{HOSTILE}={model}")

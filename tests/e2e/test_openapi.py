@@ -49,7 +49,6 @@ def test_every_response_and_event_is_described(api: CheckedClient) -> None:
 
 
 def _send_files(api: CheckedClient, names: dict[str, Any]) -> None:
-    """Make the requests whose bodies are forms."""
     line = {"custom_id": "one", "method": "POST", "url": "/v1/chat/completions",
             "body": {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}}  # fmt: skip
     contents = {"batch": json.dumps(line).encode(), "user_data": b"The sky is green."}

@@ -83,7 +83,6 @@ async def test_a_picture_is_part_of_the_prompt(aclient: openai.AsyncOpenAI) -> N
 
 
 async def test_tokens_are_counted_without_an_answer(rpc: Rpc, aclient: openai.AsyncOpenAI) -> None:
-    """As many as the prompt has."""
     answer = await ask(aclient, picture_part(noise_png(3)), QUESTION)
     conversation: Any = {
         "messages": [

@@ -18,7 +18,6 @@ LAST = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required"
 
 
 def ask(client: openai.OpenAI, text: str = SUM, **fields: Any) -> ChatCompletion:
-    """Ask in a chat at temperature 0."""
     answer: ChatCompletion = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": text}], temperature=0, **fields
     )
@@ -26,7 +25,6 @@ def ask(client: openai.OpenAI, text: str = SUM, **fields: Any) -> ChatCompletion
 
 
 def reasoning_tokens(answer: ChatCompletion) -> int | None:
-    """The reasoning tokens in the usage."""
     usage = answer.usage
     assert usage is not None
     assert usage.completion_tokens_details is not None
@@ -34,7 +32,6 @@ def reasoning_tokens(answer: ChatCompletion) -> int | None:
 
 
 def reasoning_of(answer: ChatCompletion, choice: int = 0) -> str:
-    """The text of the reasoning."""
     return (answer.choices[choice].message.model_extra or {}).get("reasoning_content") or ""
 
 

@@ -147,7 +147,6 @@ def recipes() -> dict[str, set[str]]:
 
 
 def carry_out(edit: Edit, copy: Path) -> None:
-    """Insert a text into a file of the copy."""
     name, anchor, text = edit
     path = copy / name
     old = path.read_text(encoding="utf-8") if anchor else ""

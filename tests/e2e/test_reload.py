@@ -108,12 +108,10 @@ async def test_usage_costs_the_price_of_its_time(tmp_path: Path) -> None:
 
 
 async def report(operator: Operator) -> None:
-    """Report a request of 10 prompt tokens and 1 generated one."""
     await operator.report(uuid.uuid4().hex, make_usage_delta(datetime.now(UTC), (1, 10, 0, 1)))
 
 
 async def cost(operator: Operator) -> int:
-    """The cost of all usage."""
     return sum(each.cost_nanos for each in (await operator.list_usage()).sums)
 
 
@@ -123,12 +121,10 @@ def reload(corral: Corral) -> None:
 
 
 def status(corral: Corral, host: str) -> int:
-    """The status of a request with this Host header."""
     url = f"{corral.url}/v1/models"
     return httpx.get(url, headers={"host": host}, trust_env=False, timeout=30).status_code
 
 
 def models(corral: Corral) -> set[str]:
-    """The names of the models."""
     listed = httpx.get(f"{corral.url}/v1/models", trust_env=False, timeout=30).json()
     return {each["id"] for each in listed["data"]}

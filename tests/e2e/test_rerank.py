@@ -23,7 +23,6 @@ CLOSE = 0.01
 
 @pytest.fixture(scope="module")
 def bert() -> Bert:
-    """Return the weights of the reranker."""
     return random_bert(seed=9, ranks=True)
 
 
@@ -55,7 +54,6 @@ def scores(bert: Bert, *documents: str) -> list[float]:
 
 
 async def refusal(rpc: Rpc, request: pb.RerankRequest) -> RichError:
-    """Return the error of a request."""
     return await call_error(rpc.inference.Rerank(request))
 
 

@@ -114,7 +114,6 @@ async def test_a_stream_can_be_read_again_from_any_event(
 
 
 def parse_events(text: str) -> list[Any]:
-    """Parse the events of a stream."""
     lines = [line for line in text.splitlines() if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
@@ -206,7 +205,6 @@ class City(BaseModel):
 
 
 async def test_a_parsed_response(aclient: openai.AsyncOpenAI) -> None:
-    """`responses.parse` returns the object."""
     parsed = await aclient.responses.parse(
         model=MODEL, input="Name a city.", text_format=City, max_output_tokens=200
     )
@@ -337,7 +335,6 @@ async def test_a_text_model_refuses_images(aclient: openai.AsyncOpenAI) -> None:
 
 
 async def test_the_plain_objects_follow_the_published_rules(up: Corral) -> None:
-    """The JSON of plain HTTP responses."""
     async with httpx.AsyncClient(transport=ValidatingTransport(), timeout=60) as http:
         for body in (
             {"input": CAPITAL},

@@ -15,21 +15,9 @@ import pytest
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1.inference_service_pb2 import ChatDelta
 
+from control_svc.inference import turns
 from control_svc.inference.generation_options import GenerationOptions
 from control_svc.inference.turn_client import RpcTurnClient
-from control_svc.inference.turns import (
-    ChoiceMode,
-    FinishReason,
-    JsonSchema,
-    Started,
-    TextPart,
-    TurnChoice,
-    TurnMessage,
-    TurnRequest,
-    TurnRole,
-    TurnTool,
-    TurnUsage,
-)
 from control_svc.jobs.model import EngineDied
 from svc_kit.errors import ModelNotFound, SchemaInvalid
 from tests.e2e.conftest import KillableCorral
@@ -39,12 +27,12 @@ from tests.support.stored_files import MemoryFiles
 
 pytestmark = pytest.mark.e2e
 ENGINE = "inference_svc.engine_process.main"
-WEATHER = TurnTool(
+WEATHER = turns.TurnTool(
     "get_weather",
     "Get the weather of a city",
     '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}',
 )
-PERSON = JsonSchema(
+PERSON = turns.JsonSchema(
     '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},'
     ' "age": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["name", "age"]}'
 )
@@ -52,19 +40,16 @@ PERSON = JsonSchema(
 
 @dataclass
 class Turn:
-    """The output of a turn, or of a part of it."""
-
     content: str = ""
     reasoning: str = ""
     calls: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Pairs of name and arguments."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[generation.ChosenLogprob] = field(default_factory=list)
-    reason: FinishReason | None = None
-    usage: TurnUsage | None = None
+    reason: turns.FinishReason | None = None
+    usage: turns.TurnUsage | None = None
 
     def add(self, delta: ChatDelta) -> None:
-        """Append a delta."""
         self.content += delta.content
         self.reasoning += delta.reasoning
         for piece in delta.tool_calls:
@@ -74,7 +59,6 @@ class Turn:
         self.logprobs += delta.logprobs
 
     def is_suffix_of(self, other: "Turn") -> bool:
-        """Whether each text is a suffix of that of the other turn."""
         return all(text.endswith(suffix) for suffix, text in self._pairs(other))
 
     def _pairs(self, other: "Turn") -> list[tuple[str, str]]:
@@ -89,7 +73,6 @@ class Turn:
 
     @property
     def visible(self) -> tuple[Any, ...]:
-        """The visible output."""
         return self.content, self.reasoning, self.calls, self.token_ids, self.logprobs
 
 
@@ -102,7 +85,7 @@ async def client(up: Corral) -> AsyncIterator[RpcTurnClient]:
 
 def make_turn(
     text: str, *, logprobs: bool = False, stop: str = "", ignore_eos: bool = False, **fields: Any
-) -> TurnRequest:
+) -> turns.TurnRequest:
     """Return a deterministic turn.
 
     Without `logprobs`, tokens that the grammar determines are not sampled.
@@ -115,25 +98,24 @@ def make_turn(
         options.output.top_logprobs = 2
     if stop:
         options.stopping.stop.append(stop)
-    message = TurnMessage(TurnRole.USER, (TextPart(text),))
+    message = turns.TurnMessage(turns.TurnRole.USER, (turns.TextPart(text),))
     stored = GenerationOptions.from_bytes(options.SerializeToString())
     defaults = {"project": "p", "model": "", "seed": 7, "options": stored}
-    return TurnRequest(**{**defaults, "messages": (message,), **fields})
+    return turns.TurnRequest(**{**defaults, "messages": (message,), **fields})
 
 
-async def collect_events(client: RpcTurnClient, turn: TurnRequest) -> list[Any]:
+async def collect_events(client: RpcTurnClient, turn: turns.TurnRequest) -> list[Any]:
     """Collect all events and check their order."""
     events = [event async for event in client.run(turn)]
     first, *middle, reason, usage = events
-    assert isinstance(first, Started)
+    assert isinstance(first, turns.Started)
     assert all(isinstance(event, ChatDelta) for event in middle)
-    assert isinstance(reason, FinishReason)
-    assert isinstance(usage, TurnUsage)
+    assert isinstance(reason, turns.FinishReason)
+    assert isinstance(usage, turns.TurnUsage)
     return events
 
 
 def states_after_deltas(events: Sequence[Any]) -> Iterator[Turn]:
-    """Yield the output after each delta."""
     turn = Turn()
     yield deepcopy(turn)
     for event in events:
@@ -149,9 +131,9 @@ def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
         match event:
             case ChatDelta():
                 turn.add(event)
-            case FinishReason():
+            case turns.FinishReason():
                 turn.reason = event
-            case TurnUsage():
+            case turns.TurnUsage():
                 turn.usage = event
     return turn
 
@@ -174,7 +156,7 @@ def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
             make_turn(
                 "What is the weather in Oslo?",
                 tools=(WEATHER,),
-                choice=TurnChoice(ChoiceMode.REQUIRED),
+                choice=turns.TurnChoice(turns.ChoiceMode.REQUIRED),
             ),
             id="required",
         ),
@@ -184,7 +166,7 @@ def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
     ],
 )
 async def test_a_turn_can_be_resumed_after_each_token(
-    client: RpcTurnClient, turn_request: TurnRequest
+    client: RpcTurnClient, turn_request: turns.TurnRequest
 ) -> None:
     """The combined output and usage are those of an uninterrupted turn."""
     events = await collect_events(client, turn_request)
@@ -212,7 +194,9 @@ async def test_errors_are_those_of_the_service(client: RpcTurnClient) -> None:
     with pytest.raises(ModelNotFound):
         await collect_events(client, make_turn("Hello", model="nothing"))
     with pytest.raises(SchemaInvalid, match="'response_format'"):
-        await collect_events(client, make_turn("Hello", format=JsonSchema('{"type": "objct"}')))
+        await collect_events(
+            client, make_turn("Hello", format=turns.JsonSchema('{"type": "objct"}'))
+        )
 
 
 async def test_a_turn_is_resumed_after_its_engine_was_killed(killable: KillableCorral) -> None:
@@ -232,7 +216,7 @@ async def test_a_turn_is_resumed_after_its_engine_was_killed(killable: KillableC
 
 
 async def run_until_killed(
-    killable: KillableCorral, client: RpcTurnClient, turn_request: TurnRequest
+    killable: KillableCorral, client: RpcTurnClient, turn_request: turns.TurnRequest
 ) -> Turn:
     """Return the output of a turn whose engine is killed after the first tokens."""
     turn, engine = Turn(), killable.program.member(ENGINE).pid

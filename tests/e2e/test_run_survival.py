@@ -58,7 +58,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 
 def create_run(client: openai.OpenAI, question: str, **fields: Any) -> Run:
-    """Create a run on a new thread."""
     assistant = client.beta.assistants.create(model=MODEL, temperature=0, **fields)
     thread = client.beta.threads.create(messages=[{"role": "user", "content": question}])
     return client.beta.threads.runs.create(thread_id=thread.id, assistant_id=assistant.id)

@@ -36,7 +36,6 @@ class ControlPair:
     targets: dict[int, str]
 
     async def worker_pid(self) -> int:
-        """Return the pid of the process that runs the response."""
         owner = str(await fetch_value(self.database_url, OWNER))
         (pid,) = [pid for pid in self.programs if f"-{pid}-" in owner]
         return pid

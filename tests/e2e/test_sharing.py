@@ -83,7 +83,6 @@ async def test_the_prompt_of_a_running_stream_is_reused(rpc: Rpc) -> None:
 
 
 async def read_on(stream: openai.AsyncStream[ChatCompletionChunk]) -> None:
-    """Read some chunks."""
     num_chunks = 0
     async for _ in stream:
         num_chunks += 1

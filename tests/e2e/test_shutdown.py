@@ -70,7 +70,6 @@ async def start_stream(client: openai.AsyncOpenAI) -> openai.AsyncStream[ChatCom
 
 
 async def read_stream(stream: openai.AsyncStream[ChatCompletionChunk]) -> tuple[str | None, int]:
-    """Return the finish reason and the number of tokens of a stream."""
     reason, tokens = None, 0
     async for chunk in stream:
         for choice in chunk.choices:

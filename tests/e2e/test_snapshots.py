@@ -66,7 +66,6 @@ async def save_midway(rpc: Rpc) -> Saved:
 
 
 async def restore(rpc: Rpc, snapshot_id: str) -> engine_pb.RestoreSnapshotResponse:
-    """Restore a snapshot."""
     return await rpc.engine.RestoreSnapshot(
         engine_pb.RestoreSnapshotRequest(snapshot_id=snapshot_id)
     )

@@ -59,7 +59,6 @@ async def test_an_answer_does_not_depend_on_its_prediction(rpc: Rpc) -> None:
 
 
 async def test_a_draft_limit_out_of_range_is_refused(rpc: Rpc) -> None:
-    """With the field and its range."""
     stream = rpc.inference.Generate(
         make_completion(LETTERS, speculation=_options(max_draft_tokens=33))
     )

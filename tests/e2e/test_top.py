@@ -35,7 +35,6 @@ async def test_top_shows_models_and_live_requests(rpc: Rpc, up: Corral, tmp_path
 
 
 def run_top(folder: Path, target: str, *flags: str) -> str:
-    """Print one sample."""
     flags = ("top", "--target", target, "--once", "--interval", "0.5", *flags)
     with start(folder, *flags) as program:
         assert program.wait() == 0

@@ -53,12 +53,10 @@ class Traced:
         return root
 
     def find(self, trace_id: str, name: str) -> ReceivedSpan:
-        """The first span of a name in a trace."""
         return next(span for span in self.collector.trace(trace_id) if span.name == name)
 
 
 def headers(trace_id: str, flags: str = "01") -> dict[str, str]:
-    """The headers of a request in a trace."""
     return {"traceparent": f"00-{trace_id}-{PARENT}-{flags}"}
 
 
@@ -98,7 +96,6 @@ def run_requests(client: httpx.Client) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def run_assistant(client: httpx.Client) -> dict[str, Any]:
-    """Run an assistant to its end."""
     assistant = client.post("/v1/assistants", json={"model": MODEL}).json()
     body = {"assistant_id": assistant["id"], "thread": {"messages": MESSAGES}}
     run: dict[str, Any] = client.post("/v1/threads/runs", json=body, headers=headers(RUN)).json()

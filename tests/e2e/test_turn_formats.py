@@ -54,7 +54,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Inference]:
 async def ask(
     rpc: Rpc, model: str, mode: chat_pb2.ToolChoice.Mode = chat_pb2.ToolChoice.MODE_AUTO
 ) -> tuple[str, str]:
-    """Return the content and the arguments of an answer with a tool call."""
     request = make_chat(user("What is the weather in Paris?"), sampling={"temperature": 0})
     request.model = model
     request.conversation.tool_choice.mode = mode

@@ -43,7 +43,6 @@ def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 
 @pytest.fixture(scope="module")
 def client(searching: Corral) -> Iterator[openai.OpenAI]:
-    """The official client with retries."""
     with openai.OpenAI(
         base_url=searching.api, api_key="unused", max_retries=RESTART_RETRIES
     ) as connected:
@@ -242,7 +241,6 @@ def test_files_that_cannot_be_parsed_have_an_error(client: openai.OpenAI) -> Non
 
 
 def make_zip() -> bytes:
-    """Return an archive with one file."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("a.txt", "a")
@@ -352,7 +350,6 @@ LONGEST = 512
 def embed(
     client: openai.OpenAI, texts: list[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Return the vectors of texts as rows."""
     answer = client.embeddings.create(model=ENCODER, input=texts)
     return np.array([each.embedding for each in answer.data])
 

@@ -50,22 +50,18 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class ThreadClient:
-    """Client of a thread and its assistant."""
-
     client: OpenAI
     thread: str
     assistant: str
 
     @classmethod
     def create(cls, corral: Corral) -> "ThreadClient":
-        """Create an empty thread."""
         client = OpenAI(base_url=corral.api, api_key="unused", max_retries=0)
         tools: Any = [WEATHER]
         assistant = client.beta.assistants.create(model=MODEL, temperature=0, tools=tools)
         return cls(client, client.beta.threads.create().id, assistant.id)
 
     def ask(self, question: str) -> Cost:
-        """Create a run, and send the output of its function if it is called."""
         threads = self.client.beta.threads
         threads.messages.create(self.thread, role="user", content=question)
         run = threads.runs.create_and_poll(thread_id=self.thread, assistant_id=self.assistant)

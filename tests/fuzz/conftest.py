@@ -10,7 +10,6 @@ from tests.support.services import Corral, corral_up
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of `corral`."""
     return tmp_path_factory.mktemp("fuzz")
 
 

@@ -58,7 +58,6 @@ class Fuzzer:
         self.defects: list[str] = []
 
     async def run(self, count: int) -> None:
-        """Make a number of calls, some of them at once."""
         left = iter(range(count))
         async with asyncio.TaskGroup() as callers:
             for _ in range(CALLERS):

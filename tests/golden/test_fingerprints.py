@@ -90,7 +90,6 @@ NO_DEFAULT: Final = (MISSING, MISSING)
 
 
 def golden() -> dict[str, Any]:
-    """The contents of the golden file."""
     path = Path(__file__).with_name("fingerprints.json")
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
@@ -103,7 +102,6 @@ def test_fingerprints_equal_the_stored_ones(method: str) -> None:
 
 
 def methods() -> Iterator[str]:
-    """Names of the methods that record requests for idempotency."""
     for resource in Resource.__subclasses__():
         for rpc in resource.service.methods:
             if rpc.name.startswith("Create") and not hasattr(resource, rpc.name):
@@ -202,8 +200,6 @@ def test_a_new_optional_field_changes_no_fingerprint() -> None:
 
 
 def test_a_renamed_class_or_field_has_the_fingerprint_of_its_stored_name() -> None:
-    """`STORED_AS` is the old name."""
-
     @dataclass(frozen=True)
     class Old:
         label: str
@@ -227,7 +223,6 @@ def test_generation_options_have_the_fingerprint_of_their_bytes() -> None:
 
 
 def record(fingerprint: str) -> IdempotencyRecord:
-    """A recorded request."""
     return IdempotencyRecord(
         method="CreateThread",
         request_id="r",

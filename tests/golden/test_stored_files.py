@@ -25,7 +25,6 @@ SNAPSHOT_ID: Final = f"snap_{'0' * 24}"
 
 
 def write(path: Path, content: bytes = b"") -> Path:
-    """Write a file and its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -48,7 +47,6 @@ async def test_stored_bytes_are_in_the_folder_of_the_first_digits_of_their_key(
 def test_a_folder_of_stored_bytes_belongs_to_the_installation_that_it_names(
     tmp_path: Path,
 ) -> None:
-    """The name is in the file `INSTALLATION`."""
     write(tmp_path / "INSTALLATION", b"one\n")
 
     blobs = FolderBlobs(tmp_path)

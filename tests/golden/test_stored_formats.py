@@ -134,7 +134,6 @@ SNAPSHOT: Final = Snapshot(
 
 
 def golden(name: str) -> dict[str, Any]:
-    """A golden file."""
     content: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
     return content
 
@@ -265,14 +264,12 @@ def page_token() -> str:
 
 
 def snapshot_file() -> str:
-    """A whole snapshot, in hex."""
     file = io.BytesIO()
     write(file, SNAPSHOT, bytearray(b"\1\2\3\4"), SECRET)
     return file.getvalue().hex()
 
 
 def recipe(**options: Any) -> str:
-    """What a sampler is rebuilt from."""
     given: dict[str, Any] = {"sampling": Sampling()} | options
     return recipe_of(
         SequenceRequest(

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
 from control_svc.app import check_database, upgrade_database
@@ -37,7 +37,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ControlSettings:
 
 
 def open_with(settings: ControlSettings) -> AbstractAsyncContextManager[Database]:
-    """Open the database of the settings."""
     url = settings.database_url
     folder = settings.data_dir / "control"
     return open_database(None if url is None else url.get_secret_value(), folder)
@@ -48,18 +47,16 @@ async def downgrade(settings: ControlSettings, revision: str = "base") -> list[s
     async with open_with(settings) as database:
         await migrations.downgrade(database.migrator, revision)
         async with database.writer.connect() as connection:
-            return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+            return await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names())
 
 
 async def execute_sql(settings: ControlSettings, *statements: str) -> None:
-    """Execute statements."""
     async with open_with(settings) as database, database.writer.begin() as connection:
         for statement in statements:
             await connection.exec_driver_sql(statement)
 
 
 async def query(settings: ControlSettings, sql: str) -> list[tuple[object, ...]]:
-    """Return the rows of a query."""
     async with open_with(settings) as database, database.writer.connect() as connection:
         return [tuple(row) for row in await connection.exec_driver_sql(sql)]
 
@@ -190,7 +187,7 @@ async def test_a_failed_schema_change_is_rolled_back(tmp_path: Path) -> None:
         with pytest.raises(StartupError):
             await fail_halfway()
         async with database.writer.connect() as connection:
-            assert await connection.run_sync(lambda sync: inspect(sync).get_table_names()) == []
+            assert await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()) == []
 
 
 REBUILD = """

@@ -10,6 +10,5 @@ from tests.support.sandbox_jobs import InlineJobs
 
 @cache
 def detected_format(source: str) -> TurnFormat:
-    """The format of the models with this template."""
     template = ModelTemplate.for_model(source, "<s>", "</s>", ())
     return asyncio.run(ChatTemplates(InlineJobs()).find_format(template))[0]

@@ -21,7 +21,7 @@ from control_svc.db.disk_reserve import DiskReserve
 from inference_svc.adapter_sync.cache import AdapterCache
 from inference_svc.adapter_sync.crash_marker import CrashMarker
 from inference_svc.adapter_sync.state import DesiredState, frontend_id, save_state
-from inference_svc.audit import ActReporter
+from inference_svc.audit import AuditReporter
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.model_pool.added_models_file import (
     AddedModels,
@@ -226,13 +226,11 @@ async def clean_adapters(root: Path) -> None:
 
 
 async def report_all(root: Path) -> None:
-    """Report usage and acts, which deletes what was reported."""
-
     async def send(_request: object) -> None:
         pass
 
     await UsageReporter(UsageCounter(root / "usage"), send).report()
-    await ActReporter(root / "acts", send).report()
+    await AuditReporter(root / "acts", send).report()
 
 
 async def clean_models(root: Path) -> None:
@@ -242,7 +240,6 @@ async def clean_models(root: Path) -> None:
 
 
 async def write_data(root: Path) -> None:
-    """Replace the files of a data folder."""
     data = root / "data"
     for _ in range(2):
         with lock_folder(data, "up.lock", holder="`corral up`", remedy="stop it"):
@@ -258,7 +255,6 @@ async def write_data(root: Path) -> None:
 
 
 async def clean_all(root: Path) -> None:
-    """Run all cleaners."""
     await delete_blobs(root)
     await prune_backups(root)
     await clean_snapshots(root)
@@ -299,18 +295,15 @@ def test_cleaners_delete_what_is_ours_and_nothing_else(foreign: list[tuple[str, 
 
 
 def start_lock(folder: Path) -> None:
-    """Lock a folder."""
     with lock_folder(folder, "up.lock", holder="`corral up`", remedy="stop it"):
         pass
 
 
 def check_reserve(folder: Path) -> None:
-    """Start a control service."""
     DiskReserve(folder).check()
 
 
 def save_snapshot(folder: Path) -> None:
-    """Save a snapshot."""
     asyncio.run(clean_snapshots(folder.parent))
 
 

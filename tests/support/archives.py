@@ -55,13 +55,11 @@ class Caller:
         return answer.num_dropped
 
     async def read_archive_load(self) -> load_pb.PrefixTier:
-        """The load of the archive."""
         request = engine_pb.GetLoadRequest()
         answer = await self.rpc.engine.GetLoad(request, metadata=self.metadata("red"))
         return answer.load.archive
 
     async def unload(self) -> None:
-        """Unload the model."""
         request = engine_pb.UnloadModelRequest(model=MODEL)
         await self.rpc.engine.UnloadModel(request, metadata=self.metadata("red"))
 

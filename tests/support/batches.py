@@ -26,19 +26,16 @@ MODEL = "fake"
 
 
 def chat_line(custom_id: str, **body: Any) -> dict[str, Any]:
-    """A chat line whose prompt is its custom_id."""
     messages = [{"role": "user", "content": custom_id}]
     return batch_line(custom_id, CHAT, messages=messages, **body)
 
 
 def batch_line(custom_id: str, url: str, **body: Any) -> dict[str, Any]:
-    """A line of an input file."""
     fields = {"model": MODEL, **body}
     return {"custom_id": custom_id, "method": "POST", "url": url, "body": fields}
 
 
 def jsonl(lines: Iterable[object]) -> bytes:
-    """Encode lines as an input file."""
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
@@ -57,7 +54,6 @@ class Outcome:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Total, completed, failed."""
         counts = self.batch.request_counts
         return counts.total, counts.completed, counts.failed
 
@@ -75,38 +71,31 @@ class BatchClient:
         self.stub = BatchServiceStub(client.channel)
 
     async def create(self, lines: Iterable[object], **fields: Any) -> batch_pb2.Batch:
-        """Upload a file of lines and create a batch."""
         file = await self.client.create(jsonl(lines), filename="in.jsonl", purpose=BATCH)
         return await self.create_from_file(file.id, **fields)
 
     async def call(self, method: str, **fields: Any) -> Any:
-        """Call a unary method."""
         request = getattr(pb, f"{method}Request")(**fields)
         return await self.client.call(getattr(self.stub, method), request)
 
     async def create_from_file(self, file_id: str, **fields: Any) -> batch_pb2.Batch:
-        """Create a batch."""
         fields = {"input_file_id": file_id, "endpoint": CHAT, **fields}
         response: pb.CreateBatchResponse = await self.call("CreateBatch", **fields)
         return response.batch
 
     async def get(self, batch_id: str) -> batch_pb2.Batch:
-        """Get a batch."""
         response: pb.GetBatchResponse = await self.call("GetBatch", batch_id=batch_id)
         return response.batch
 
     async def page(self, **fields: Any) -> pb.ListBatchesResponse:
-        """List batches."""
         response: pb.ListBatchesResponse = await self.call("ListBatches", **fields)
         return response
 
     async def cancel(self, batch_id: str) -> batch_pb2.Batch:
-        """Cancel a batch."""
         response: pb.CancelBatchResponse = await self.call("CancelBatch", batch_id=batch_id)
         return response.batch
 
     async def run(self, lines: Iterable[object], **fields: Any) -> Outcome:
-        """Create a batch and wait for its end."""
         return await self.wait_for_outcome((await self.create(lines, **fields)).id)
 
     async def watch(self, batch_id: str) -> AsyncIterator[batch_pb2.Batch]:
@@ -126,7 +115,6 @@ class BatchClient:
         raise AssertionError(f"the batch was never {state}")
 
     async def wait_for_outcome(self, batch_id: str) -> Outcome:
-        """Wait for the end of a batch and read its files."""
         async for batch in self.watch(batch_id):
             last = batch
         return Outcome(
@@ -252,11 +240,9 @@ class RunningBatches:
 
     @property
     def batches(self) -> BatchClient:
-        """A client without a key."""
         return BatchClient(self.control.client)
 
     def of_project(self, project: str) -> BatchClient:
-        """A client of another project."""
         return BatchClient(self.control.of_project(project))
 
     async def create_failing(self, lines: Iterable[object], failed_writes: int) -> batch_pb2.Batch:

@@ -36,15 +36,12 @@ class Bert:
 
     @property
     def width(self) -> int:
-        """The size of a vector."""
         return int(self.weights["token_embd.weight"].shape[1])
 
     def token(self, word: str) -> int:
-        """The token id of a word."""
         return self.words.index(word)
 
     def write(self, path: Path, *, pooling: int | None = MEAN, labels: Sequence[str] = ()) -> Path:
-        """Write the model as GGUF."""
         writer = gguf.GGUFWriter(path, "bert")
         writer.add_name("test encoder")
         writer.add_context_length(self.context_tokens)

@@ -43,8 +43,6 @@ document.addEventListener("securitypolicyviolation", event => {
 
 @dataclass
 class Tab:
-    """A page in a browser, and what went wrong in it."""
-
     page: Page
     url: str
     """The base URL of the gateway."""

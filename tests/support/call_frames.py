@@ -33,7 +33,6 @@ def read_frames(stream: bytes) -> list[Any]:
 
 
 def read_lines(stream: bytes) -> list[Any]:
-    """The lines of JSON of a stream."""
     return [orjson.loads(line) for line in stream.splitlines()]
 
 
@@ -54,8 +53,6 @@ def _calls(message: type[Message]) -> Iterator[list[Any]]:
 
 
 def collected(message: type[Message], *makers: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
-    """The objects that collectors make of calls."""
-
     def collect() -> Iterator[Any]:
         for events in _calls(message):
             for make in makers:
@@ -72,8 +69,6 @@ def streamed(
     *makers: Callable[[], Any],
     read: Callable[[bytes], list[Any]] = read_frames,
 ) -> Callable[[], Iterator[Any]]:
-    """The events of the streams of calls, with their errors."""
-
     def stream() -> Iterator[Any]:
         for events in _calls(message):
             for make in makers:

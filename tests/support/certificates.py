@@ -21,8 +21,6 @@ from svc_kit.network import Address
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its key, in PEM."""
-
     certificate: bytes
     key: bytes
     serial: int
@@ -40,8 +38,6 @@ class Pair:
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority."""
-
     name: str = "test authority"
     key: ec.EllipticCurvePrivateKey = field(
         default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
@@ -57,7 +53,6 @@ class Authority:
     def issue(
         self, *names: str, valid_for: timedelta = timedelta(days=2), client: bool = False
     ) -> Pair:
-        """Issue a certificate for DNS names and 127.0.0.1."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(names[0], self.name, key.public_key(), valid_for)
         alternatives = [

@@ -44,11 +44,9 @@ class WorkCounter:
         self._units = asyncio.Semaphore(0)
 
     def add(self) -> None:
-        """Count a unit."""
         self._units.release()
 
     async def wait_for(self, count: int) -> None:
-        """Wait for `count` more units."""
         for _ in range(count):
             await self._units.acquire()
 
@@ -76,7 +74,6 @@ class FileWork:
         self._digests: dict[str, str] = {}
 
     async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
-        """Store files, with idempotency keys for retries."""
         async with retrying_sdk(corral) as sdk:
             while not stop.is_set():
                 content = self._rng.randbytes(self._rng.randint(1, FILE_BYTES))
@@ -116,7 +113,6 @@ class ChatWork:
 async def kill_at_random(
     corral: Corral, counter: WorkCounter, rng: random.Random, times: int
 ) -> None:
-    """Kill random processes at random moments."""
     for _ in range(times):
         await counter.wait_for(rng.randint(1, MAX_UNITS_BETWEEN_KILLS))
         name = rng.choice(sorted(TARGETS))

@@ -29,7 +29,6 @@ class CheckedClient:
 
     @property
     def operations(self) -> set[str]:
-        """The operations of the document."""
         paths = self._document["paths"].items()
         return {f"{verb.upper()} {path}" for path, verbs in paths for verb in verbs}
 

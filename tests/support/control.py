@@ -45,12 +45,10 @@ class SetClock:
     """Seconds by which each reading advances the clock."""
 
     def __call__(self) -> datetime:
-        """Read the clock."""
         self.advance(seconds=self.step_s)
         return self.now
 
     def advance(self, **delta: float) -> None:
-        """Advance the clock by a timedelta."""
         self.now += timedelta(**delta)
 
 
@@ -83,13 +81,11 @@ class Client(GrpcClient):
         purpose: file_pb2.FilePurpose = USER_DATA,
         **header: Any,
     ) -> file_pb2.File:
-        """Create a file from a header and two chunks."""
         first = file_pb2.FileHeader(filename=filename, purpose=purpose, **header)
         middle = len(content) // 2
         return await self.send([first, content[:middle], content[middle:]])
 
     async def send(self, parts: Iterable[file_pb2.FileHeader | bytes]) -> file_pb2.File:
-        """Create a file from these headers and chunks."""
         requests = [
             file_pb.CreateFileRequest(chunk=part)
             if isinstance(part, bytes)
@@ -99,27 +95,22 @@ class Client(GrpcClient):
         return (await self.call(self.files.CreateFile, iter(requests))).file
 
     async def get(self, file_id: str) -> file_pb2.File:
-        """Get a file."""
         request = file_pb.GetFileRequest(file_id=file_id)
         return (await self.call(self.files.GetFile, request)).file
 
     async def page(self, **request: Any) -> file_pb.ListFilesResponse:
-        """List a page of files."""
         return await self.call(self.files.ListFiles, file_pb.ListFilesRequest(**request))
 
     async def delete(self, file_id: str) -> None:
-        """Delete a file."""
         await self.call(self.files.DeleteFile, file_pb.DeleteFileRequest(file_id=file_id))
 
     async def read(self, file_id: str, **byte_range: int) -> bytes:
-        """Download a file."""
         request = file_pb.DownloadFileRequest(file_id=file_id, **byte_range)
         with translate_errors():
             call = self.files.DownloadFile(request, metadata=self.metadata)
             return b"".join([message.chunk async for message in call])
 
     async def create_upload(self, size_bytes: int, **request: Any) -> upload_service_pb2.Upload:
-        """Create an upload."""
         fields: dict[str, Any] = {
             "filename": "a.txt",
             "purpose": USER_DATA,
@@ -131,12 +122,10 @@ class Client(GrpcClient):
         return (await self.call(self.uploads.CreateUpload, new_upload)).upload
 
     async def get_upload(self, upload_id: str) -> upload_service_pb2.Upload:
-        """Get an upload."""
         request = upload_service_pb2.GetUploadRequest(upload_id=upload_id)
         return (await self.call(self.uploads.GetUpload, request)).upload
 
     async def add_part(self, upload_id: str, *chunks: bytes) -> str:
-        """Add a part and return its id."""
         request = upload_service_pb2.AddUploadPartRequest
         requests = [request(upload_id=upload_id), *(request(chunk=chunk) for chunk in chunks)]
         return (await self.call(self.uploads.AddUploadPart, iter(requests))).part.id
@@ -144,22 +133,18 @@ class Client(GrpcClient):
     async def complete(
         self, upload_id: str, *part_ids: str, md5: str = ""
     ) -> upload_service_pb2.Upload:
-        """Complete an upload with these parts."""
         request = upload_service_pb2.CompleteUploadRequest(
             upload_id=upload_id, part_ids=part_ids, md5=md5
         )
         return (await self.call(self.uploads.CompleteUpload, request)).upload
 
     async def cancel(self, upload_id: str) -> upload_service_pb2.Upload:
-        """Cancel an upload."""
         request = upload_service_pb2.CancelUploadRequest(upload_id=upload_id)
         return (await self.call(self.uploads.CancelUpload, request)).upload
 
 
 @dataclass(frozen=True)
 class RunningControl:
-    """A control service in this process."""
-
     control: Control
     client: Client
     clock: SetClock
@@ -168,7 +153,6 @@ class RunningControl:
 
     @property
     def target(self) -> str:
-        """The address of the server."""
         return str(self.control.server.address)
 
     def stored(self) -> list[Path]:
@@ -177,12 +161,10 @@ class RunningControl:
 
     @property
     def service_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Call metadata with the service token alone."""
         token = ServiceToken.read(self.folder / "token")
         return (("authorization", f"Bearer {token.secret}"),)
 
     def of_project(self, project: str) -> Client:
-        """A client of another project, which calls with the service token."""
         principal = Principal(project=project, scopes=frozenset({"inference"}), key_id="test")
         token = ServiceToken.read(self.folder / "token")
         bearer = ("authorization", f"Bearer {token.secret}")

@@ -12,7 +12,6 @@ from tests.support.control import Client
 def make_message(
     text: str, role: item_pb2.ItemRole = item_pb2.ITEM_ROLE_USER, **image: str
 ) -> item_pb2.Item:
-    """A message with text, and with an image if its fields are given."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text=text))]
     if image:
         parts.append(item_pb2.ItemPart(image=item_pb2.ImagePart(**image)))
@@ -20,7 +19,6 @@ def make_message(
 
 
 def get_item_text(item: item_pb2.Item) -> str:
-    """The text of a message."""
     return "".join(part.text.text for part in item.message.parts)
 
 
@@ -32,53 +30,44 @@ class ConversationClient:
         self.stub = ConversationServiceStub(client.channel)
 
     async def create(self, *items: item_pb2.Item, **fields: Any) -> conversation_pb2.Conversation:
-        """Create a conversation with items."""
         request = pb.CreateConversationRequest(items=items, **fields)
         return (await self.client.call(self.stub.CreateConversation, request)).conversation
 
     async def get(self, conversation_id: str) -> conversation_pb2.Conversation:
-        """Return a conversation."""
         request = pb.GetConversationRequest(conversation_id=conversation_id)
         return (await self.client.call(self.stub.GetConversation, request)).conversation
 
     async def update(
         self, conversation_id: str, metadata: dict[str, str]
     ) -> conversation_pb2.Conversation:
-        """Replace the metadata."""
         request = pb.UpdateConversationRequest(conversation_id=conversation_id, metadata=metadata)
         return (await self.client.call(self.stub.UpdateConversation, request)).conversation
 
     async def delete(self, conversation_id: str) -> None:
-        """Delete a conversation."""
         request = pb.DeleteConversationRequest(conversation_id=conversation_id)
         await self.client.call(self.stub.DeleteConversation, request)
 
     async def add(
         self, conversation_id: str, *items: item_pb2.Item, **fields: Any
     ) -> list[item_pb2.Item]:
-        """Append items."""
         request = pb.CreateConversationItemsRequest(
             conversation_id=conversation_id, items=items, **fields
         )
         return list((await self.client.call(self.stub.CreateConversationItems, request)).items)
 
     async def item(self, conversation_id: str, item_id: str, **fields: Any) -> item_pb2.Item:
-        """Return an item."""
         request = pb.GetConversationItemRequest(
             conversation_id=conversation_id, item_id=item_id, **fields
         )
         return (await self.client.call(self.stub.GetConversationItem, request)).item
 
     async def page(self, conversation_id: str, **fields: Any) -> pb.ListConversationItemsResponse:
-        """Return a page of items."""
         request = pb.ListConversationItemsRequest(conversation_id=conversation_id, **fields)
         return await self.client.call(self.stub.ListConversationItems, request)
 
     async def items(self, conversation_id: str, **fields: Any) -> list[item_pb2.Item]:
-        """Return the items of a page."""
         return list((await self.page(conversation_id, **fields)).items)
 
     async def remove(self, conversation_id: str, item_id: str) -> conversation_pb2.Conversation:
-        """Remove an item."""
         request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
         return (await self.client.call(self.stub.DeleteConversationItem, request)).conversation

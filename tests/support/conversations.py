@@ -20,12 +20,10 @@ GET_WEATHER = ToolSpec(
 
 
 def system(text: str) -> Message:
-    """A system turn."""
     return Message(Role.SYSTEM, (TextPart(text),))
 
 
 def user(*texts: str) -> Message:
-    """A user turn."""
     return Message(Role.USER, tuple(TextPart(text) for text in texts))
 
 
@@ -36,17 +34,14 @@ def assistant(text: str = "", *calls: ToolCall, reasoning: str = "") -> Message:
 
 
 def refusal(text: str) -> Message:
-    """An assistant's refusal."""
     return Message(Role.ASSISTANT, (RefusalPart(text),))
 
 
 def call(call_id: str = "call_1", arguments: str = '{"city": "Paris"}') -> ToolCall:
-    """A call of `get_weather`."""
     return ToolCall(call_id, "get_weather", arguments)
 
 
 def result(text: str, call_id: str = "call_1") -> Message:
-    """The result of a call."""
     return Message(Role.TOOL, (TextPart(text),), tool_call_id=call_id)
 
 

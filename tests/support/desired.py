@@ -22,7 +22,6 @@ from tests.support.pooled import make_entry, settle
 
 
 def make_desired(adapter_id: str, content: bytes = b"bytes", **fields: Any) -> DesiredAdapter:
-    """A desired adapter with this file content."""
     defaults: dict[str, Any] = {
         "project": "mine",
         "name": "voice",
@@ -52,20 +51,17 @@ class FakeControl:
         self._revision = 0
 
     def set_desired(self, *adapters: DesiredAdapter, content: bytes = b"bytes") -> None:
-        """Send a new desired state."""
         self.blobs[hashlib.sha256(content).hexdigest()] = content
         self._revision += 1
         state = DesiredState(str(self._revision), {each.id: each for each in adapters})
         self.states.put_nowait(state)
 
     async def watch(self, state: DesiredState) -> AsyncGenerator[DesiredState, None]:
-        """Yield the states that the test sets."""
         self._check()
         while True:
             yield await self.states.get()
 
     async def download(self, digest: str) -> AsyncIterator[bytes]:
-        """Yield the file in one chunk."""
         self._check()
         if not self.has_bytes:
             raise UpstreamUnavailable(service="control")
@@ -75,7 +71,6 @@ class FakeControl:
     async def report(
         self, frontend: str, address: str, reports: Sequence[Report], revision: str
     ) -> None:
-        """Store the last reports."""
         self._check()
         self.reports, self.followed = reports, revision
 
@@ -96,7 +91,6 @@ class FakeLoader:
         self.gate.set()
 
     async def load(self, order: AdapterOrder) -> Adapter:
-        """Create a new generation."""
         self.orders.append(order)
         await self.gate.wait()
         if order.digest in self.errors:
@@ -132,7 +126,6 @@ class Frontend:
         self.reconciler = Reconciler(control, installer, folder, "frontend_1", poll_interval_s=0.01)
 
     def find(self, project: str = "mine", name: str = "voice") -> Adapter | None:
-        """Return the project's adapter."""
         owner = self.catalog.find_adapter_model(name, project)
         return None if owner is None else owner.adapters.find(name, project)
 
@@ -141,7 +134,6 @@ class Frontend:
         return [(r.state.removeprefix("STATE_"), r.reason) for r in self.control.reports]
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Return once a condition holds."""
         async with asyncio.timeout(50):
             while not condition():
                 await settle()

@@ -18,8 +18,6 @@ NEVER_S = 3600.0
 
 
 class RunningDispatcher(NamedTuple):
-    """A dispatcher that runs."""
-
     dispatcher: Dispatcher
     transactions: FaultyTransactions
     ended: asyncio.Queue[Job]

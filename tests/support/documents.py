@@ -37,7 +37,6 @@ def pdf(*pages: str, media_box: str = "0 0 612 792") -> bytes:
 
 
 def docx(paragraph: str, cell: str) -> bytes:
-    """A Word document of a paragraph and a table."""
     document, packed = Document(), BytesIO()
     document.add_paragraph(paragraph)
     document.add_table(1, 2).rows[0].cells[1].text = cell

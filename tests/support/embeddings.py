@@ -50,14 +50,12 @@ class FakeEmbedding:
         return vectors
 
     def clear_slot(self, slot: int) -> None:
-        """Empty a slot."""
         self.slot_tokens.pop(slot, None)
 
 
 def make_embedding(
     sequence_id: int = 0, *inputs: Sequence[int], **changes: Any
 ) -> EmbeddingRequest:
-    """A request for the vectors of token lists."""
     token_lists = inputs or ((1, 2, 3),)
     return EmbeddingRequest(
         sequence_id, "m", tuple(array("i", tokens) for tokens in token_lists), **changes
@@ -74,12 +72,10 @@ class EmbeddingBench:
         self.events: list[Event] = []
 
     def submit(self, *requests: EmbeddingRequest) -> None:
-        """Queue requests."""
         for request in requests:
             self.embedder.submit(request)
 
     def step(self) -> list[Event]:
-        """Run one step."""
         events = self.embedder.step()
         self.events += events
         return events
@@ -98,7 +94,6 @@ class EmbeddingBench:
         return [vector for _, vector in sorted(vectors.items())]
 
     def embedded(self, sequence_id: int) -> list[Embedded]:
-        """The events of a request."""
         return [
             event
             for event in self.events

@@ -89,19 +89,15 @@ class FakeSampler:
 
     @property
     def hidden(self) -> tuple[float, ...]:
-        """The number of accepted tokens, if the sampling parameters have hidden state."""
         return (float(len(self.accepted)),) if self.request.sampling.has_hidden_state else ()
 
     def restore_state(self, hidden: tuple[float, ...]) -> None:
-        """Record the state."""
         self.restored = hidden
 
     def accept(self, token: int) -> None:
-        """Record an output token."""
         self.accepted.append(token)
 
     def close(self) -> None:
-        """Record that the sampler is closed."""
         self.closed = True
 
 
@@ -120,7 +116,6 @@ class FakeGuide:
         self.closed = False
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the guide is built."""
         if self._pattern == "!":
             raise GuideError("it cannot be built")
         self.waits.append(timeout_s)
@@ -136,7 +131,6 @@ class FakeGuide:
         """Do nothing; masks are computed on demand."""
 
     def mask(self) -> TokenMask:
-        """The mask of the allowed tokens."""
         few = np.array(self._allowed(), np.int32)
         allowed = np.zeros(VOCABULARY_SIZE, np.bool_)
         allowed[few] = True
@@ -149,7 +143,6 @@ class FakeGuide:
         return _LETTERS if character == "?" else [ord(character)]
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Advance by tokens."""
         for token in tokens:
             if token not in self._allowed():
                 raise GuideError(f"{token} is not allowed at {self._at}")
@@ -162,7 +155,6 @@ class FakeGuide:
         return [ord(character) for character in run]
 
     def close(self) -> None:
-        """Record that the guide is closed."""
         self.closed = True
 
 
@@ -216,7 +208,6 @@ class FakeBackend:
         return range(self.limits.slots)
 
     def encode(self, sources: Sequence[Source]) -> None:
-        """Fail: it has no encoder."""
         raise AssertionError("a decoder has no sources")
 
     def copy(self, source: int, target: int, tokens: int) -> None:
@@ -274,7 +265,6 @@ class FakeBackend:
         self.adapters.add(digest)
 
     def unload_adapter(self, digest: str) -> None:
-        """Remove an adapter, and the current stack if it contains the adapter."""
         self.adapters.remove(digest)
         if digest in {adapter.digest for adapter in self._stack}:
             self._stack = NO_ADAPTERS
@@ -379,11 +369,9 @@ class FakeBackend:
         return SampledToken(token, ChosenLogprob(logprob, (logprob,) * request.top_logprobs))
 
     def new_sampler(self, request: SequenceRequest) -> FakeSampler:
-        """Create a `FakeSampler`."""
         return FakeSampler(request)
 
     def new_guide(self, constraint: Constraint) -> FakeGuide:
-        """Create a `FakeGuide`, recorded in `guides`."""
         guide = FakeGuide(constraint.grammar, self._builds_after)
         self.guides.append(guide)
         return guide
@@ -415,15 +403,12 @@ class FakeBackend:
         return 0 if self._window is None else max(position - self._window + 1, 0)
 
     def slot_length(self, slot: int) -> int:
-        """The number of cells in a slot."""
         return self._lengths[slot]
 
     def piece(self, token: int, *, special: bool) -> bytes:
-        """The byte, or the text of the end token."""
         if token == END_TOKEN:
             return b"<end>" if special else b""
         return bytes([token])
 
     def is_eog(self, token: int) -> bool:
-        """Whether this is the end token."""
         return token == END_TOKEN

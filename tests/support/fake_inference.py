@@ -65,8 +65,6 @@ class Script:
 
 @dataclass
 class CallLog:
-    """The calls that the fake has received."""
-
     requests: list[Request] = field(default_factory=list)
     metadata: list[Mapping[str, str | bytes]] = field(default_factory=list)
     num_pieces: int = 0
@@ -203,7 +201,6 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def GetModel(
         self, request: inference_service_pb2.GetModelRequest, context: Context
     ) -> inference_service_pb2.GetModelResponse:
-        """Return the model by name."""
         return inference_service_pb2.GetModelResponse(model=self._model(request.model))
 
     def _model(self, name: str) -> model_pb2.Model:

@@ -67,7 +67,6 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def CreateResponse(
         self, request: pb.CreateResponseRequest, context: Context
     ) -> pb.CreateResponseResponse:
-        """Return the completed response."""
         self.request_ids.append(request.request_id)
         events = [event async for event in self._events(request.new_response)]
         return pb.CreateResponseResponse(response=events[-1].completed)
@@ -75,7 +74,6 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def StreamResponse(
         self, request: pb.StreamResponseRequest, context: Context
     ) -> AsyncIterator[pb.StreamResponseResponse]:
-        """Stream the events of a response."""
         if self.sends_empty_event:
             yield pb.StreamResponseResponse()
         try:
@@ -88,7 +86,6 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def WatchResponse(
         self, request: pb.WatchResponseRequest, context: Context
     ) -> AsyncIterator[pb.WatchResponseResponse]:
-        """Stream the events of a stored response."""
         first = request.after + 1 if request.HasField("after") else 0
         await accept_call(context)
         if self.gate is not None:
@@ -99,26 +96,22 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def GetResponse(
         self, request: pb.GetResponseRequest, context: Context
     ) -> pb.GetResponseResponse:
-        """Return a stored response."""
         return pb.GetResponseResponse(response=self.stored[request.response_id])
 
     async def DeleteResponse(
         self, request: pb.DeleteResponseRequest, context: Context
     ) -> pb.DeleteResponseResponse:
-        """Delete a stored response."""
         del self.stored[request.response_id]
         return pb.DeleteResponseResponse()
 
     async def CancelResponse(
         self, request: pb.CancelResponseRequest, context: Context
     ) -> pb.CancelResponseResponse:
-        """Return a stored response unchanged."""
         return pb.CancelResponseResponse(response=self.stored[request.response_id])
 
     async def ListInputItems(
         self, request: pb.ListInputItemsRequest, context: Context
     ) -> pb.ListInputItemsResponse:
-        """List the input of the last request."""
         items = self.requests[-1].input
         return pb.ListInputItemsResponse(items=items, next_page_token="more")
 
@@ -139,7 +132,6 @@ class FakeResponses(rpc.ResponseServiceServicer):
     async def CompactResponse(
         self, request: pb.CompactResponseRequest, context: Context
     ) -> pb.CompactResponseResponse:
-        """Return the input and a compaction."""
         compaction = item_pb2.Item(id="cmp_1", compaction=item_pb2.CompactionItem(sealed="s"))
         return pb.CompactResponseResponse(id="resp_c", output=[*request.input, compaction])
 
@@ -160,12 +152,10 @@ class FakeResponses(rpc.ResponseServiceServicer):
 
 
 def join_texts(items: Sequence[item_pb2.Item]) -> str:
-    """Join the texts of the input with "+"."""
     return "+".join("".join(part.text.text for part in item.message.parts) for item in items)
 
 
 def complete(response: response_pb2.Response, text: str) -> response_pb2.Response:
-    """Complete a response with a text."""
     response.state = response_pb2.Response.STATE_COMPLETED
     response.complete_time.FromSeconds(1001)
     response.usage.input_tokens, response.usage.output_tokens = 3, len(text)
@@ -181,7 +171,6 @@ def complete(response: response_pb2.Response, text: str) -> response_pb2.Respons
 
 
 def turn_events(response: response_pb2.Response) -> list[response_event_pb2.ResponseEvent]:
-    """The numbered events of a completed response with one text."""
     Event = response_event_pb2.ResponseEvent
     created = response_pb2.Response()
     created.CopyFrom(response)

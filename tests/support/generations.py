@@ -58,20 +58,16 @@ class Steps:
         self.failing: int | None = None
 
     def begin(self, name: str) -> None:
-        """Begin a step."""
         self.names.append(name)
         if len(self.names) - 1 == self.failing:
             raise StepFailed(name)
 
 
 class StepJobs(InlineJobs):
-    """Each job is a step."""
-
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
     async def run(self, job: Job, payload: Any, *, key: str = "") -> Any:
-        """Run a job."""
         self._steps.begin(job.function)
         return await super().run(job, payload, key=key)
 
@@ -87,12 +83,10 @@ class StepVocabulary:
         return getattr(self._vocabulary, name)
 
     def tokenize(self, text: str, **options: Any) -> list[int]:
-        """Tokenize a text."""
         self._steps.begin("tokenize")
         return self._vocabulary.tokenize(text, **options)
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """Return the bytes of a token."""
         self._steps.begin("piece")
         return self._vocabulary.piece(token, special)
 
@@ -109,13 +103,11 @@ class StepEngine:
         """Accept."""
 
     def check_room(self, new: QueueEntry, num_choices: int) -> None:
-        """Accept."""
         self._steps.begin("check_room")
 
     def submit(
         self, requests: Sequence[SequenceRequest], label: str, adapters: object
     ) -> tuple[OutputStream, int]:
-        """Queue the choices of a request."""
         self._steps.begin("submit")
         self.submitted += requests
         stream = OutputStream(
@@ -146,7 +138,6 @@ class StepEncoder:
     async def encode(
         self, inputs: Sequence[MediaInput], *, owner: str, project: str, check_request: CheckRequest
     ) -> MediaLease:
-        """Encode new pictures."""
         await check_request()
         self._steps.begin("encode")
         held = [PICTURE_TOKENS] * len(inputs)
@@ -176,7 +167,6 @@ class Generations:
         self._pooled = PoolHarness("demo")
 
     async def start(self) -> "Generations":
-        """Load the model."""
         await self._pooled.start()
         entry, vocabulary = self._pooled["demo"], self._vocabulary
         async with self._pooled.pool.use(entry):
@@ -211,7 +201,6 @@ class Generations:
         return self.admissions[-1]
 
     async def run(self, request: pb.ChatRequest | pb.GenerateRequest) -> None:
-        """Run a request to its end."""
         set_principal(CALLER)
         if isinstance(request, pb.ChatRequest):
             async for _ in self.servicer.Chat(request, NO_CONTEXT):

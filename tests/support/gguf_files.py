@@ -25,7 +25,6 @@ class Signed:
 
 
 def text(value: str | bytes) -> bytes:
-    """Encode a GGUF string."""
     data = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(data)) + data
 

@@ -35,7 +35,6 @@ def copy_with_template(source: Path, target: Path, template: str) -> Path:
 
 
 def copy_with_control_tokens(source: Path, target: Path, tokens: Iterable[int]) -> Path:
-    """Write `source` to `target` with these tokens as control tokens; returns `target`."""
     data = bytearray(source.read_bytes())
     types_start, _, _ = _find(data, TYPES_KEY)
     for token in tokens:

@@ -28,7 +28,6 @@ class Walk:
         self._random = random.Random(seed)
 
     def text(self, grammar: str) -> str:
-        """A complete output."""
         matcher = build_matcher(byte_tokenizer(SIZE, self._control, [END]), grammar)
         tokens: list[int] = []
         while not (matcher.is_accepting() and (matcher.is_stopped() or self._ends(tokens))):
@@ -78,17 +77,16 @@ class Walk:
 
 
 def endings(family: Family, keys: Sequence[str]) -> Endings:
-    """Texts that end all calls, then those that end a call or a value."""
-    ways = family.syntaxes
-    arguments = [way.arguments for way in ways if way.arguments]
+    syntaxes = family.syntaxes
+    arguments = [syntax.arguments for syntax in syntaxes if syntax.arguments]
     texts = {each.end.replace("{key}", key) for each in arguments for key in keys}
-    texts |= {text for each in arguments for text in each.barred}
+    texts |= {text for each in arguments for text in each.excludes}
     texts |= {quotes[1] for each in arguments for quotes in each.quotes or ()}
     texts |= {each.item[1] for each in arguments if each.item}
-    texts |= {way.tail.replace(SPACE, "") for way in ways}
+    texts |= {syntax.tail.replace(SPACE, "") for syntax in syntaxes}
     texts = {text.replace(SPACE, "") for text in texts}
     inner = texts | {f"\n{text}" for text in texts} | set('"}])\n<>') | {'"}', "'"}
-    return {way.after.replace(SPACE, "") for way in ways}, inner
+    return {syntax.after.replace(SPACE, "") for syntax in syntaxes}, inner
 
 
 def accepts(grammar: str, text: str) -> bool:

@@ -47,8 +47,6 @@ DEPTH = 3
 
 @dataclass(frozen=True)
 class Call:
-    """A request."""
-
     method: str
     path: str
     """The path template."""
@@ -60,7 +58,6 @@ class Call:
 
     @property
     def url(self) -> str:
-        """The path with its parameters."""
         quoted = {name: quote(value, safe="") for name, value in self.parameters.items()}
         return self.path.format(**quoted)
 
@@ -141,7 +138,6 @@ class Document:
         return schema
 
     def _form(self, schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-        """The fields of a form by name, and the name of its file."""
         fields: dict[str, Any] = dict(schema["properties"])
         (name,) = (key for key, each in fields.items() if each.get("format") == "binary")
         del fields[name]
@@ -190,7 +186,6 @@ class Document:
                 yield {**good, name: value}
 
     def _field(self, good: Any, name: str, schema: Mapping[str, Any], depth: int) -> Iterator[Any]:
-        """Hostile values of a field, and inside of it."""
         key = json.dumps([depth, name, schema], sort_keys=True)
         if key in self.tested:
             yield from KNOWN_VALUES
@@ -200,7 +195,6 @@ class Document:
 
 
 def _values(kind: str | None, depth: int) -> tuple[Any, ...]:
-    """Hostile values for a value of a type."""
     if depth < DEPTH - 1:
         return DEEP_VALUES
     return NUMBER_VALUES if kind in ("integer", "number", "boolean") else VALUES
@@ -209,7 +203,6 @@ def _values(kind: str | None, depth: int) -> tuple[Any, ...]:
 def _hostile_fields(
     good: Mapping[str, str], values: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Mapping[str, str]]:
-    """Fields with one hostile value each."""
     for name, texts in values.items():
         for text in texts:
             yield {**good, name: text}

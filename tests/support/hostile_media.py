@@ -10,7 +10,6 @@ FIELD = "messages[0].content[1]"
 
 
 async def refusal(decoding: Awaitable[object]) -> DomainError:
-    """The error of a decoding."""
     with pytest.raises(DomainError) as raised:
         await decoding
     return raised.value

@@ -46,7 +46,6 @@ class _Methods(grpc.GenericRpcHandler):
         self._error = error
 
     def service(self, details: Any) -> Any:
-        """The handler of any method."""
         service, name = details.method[1:].split("/")
         method = Default().FindServiceByName(service).methods_by_name[name]
         request, answer = map(GetMessageClass, (method.input_type, method.output_type))

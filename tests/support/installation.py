@@ -23,13 +23,10 @@ from tests.support.sandbox_jobs import InlineJobs
 
 @dataclass(frozen=True)
 class Installation:
-    """A data folder, its database, and its settings."""
-
     settings: ControlSettings
 
     @classmethod
     async def make(cls, folder: Path, url: str | None) -> "Installation":
-        """Create an installation without data."""
         settings = ControlSettings(
             listen="127.0.0.1:0", management_listen=None, data_dir=folder, database_url=url
         )
@@ -40,7 +37,6 @@ class Installation:
 
     @property
     def blobs(self) -> Path:
-        """The folder of blobs."""
         return data_folder(self.settings) / "blobs"
 
     @asynccontextmanager

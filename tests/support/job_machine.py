@@ -26,18 +26,7 @@ from control_svc.base.idempotency import IdempotencyQueries, IdempotencyRecord
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db.engine import Database, open_database
 from control_svc.db.transaction import CrossWork, Transaction
-from control_svc.jobs.model import (
-    LONGEST_BACKOFF,
-    UNFINISHED,
-    AttemptResult,
-    Claim,
-    Job,
-    JobPriority,
-    JobState,
-    LeaseLost,
-    NewJob,
-    Outcome,
-)
+from control_svc.jobs import model as job_model
 from control_svc.jobs.queries import JobQueries, JobQueueQueries
 from svc_kit.errors import SlowReader
 from tests.support.control import SetClock
@@ -59,21 +48,19 @@ class Died(Exception):
 
 @dataclass
 class Expected:
-    """The expected state of a job."""
-
-    job: Job
+    job: job_model.Job
     owner: str = ""
     lease_expires_at: datetime = START
 
     @property
-    def claim(self) -> Claim | None:
+    def claim(self) -> job_model.Claim | None:
         """The only valid claim."""
-        return self.job.claim if self.job.state is JobState.RUNNING else None
+        return self.job.claim if self.job.state is job_model.JobState.RUNNING else None
 
 
-async def insert_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
+async def insert_mark(tx: Transaction, job: job_model.Claim | job_model.Job, mark: str) -> None:
     """Insert a row for a job; a second insert with the same mark fails."""
-    job_id = job.job_id if isinstance(job, Claim) else job.id
+    job_id = job.job_id if isinstance(job, job_model.Claim) else job.id
     await IdempotencyQueries(tx).add(
         IdempotencyRecord(
             method=mark, request_id=job_id, fingerprint="", resource_id="", created_at=START
@@ -84,8 +71,7 @@ async def insert_mark(tx: Transaction, job: Claim | Job, mark: str) -> None:
 class DeadMarker:
     """Inserts a mark for every dead job."""
 
-    async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Insert the mark."""
+    async def on_dead(self, tx: Transaction, job: job_model.Job) -> None:
         await insert_mark(tx, job, "dead")
 
 
@@ -104,7 +90,6 @@ class DatabaseMachine(RuleBasedStateMachine):
         )
 
     def run(self, step: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Run a coroutine to its end."""
         return self.loop.run(step)
 
 
@@ -132,13 +117,13 @@ def check_histories(
 class JobMachine(DatabaseMachine):
     """Three workers, two projects, and every claim ever made."""
 
-    claims: Bundle[Claim] = Bundle("claims")
+    claims: Bundle[job_model.Claim] = Bundle("claims")
 
     def __init__(self) -> None:
         super().__init__()
         self.ids = IdSource(self.clock)
         self.expected: dict[str, Expected] = {}
-        self.every_claim: list[Claim] = []
+        self.every_claim: list[job_model.Claim] = []
         self.restarts = dict.fromkeys("abc", 0)
 
     def write_now(self, work: CrossWork[ResultT]) -> ResultT:
@@ -150,35 +135,31 @@ class JobMachine(DatabaseMachine):
         return f"{worker}{self.restarts[worker]}"
 
     def leases(self, owner: str) -> WatchedLeases:
-        """The leases of an owner."""
         return make_leases(self.database.across_projects, owner, {KIND: DeadMarker()})
 
     # ---- steps
 
     @initialize(projects=st.lists(st.sampled_from("pq"), min_size=1, max_size=4))
     def add_first(self, projects: list[str]) -> None:
-        """Start with some jobs."""
         for project in projects:
-            self.add(project, JobPriority.NORMAL)
+            self.add(project, job_model.JobPriority.NORMAL)
 
-    @rule(project=st.sampled_from("pq"), priority=st.sampled_from(JobPriority))
-    def add(self, project: str, priority: JobPriority) -> None:
-        """Queue a job."""
+    @rule(project=st.sampled_from("pq"), priority=st.sampled_from(job_model.JobPriority))
+    def add(self, project: str, priority: job_model.JobPriority) -> None:
         job_id = self.ids.new(JOB)
-        new = NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
+        new = job_model.NewJob(id=job_id, kind=KIND, subject=job_id, priority=priority)
         job = self.write_now(lambda tx: JobQueries(tx.of(project)).add(new))
         self.expected[job_id] = Expected(job)
 
     @rule(target=claims, worker=WORKERS)
     def claim(self, worker: str) -> Any:
-        """A worker claims the next job."""
         claim = self.claim_as(self.owner(worker))
         return multiple() if claim is None else claim
 
-    def claim_as(self, owner: str) -> Claim | None:
+    def claim_as(self, owner: str) -> job_model.Claim | None:
         """Claim the next job; there is one exactly if one is due, and its fence grows."""
         is_due = any(
-            each.job.state is JobState.QUEUED and each.job.run_after <= self.clock.now
+            each.job.state is job_model.JobState.QUEUED and each.job.run_after <= self.clock.now
             for each in self.expected.values()
         )
         job = self.run(self.leases(owner).claim([KIND]))
@@ -186,18 +167,18 @@ class JobMachine(DatabaseMachine):
         if job is None:
             return None
         expected = self.expected[job.id]
-        assert expected.job.state is JobState.QUEUED
+        assert expected.job.state is job_model.JobState.QUEUED
         assert job.fence == expected.job.fence + 1
         self.expected[job.id] = Expected(job, owner, self.clock.now + LEASE)
         self.every_claim.append(job.claim)
         return job.claim
 
     @rule(claim=claims, progress=st.booleans())
-    def write(self, claim: Claim, progress: bool) -> None:
+    def write(self, claim: job_model.Claim, progress: bool) -> None:
         """A worker, perhaps a late one, writes."""
         write = self.leases("any").write(claim, no_change, progress=progress)
         if not self.is_valid(claim):
-            with pytest.raises(LeaseLost):
+            with pytest.raises(job_model.LeaseLost):
                 self.run(write)
             return
         self.run(write)
@@ -208,48 +189,49 @@ class JobMachine(DatabaseMachine):
             expected.job = expected.job.reset_attempts()
 
     @rule(claim=claims)
-    def finish(self, claim: Claim) -> None:
+    def finish(self, claim: job_model.Claim) -> None:
         """A worker, perhaps a late one, finishes its job with a mark."""
         finish = self.leases("any").finish(claim, lambda tx: insert_mark(tx, claim, "done"))
         if not self.is_valid(claim):
-            with pytest.raises(LeaseLost):
+            with pytest.raises(job_model.LeaseLost):
                 self.run(finish)
             return
         self.run(finish)
         job = self.write_now(lambda tx: JobQueries(tx.of(claim.project)).get(claim.job_id))
         assert job is not None
-        assert job.state is JobState.DONE
+        assert job.state is job_model.JobState.DONE
         self.expected[claim.job_id].job = job
 
     @rule(claim=claims)
-    def die_finishing(self, claim: Claim) -> None:
+    def die_finishing(self, claim: job_model.Claim) -> None:
         """A worker dies in its last transaction, so its mark is rolled back."""
 
         async def work(tx: Transaction) -> None:
             await insert_mark(tx, claim, "done")
             raise Died
 
-        with pytest.raises(Died if self.is_valid(claim) else LeaseLost):
+        with pytest.raises(Died if self.is_valid(claim) else job_model.LeaseLost):
             self.run(self.leases("any").finish(claim, work))
 
     @rule(
         claim=claims,
-        outcome=st.sampled_from(Outcome).filter(lambda each: each is not Outcome.DONE),
+        outcome=st.sampled_from(job_model.Outcome).filter(
+            lambda each: each is not job_model.Outcome.DONE
+        ),
     )
-    def end(self, claim: Claim, outcome: Outcome) -> None:
+    def end(self, claim: job_model.Claim, outcome: job_model.Outcome) -> None:
         """An attempt ends without finishing the job."""
-        result = AttemptResult(outcome, SlowReader(unread_events=1, limit_s=1))
+        result = job_model.AttemptResult(outcome, SlowReader(unread_events=1, limit_s=1))
         end = self.leases("any").end(claim, result)
         if self.is_valid(claim):
             self.expected[claim.job_id].job = self.run(end)
             assert self.expected[claim.job_id].claim is None
         else:
-            with pytest.raises(LeaseLost):
+            with pytest.raises(job_model.LeaseLost):
                 self.run(end)
 
     @rule(worker=WORKERS)
     def renew(self, worker: str) -> None:
-        """A worker renews its leases."""
         owner = self.owner(worker)
         self.write_now(lambda tx: JobQueueQueries(tx).renew(owner, LEASE))
         for expected in self.expected.values():
@@ -277,7 +259,6 @@ class JobMachine(DatabaseMachine):
 
     @rule(worker=WORKERS)
     def take_over(self, worker: str) -> None:
-        """A worker takes over the orphans."""
         self.take_over_as(self.owner(worker))
 
     def take_over_as(self, owner: str) -> None:
@@ -300,12 +281,12 @@ class JobMachine(DatabaseMachine):
         expected = self.expected[data.draw(st.sampled_from(sorted(self.expected)))]
         project, subject = expected.job.project, expected.job.subject
         job = self.write_now(lambda tx: JobQueries(tx.of(project)).request_cancel(KIND, subject))
-        assert (job is not None) == (expected.job.state in UNFINISHED)
+        assert (job is not None) == (expected.job.state in job_model.UNFINISHED)
         expected.job = job or expected.job
 
     # ---- invariants
 
-    def is_valid(self, claim: Claim) -> bool:
+    def is_valid(self, claim: job_model.Claim) -> bool:
         """Whether the claim may write."""
         return self.expected[claim.job_id].claim == claim
 
@@ -320,9 +301,9 @@ class JobMachine(DatabaseMachine):
 
     def end_all(self) -> None:
         """End every job; late claims change nothing."""
-        self.clock.advance(seconds=(LONGEST_BACKOFF + LEASE).total_seconds())
+        self.clock.advance(seconds=(job_model.LONGEST_BACKOFF + LEASE).total_seconds())
         self.take_over_as("last")
-        self.clock.advance(seconds=LONGEST_BACKOFF.total_seconds())
+        self.clock.advance(seconds=job_model.LONGEST_BACKOFF.total_seconds())
         while (claim := self.claim_as("last")) is not None:
             self.finish(claim)
         for claim in self.every_claim:
@@ -335,8 +316,7 @@ class JobMachine(DatabaseMachine):
             marks = [mark for mark in ("done", "dead") if self.has_mark(job, mark)]
             assert marks == [job.state.value], job_id
 
-    def has_mark(self, job: Job, mark: str) -> bool:
-        """Whether a job has a mark."""
+    def has_mark(self, job: job_model.Job, mark: str) -> bool:
         since = START - timedelta(days=1)
         record = self.write_now(
             lambda tx: IdempotencyQueries(tx.of(job.project)).find(mark, job.id, since)

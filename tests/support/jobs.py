@@ -65,19 +65,15 @@ class Handler:
     is_called: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Run a job."""
         self.claims.append(claim)
         self.is_called.set()
         await self.run_job(claim, context)
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """Record a dead job."""
         self.dead_jobs.append(job)
 
 
 class Jobs:
-    """The jobs of one project in a database."""
-
     def __init__(self, database: Database, ids: IdSource, project: str = PROJECT) -> None:
         self.transactions = database.transactions
         self.across_projects = database.across_projects
@@ -95,13 +91,11 @@ class Jobs:
         return await self.transactions.of(self.project).read(lambda tx: JobQueries(tx).get(job_id))
 
     async def get(self, job: Job | str) -> Job:
-        """Read a job."""
         result = await self.find(job if isinstance(job, str) else job.id)
         assert result is not None
         return result
 
     async def cancel(self, job: Job) -> Job | None:
-        """Request cancellation."""
         return await self.transactions.of(self.project).write(
             lambda tx: JobQueries(tx).request_cancel(job.kind, job.subject)
         )
@@ -168,7 +162,6 @@ class FaultyTransactions(CrossProjectTransactions):
         return result
 
     async def read(self, work: CrossWork[ResultT]) -> ResultT:
-        """Read."""
         self.num_read += 1
         return await self._transactions.read(work)
 
@@ -181,7 +174,6 @@ class WatchedLeases(Leases):
         self.ended: asyncio.Queue[Job] = asyncio.Queue()
 
     async def end(self, claim: Claim, result: AttemptResult) -> Job:
-        """End an attempt and report it."""
         job = await super().end(claim, result)
         self.ended.put_nowait(job)
         return job
@@ -193,11 +185,9 @@ class WatchedLeases(Leases):
         return job
 
     async def take_over_all(self) -> list[Job]:
-        """Take over every orphan."""
         return [await self.reclaim(orphan) for orphan in await self.orphans()]
 
     async def finish(self, claim: Claim, work: Work[ResultT]) -> ResultT:
-        """Finish a job and report it."""
         result = await super().finish(claim, work)
         job = await self.transactions.read(
             lambda tx: JobQueries(tx.of(claim.project)).get(claim.job_id)

@@ -7,5 +7,4 @@ _MAPPED = mmap.mmap(-1, 256 << 20)
 
 
 def mapped_bytes(_: dict[str, Any]) -> int:
-    """Return the number of mapped bytes."""
     return len(_MAPPED)

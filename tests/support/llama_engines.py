@@ -115,26 +115,21 @@ def run_engine(engine: Engine, *requests: SequenceRequest, steps: int = 10**6) -
 
 
 def select_events(events: list[Event], kind: type[EventT]) -> list[EventT]:
-    """The events of a type."""
     return [event for event in events if isinstance(event, kind)]
 
 
 def deltas(events: list[Event], sequence_id: int = 0) -> list[Delta]:
-    """The deltas of a sequence."""
     return [delta for delta in select_events(events, Delta) if delta.sequence_id == sequence_id]
 
 
 def finished_event(events: list[Event], sequence_id: int = 0) -> Finished:
-    """The end of a sequence."""
     (event,) = [e for e in select_events(events, Finished) if e.sequence_id == sequence_id]
     return event
 
 
 def output_text(events: list[Event], sequence_id: int = 0) -> str:
-    """The text of a sequence."""
     return "".join(delta.text for delta in deltas(events, sequence_id))
 
 
 def output_tokens(events: list[Event], sequence_id: int = 0) -> list[int]:
-    """The tokens of a sequence."""
     return [token for delta in deltas(events, sequence_id) for token in delta.tokens]

@@ -28,8 +28,6 @@ SERVICE = "corral.inference.v1.InferenceService"
 
 @dataclass(frozen=True)
 class Loopback:
-    """A running gateway and its inference service."""
-
     address: Address
     fake: FakeInference
     inference: RpcServer
@@ -37,7 +35,6 @@ class Loopback:
 
     @property
     def url(self) -> str:
-        """The base URL of the gateway."""
         return f"http://{self.address}"
 
     def client(self, **options: Any) -> httpx.AsyncClient:
@@ -101,7 +98,6 @@ async def run_gateway(
 async def run_and_connect(
     fake: FakeInference | None = None, *, receive_buffer: int | None = None, **settings: Any
 ) -> AsyncIterator[RawConnection]:
-    """Run a gateway with these settings; yield a connection to it."""
     async with (
         run_gateway(fake, **settings) as gateway,
         open_connection(gateway.address, receive_buffer=receive_buffer) as connection,
@@ -113,7 +109,6 @@ async def run_and_connect(
 async def run_gateway_until(
     stop: asyncio.Event, fake: FakeInference, **settings: Any
 ) -> AsyncIterator[Loopback]:
-    """Run a gateway that drains when `stop` is set."""
     started: asyncio.Future[Loopback] = asyncio.get_running_loop().create_future()
 
     async def run() -> None:

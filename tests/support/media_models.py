@@ -66,15 +66,12 @@ _PER_LAYER = 16
 
 @dataclass(frozen=True)
 class MediaPair:
-    """A text model and its projector."""
-
     kind: str
     model: Path
     projector: Path
 
 
 def write_pair(kind: str, folder: Path) -> MediaPair:
-    """Write a text model and its projector of a kind into a folder."""
     markers = {TILES: _TILE_MARKERS, **dict.fromkeys(_GEMMA4, _GEMMA4_MARKERS)}
     model = write_text_model(
         TEXT_ARCHITECTURES.get(kind, "llama"),
@@ -153,19 +150,16 @@ class _Model:
     def linear(
         self, name: str, outputs: int, inputs: int, *, bias: bool = True, gain: float = 1.0
     ) -> None:
-        """Add a matrix and its bias."""
         self.random(f"{name}.weight", outputs, inputs, gain=gain)
         if bias:
             self.random(f"{name}.bias", outputs)
 
     def norm(self, name: str, size: int, *, bias: bool = False, value: float = 1.0) -> None:
-        """Add the weights of a norm."""
         self.writer.add_tensor(f"{name}.weight", np.full(size, value, np.float32))
         if bias:
             self.random(f"{name}.bias", size)
 
     def write(self) -> Path:
-        """Write the file."""
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
         self.writer.write_tensors_to_file()
@@ -392,12 +386,10 @@ def picture(width: int, height: int, *, seed: int = 0) -> DecodedImage:
 
 
 def png_file(image: DecodedImage, **options: Any) -> bytes:
-    """A PNG file of a picture."""
     return save(Image.frombytes("RGB", (image.width, image.height), image.rgb), **options)
 
 
 def sound(seconds: float, *, seed: int = 0) -> DecodedAudio:
-    """A tone, another for another seed."""
     times = np.arange(max(2, int(seconds * SAMPLE_RATE))) / SAMPLE_RATE
     tone = 0.5 * np.sin(2 * np.pi * (220 + 190 * seed) * times)
     return DecodedAudio(tone.astype("<f4").tobytes(), SAMPLE_RATE)

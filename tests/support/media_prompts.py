@@ -17,8 +17,6 @@ from tests.support.sequences import make_request
 
 @dataclass(frozen=True)
 class Chunk:
-    """A chunk whose vectors are in a file."""
-
     vectors: VectorFile
     num_tokens: int
     digest: bytes
@@ -31,12 +29,10 @@ class Chunk:
         return max(self.grid) if self.grid is not None else self.num_tokens
 
     def read(self, width: int) -> Vectors:
-        """All vectors."""
         values = np.fromfile(self.vectors.path, np.float32, self.num_tokens * width)
         return values.reshape(self.num_tokens, width)
 
     def span(self, start: int) -> MediaSpan:
-        """Its place in a prompt."""
         return MediaSpan(
             start,
             self.num_tokens,

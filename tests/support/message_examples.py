@@ -64,7 +64,6 @@ class _Examples:
         self._is_full = is_full
 
     def fillings(self, descriptor: Any, depth: int) -> list[dict[str, Any]]:
-        """The fields of each example."""
         columns = [
             [{field.name: value} for field in fields for value in self._values(field, depth)]
             for fields in _alternatives(descriptor)

@@ -32,12 +32,10 @@ class ModelHub:
 
     @property
     def host(self) -> str:
-        """As in the setting `model_hosts`."""
         return self.endpoint.removeprefix("http://")
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of a service that uses it as the Hub."""
         return {"HF_ENDPOINT": self.endpoint, "NO_PROXY": "127.0.0.1"}
 
     def ranges(self, name: str) -> list[str]:
@@ -45,15 +43,12 @@ class ModelHub:
         return [span for path, span in self.requests if path == f"/files/{name}"]
 
     def source(self, name: str) -> str:
-        """The source of a file of the repository."""
         return f"hf:{REPOSITORY}/{name}"
 
     def url(self, name: str) -> str:
-        """The plain URL of a file."""
         return f"{self.endpoint}/files/{name}"
 
     def info(self) -> bytes:
-        """The answer about the repository."""
         siblings = [
             {
                 "rfilename": name,

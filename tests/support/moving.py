@@ -10,12 +10,10 @@ from tests.support.services import Corral
 
 
 def corral(up: Corral, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run `corral` with the control service of this server."""
     command = [sys.executable, "-m", "corral_cli", *map(str, words), "--control", up.control]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 def read_id_map(path: Path) -> dict[str, str]:
-    """Read the id map of an export."""
     lines = path.with_name(path.name + ".ids").read_text().splitlines()
     return {pair["from"]: pair["to"] for pair in map(json.loads, lines)}

@@ -56,7 +56,6 @@ FINAL: Final = frozenset({"response.completed", "response.incomplete", "response
 
 
 def check_response(response: Mapping[str, Any]) -> None:
-    """Check a response object."""
     assert response.keys() >= REQUIRED, REQUIRED - response.keys()
     nulls = {name for name in REQUIRED if response[name] is None}
     assert nulls <= NULLABLE, nulls - NULLABLE
@@ -83,7 +82,6 @@ def check_response(response: Mapping[str, Any]) -> None:
 
 
 def check_item(item: Mapping[str, Any]) -> None:
-    """Check an output item."""
     kind = item["type"]
     assert kind in ITEMS | HOSTED | {"custom_tool_call", "mcp_approval_request"}, kind
     assert item["id"]
@@ -102,7 +100,6 @@ def check_item(item: Mapping[str, Any]) -> None:
 
 
 def check_part(part: Mapping[str, Any]) -> None:
-    """Check a content part."""
     if part["type"] == "output_text":
         assert isinstance(part["text"], str)
         assert isinstance(part["annotations"], list)
@@ -111,7 +108,6 @@ def check_part(part: Mapping[str, Any]) -> None:
 
 
 def check_event(event: Mapping[str, Any]) -> None:
-    """Check an event."""
     kind = event["type"]
     assert type(event["sequence_number"]) is int
     if kind == "error":
@@ -129,7 +125,6 @@ def check_event(event: Mapping[str, Any]) -> None:
 
 
 def check_stream(events: Sequence[Mapping[str, Any]], first: int = 0) -> None:
-    """Check the events of a stream and their order."""
     numbers = [event["sequence_number"] for event in events]
     if events[-1]["type"] == "error":  # it is not stored, and has the number of the one before
         numbers[-1] += 1

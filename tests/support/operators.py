@@ -28,7 +28,6 @@ ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_IN
 
 
 def make_timestamp(time: datetime) -> Timestamp:
-    """Convert a time."""
     timestamp = Timestamp()
     timestamp.FromDatetime(time)
     return timestamp
@@ -36,8 +35,6 @@ def make_timestamp(time: datetime) -> Timestamp:
 
 @dataclass
 class Operator(GrpcClient):
-    """A client with a credential."""
-
     def __post_init__(self) -> None:
         self.projects = ProjectServiceStub(self.channel)
         self.keys = KeyServiceStub(self.channel)
@@ -52,31 +49,25 @@ class Operator(GrpcClient):
         return cls(running.client.channel, (("authorization", f"Bearer {bearer}"),))
 
     async def get_job(self, job_id: str) -> JobPb:
-        """Get a job."""
         request = job_service_pb2.GetJobRequest(job_id=job_id)
         return (await self.call(self.jobs.GetJob, request)).job
 
     async def list_jobs(self, **request: Any) -> job_service_pb2.ListJobsResponse:
-        """List a page of jobs."""
         return await self.call(self.jobs.ListJobs, job_service_pb2.ListJobsRequest(**request))
 
     async def retry_job(self, job_id: str) -> JobPb:
-        """Retry a dead job."""
         request = job_service_pb2.RetryJobRequest(job_id=job_id)
         return (await self.call(self.jobs.RetryJob, request)).job
 
     async def create_project(self, project_id: str, **request: Any) -> project_service_pb2.Project:
-        """Create a project."""
         project = project_service_pb2.CreateProjectRequest(project_id=project_id, **request)
         return (await self.call(self.projects.CreateProject, project)).project
 
     async def archive(self, project_id: str) -> project_service_pb2.Project:
-        """Archive a project."""
         request = project_service_pb2.ArchiveProjectRequest(project_id=project_id)
         return (await self.call(self.projects.ArchiveProject, request)).project
 
     async def list_projects(self, **request: Any) -> project_service_pb2.ListProjectsResponse:
-        """List a page of projects."""
         return await self.call(
             self.projects.ListProjects, project_service_pb2.ListProjectsRequest(**request)
         )
@@ -90,41 +81,33 @@ class Operator(GrpcClient):
         return await self.call(self.keys.CreateKey, key)
 
     async def get_key(self, key_id: str) -> key_service_pb2.ApiKey:
-        """Get a key."""
         request = key_service_pb2.GetKeyRequest(key_id=key_id)
         return (await self.call(self.keys.GetKey, request)).key
 
     async def list_keys(self, **request: Any) -> key_service_pb2.ListKeysResponse:
-        """List a page of keys."""
         return await self.call(self.keys.ListKeys, key_service_pb2.ListKeysRequest(**request))
 
     async def revoke(self, key_id: str) -> key_service_pb2.ApiKey:
-        """Revoke a key."""
         request = key_service_pb2.RevokeKeyRequest(key_id=key_id)
         return (await self.call(self.keys.RevokeKey, request)).key
 
     async def verify(self, key: str) -> key_service_pb2.VerifyKeyResponse:
-        """Verify a key."""
         request = key_service_pb2.VerifyKeyRequest(sha256=hash_key(key))
         return await self.call(self.keys.VerifyKey, request)
 
     async def verdict(self, key: str) -> str:
-        """Verify a key and return the name of the verdict."""
         return Verdict.Name((await self.verify(key)).verdict).removeprefix("VERDICT_")
 
     async def report(self, report_id: str, *deltas: usage_service_pb2.UsageDelta) -> None:
-        """Report usage."""
         request = usage_service_pb2.ReportUsageRequest(report_id=report_id, deltas=deltas)
         await self.call(self.usage.ReportUsage, request)
 
     async def list_usage(self, **request: Any) -> usage_service_pb2.ListUsageResponse:
-        """List a page of sums."""
         return await self.call(self.usage.ListUsage, usage_service_pb2.ListUsageRequest(**request))
 
     async def create_limit(
         self, limit_id: str, unit: str, amount: int, *period: str, **fields: Any
     ) -> LimitPb:
-        """Create a limit, by the names of unit and period, of any project, key and model."""
         limit = make_limit(limit_id, unit, amount, *period, **fields)
         request = limit_service_pb2.CreateLimitRequest(limit=limit, allow_unknown=True)
         return (await self.call(self.limits.CreateLimit, request)).limit
@@ -132,14 +115,12 @@ class Operator(GrpcClient):
     async def limit_buckets(
         self, limit_id: str, **request: Any
     ) -> limit_service_pb2.ListLimitBucketsResponse:
-        """List a page of the amounts of a limit."""
         asked = limit_service_pb2.ListLimitBucketsRequest(limit_id=limit_id, **request)
         return await self.call(self.limits.ListLimitBuckets, asked)
 
     async def lease(
         self, holder: str, *shares: limit_service_pb2.LimitShareRequest
     ) -> limit_service_pb2.LeaseLimitsResponse:
-        """Lease shares as a holder."""
         request = limit_service_pb2.LeaseLimitsRequest(holder=holder, shares=shares)
         return await self.call(self.limits.LeaseLimits, request)
 
@@ -165,7 +146,6 @@ def make_usage_delta(
     model: str = "demo",
     key: str = "",
 ) -> usage_service_pb2.UsageDelta:
-    """A delta with counts of requests, prompt, cached and completion tokens."""
     requests, prompt, cached, completion = counts
     return usage_service_pb2.UsageDelta(
         project=project,

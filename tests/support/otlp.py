@@ -14,19 +14,15 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span and the service that sent it."""
-
     service: str
     proto: Span
 
     @property
     def name(self) -> str:
-        """The name."""
         return self.proto.name
 
     @property
     def kind(self) -> str:
-        """As in "SERVER"."""
         return Span.SpanKind.Name(self.proto.kind).removeprefix("SPAN_KIND_")
 
     @property
@@ -36,12 +32,10 @@ class ReceivedSpan:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The values by name."""
         return {each.key: _value(each.value) for each in self.proto.attributes}
 
     @property
     def duration_s(self) -> float:
-        """From start to end."""
         return (self.proto.end_time_unix_nano - self.proto.start_time_unix_nano) / 1e9
 
     def contains(self, other: "ReceivedSpan") -> bool:
@@ -70,7 +64,6 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
     def Export(
         self, request: trace_service_pb2.ExportTraceServiceRequest, context: Any
     ) -> trace_service_pb2.ExportTraceServiceResponse:
-        """Keep the spans of a request."""
         for of_resource in request.resource_spans:
             resource = {each.key: _value(each.value) for each in of_resource.resource.attributes}
             for scope in of_resource.scope_spans:
@@ -79,7 +72,6 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def trace(self, trace_id: str) -> list[ReceivedSpan]:
-        """The spans of a trace in the order of their starts."""
         found = [span for span in self.spans if span.trace_id == trace_id]
         return sorted(found, key=lambda span: span.proto.start_time_unix_nano)
 

@@ -13,19 +13,16 @@ WHITE = b"\xff\xff\xff"
 
 
 def save(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
-    """The bytes of a picture in a file."""
     file = BytesIO()
     image.save(file, format, **options)
     return file.getvalue()
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """A chunk of a PNG file."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png(width: int, height: int, *chunks: bytes, bits: int = 8, color: int = 0) -> bytes:
-    """A PNG file with a header and any other chunks."""
     header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + b"".join(chunks)
 
@@ -81,5 +78,4 @@ def circle_png(color: str, place: tuple[int, int] = (9, 21), *, corner: bytes = 
 
 
 def data_url(png: bytes) -> str:
-    """The data URL of a PNG."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -49,12 +49,10 @@ class FakeEngine:
         return DeviceBytes() if self.state is EngineState.RESTARTING else self._memory
 
     def set_digest(self, digest: str) -> None:
-        """Record the digest."""
         self.digest = digest
 
     @property
     def is_loading(self) -> bool:
-        """Whether the load has not ended."""
         return not self._loaded.done()
 
     async def start(self) -> None:
@@ -62,12 +60,10 @@ class FakeEngine:
         await self._loaded
 
     def finish_load(self) -> None:
-        """End the load."""
         self.state = EngineState.SERVING
         self._loaded.set_result(None)
 
     def fail_load(self, problem: str = "broken") -> None:
-        """End the load with an error."""
         self._loaded.set_exception(StartupError(problem))
 
     def crash(self) -> None:
@@ -76,7 +72,6 @@ class FakeEngine:
         self._on_change()
 
     def recover(self) -> None:
-        """Finish the restart."""
         self.state = EngineState.SERVING
         self._on_change()
 
@@ -91,7 +86,6 @@ class FakeEngine:
         """Return at once: no request runs."""
 
     async def close(self, error: DomainError | None = None) -> None:
-        """End the process."""
         self.is_closed, self.closed_with = True, self.closed_with or error
         await self.may_close.wait()
 
@@ -124,7 +118,6 @@ class FakeLoader:
         on_change: Callable[[], None],
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
-        """Create a fake engine."""
         planned = entry.resident.layer_split.divide(planned_bytes(entry.file, limits), self.free)
         engine = FakeEngine(entry.name, planned + DeviceBytes(self.excess), on_change)
         self.engines.append(engine)
@@ -137,20 +130,16 @@ class FakeLoader:
         """Do nothing."""
 
     def report_progress(self, name: str, fraction: float) -> None:
-        """Report the progress of a load."""
         self._on_progress[name](LoadProgress(LoadPhase.WEIGHTS, fraction))
 
     def loading(self) -> list[FakeEngine]:
-        """Engines that are loading."""
         return [each for each in self.engines if each.is_loading and not each.is_closed]
 
     def alive(self, name: str) -> list[FakeEngine]:
-        """The engines of a model that are not closed."""
         return [each for each in self.engines if each.name == name and not each.is_closed]
 
 
 def make_entry(name: str, gib: float = 4, **changes: Any) -> ModelEntry:
-    """A model of this size, loaded on demand."""
     sizes = {"size_bytes": int(gib * GIB), "kv_bytes_per_token": 1}
     file: ModelFile = make_model_file(name=name, **(sizes | changes.pop("file", {})))
     layer_split = changes.pop("layer_split", LayerSplit())
@@ -205,11 +194,9 @@ class PoolHarness:
         return self.catalog.find_model(name)
 
     def states(self) -> dict[str, str]:
-        """The state of every model."""
         return {entry.name: entry.state.value for entry in self.catalog}
 
     async def start(self, *, loads_immediately: bool = True) -> "PoolHarness":
-        """Start and open the pool."""
         self.loader.loads_immediately = loads_immediately
         await self.pool.start()
         self.pool.open()

@@ -36,7 +36,6 @@ def run_test_postgres() -> Iterator[str]:
 
 @contextmanager
 def run_postgres_server(*, durable: bool = False) -> Iterator[Postgres]:
-    """Run an empty server."""
     with run_postgres() as server:
         if not durable:
             asyncio.run(execute(server.url.replace("NAME", "postgres"), *_NOT_DURABLE))

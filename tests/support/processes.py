@@ -205,7 +205,6 @@ class Program:
 
     @property
     def stdout(self) -> list[Line]:
-        """The lines of its standard output."""
         return list(self._lines["stdout"])
 
     @property
@@ -320,5 +319,4 @@ def sleeping_process() -> Iterator[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

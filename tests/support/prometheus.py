@@ -60,8 +60,6 @@ def promtool(*arguments: str | Path, folder: Path | None = None, text: str = "")
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running server."""
-
     client: httpx.Client
 
     def get(self, path: str, **parameters: str) -> Any:

@@ -18,12 +18,10 @@ class RawConnection:
         self._writer = writer
 
     async def send(self, raw: bytes) -> None:
-        """Send bytes."""
         self._writer.write(raw)
         await self._writer.drain()
 
     async def post(self, path: str, body: Any) -> None:
-        """Send a request with a JSON body."""
         raw = json.dumps(body).encode()
         head = (
             f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -50,18 +48,15 @@ class RawConnection:
         return data[:-2]
 
     async def chunks(self) -> list[bytes]:
-        """Read the remaining chunks of a body."""
         chunks = []
         while chunk := await self.chunk():
             chunks.append(chunk)
         return chunks
 
     async def body(self, headers: dict[str, str]) -> bytes:
-        """Read a body with a content length."""
         return await self._reader.readexactly(int(headers["content-length"]))
 
     async def exactly(self, size: int) -> bytes:
-        """Read so many bytes."""
         return await self._reader.readexactly(size)
 
     async def rest(self) -> bytes:

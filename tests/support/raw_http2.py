@@ -50,7 +50,6 @@ class RawGrpcConnection:
         await self._writer.drain()
 
     async def send(self, frames: bytes) -> None:
-        """Send bytes as they are."""
         self._writer.write(frames)
         await self._writer.drain()
 
@@ -91,19 +90,16 @@ class RawGrpcConnection:
         self._writer.write(frame(kind, flags, max(self._stream_id, 0), payload))
 
     def start(self) -> None:
-        """Send the preface."""
         self._writer.write(_PREFACE)
         self._send(SETTINGS, 0, b"")
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A frame of HTTP/2."""
     head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
     return head + stream_id.to_bytes(4, "big") + payload
 
 
 def part_of_message(size: int, sent: int = 10) -> bytes:
-    """The start of an uncompressed message of a size."""
     return b"\x00" + struct.pack(">I", size) + b"\x00" * sent
 
 

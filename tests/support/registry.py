@@ -52,11 +52,9 @@ class Registry:
 
     @classmethod
     def of(cls, client: GrpcClient, service: tuple[tuple[str, str], ...] = ()) -> "Registry":
-        """Return a registry for the same caller."""
         return cls(client, service or client.metadata)
 
     async def send(self, pieces: Sequence[adapter_pb2.AdapterHeader | bytes]) -> Any:
-        """Register an adapter by these messages."""
         requests = [
             pb.CreateAdapterRequest(chunk=piece)
             if isinstance(piece, bytes)
@@ -75,12 +73,10 @@ class Registry:
         return await self.send([about, content[:middle], content[middle:]])
 
     async def get(self, adapter: str, **request: Any) -> adapter_pb2.Adapter:
-        """Get an adapter."""
         answer: pb.GetAdapterResponse = await self.call("GetAdapter", adapter=adapter, **request)
         return answer.adapter
 
     async def call(self, method: str, **request: Any) -> Any:
-        """Call a unary method."""
         message = getattr(pb, f"{method}Request")(**request)
         metadata = self.service if method == "ReportAdapters" else self.client.metadata
         return await replace(self.client, metadata=metadata).call(
@@ -88,14 +84,12 @@ class Registry:
         )
 
     async def watch(self, revision: str = "") -> AsyncGenerator[pb.WatchDesiredResponse, None]:
-        """Yield the desired state and its changes."""
         request = pb.WatchDesiredRequest(revision=revision)
         with translate_errors():
             async for event in self.stub.WatchDesired(request, metadata=self.service):
                 yield event
 
     async def download(self, sha256: str) -> bytes:
-        """Download the bytes of an adapter."""
         request = pb.DownloadAdapterRequest(sha256=sha256)
         with translate_errors():
             call = self.stub.DownloadAdapter(request, metadata=self.service)

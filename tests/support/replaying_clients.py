@@ -55,7 +55,6 @@ class Client(ABC):
         """The entries of an answer."""
 
     def written(self, call_id: str) -> str:
-        """The id that the model wrote for what the client received."""
         return call_id
 
     @abstractmethod
@@ -80,8 +79,6 @@ class Client(ABC):
 
 
 class Chat(Client):
-    """Chat completions."""
-
     def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
         completion = CollectedChat(make_envelope(), chat_body())
         for each in sent:

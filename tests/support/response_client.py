@@ -28,17 +28,14 @@ class ScriptedModels:
     counted: list[TurnRequest] = field(default_factory=list)
 
     async def resolve(self, project: str, model: str, options: GenerationOptions) -> ResolvedModel:
-        """Resolve any model name."""
         return ResolvedModel(model or "scripted", options, None)
 
     async def count(self, request: TurnRequest) -> int:
-        """Count the words."""
         self.counted.append(request)
         return count_words(request)
 
 
 def make_model_parts(turns: TurnClient) -> ModelParts:
-    """Return model parts with the given turns."""
     models = ScriptedModels()
     return ModelParts(turns, models, models)
 
@@ -60,7 +57,6 @@ def answer_or_call(request: TurnRequest) -> Script:
 
 
 def count_words(request: TurnRequest) -> int:
-    """Count the words of a prompt."""
     texts = (part.text for m in request.messages for part in m.parts if isinstance(part, TextPart))
     return sum(len(text.split()) for text in texts)
 
@@ -97,7 +93,6 @@ class ResponseClient:
     async def stream(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> AsyncGenerator[response_event_pb2.ResponseEvent, None]:
-        """Create a response and yield its events."""
         request = pb.StreamResponseRequest(new_response=new_response_message(*items, **fields))
         with translate_errors():
             call = self.stub.StreamResponse(request, metadata=self.client.metadata)
@@ -117,27 +112,22 @@ class ResponseClient:
     async def get(
         self, response_id: str, *include: response_pb2.ResponseInclude
     ) -> response_pb2.Response:
-        """Get a response."""
         request = pb.GetResponseRequest(response_id=response_id, include=include)
         return (await self.client.call(self.stub.GetResponse, request)).response
 
     async def delete(self, response_id: str) -> None:
-        """Delete a response."""
         request = pb.DeleteResponseRequest(response_id=response_id)
         await self.client.call(self.stub.DeleteResponse, request)
 
     async def cancel(self, response_id: str) -> response_pb2.Response:
-        """Cancel a response."""
         request = pb.CancelResponseRequest(response_id=response_id)
         return (await self.client.call(self.stub.CancelResponse, request)).response
 
     async def input_items(self, response_id: str, **page: Any) -> pb.ListInputItemsResponse:
-        """List input items."""
         request = pb.ListInputItemsRequest(response_id=response_id, **page)
         return await self.client.call(self.stub.ListInputItems, request)
 
     async def count(self, *items: item_pb2.Item | str, **fields: Any) -> int:
-        """Count the tokens of a prompt."""
         request = pb.CountInputTokensRequest(new_response=new_response_message(*items, **fields))
         return (await self.client.call(self.stub.CountInputTokens, request)).input_tokens
 
@@ -151,14 +141,12 @@ class ResponseClient:
     async def compact(
         self, *items: item_pb2.Item | str, **fields: Any
     ) -> pb.CompactResponseResponse:
-        """Compact items."""
         input_items = [make_message(item) if isinstance(item, str) else item for item in items]
         request = pb.CompactResponseRequest(input=input_items, **fields)
         return await self.client.call(self.stub.CompactResponse, request)
 
 
 def function_output(call_id: str, text: str) -> item_pb2.Item:
-    """Build the output of a function call."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text=text))]
     return item_pb2.Item(
         function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
@@ -166,7 +154,6 @@ def function_output(call_id: str, text: str) -> item_pb2.Item:
 
 
 def output_text(response: response_pb2.Response) -> str:
-    """Return the text of an answer."""
     return "".join(part.text.text for item in response.output for part in item.message.parts)
 
 

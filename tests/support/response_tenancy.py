@@ -21,7 +21,6 @@ async def create_response(client: Client, canary: str) -> Ids:
 
 
 async def observe_response(client: Client, ids: Ids) -> object:
-    """Read the response, its input and its events."""
     responses, made = ResponseClient(client), ids["response"]
     events = [event async for event in responses.watch(made)]
     return await responses.get(made), await responses.input_items(made), events

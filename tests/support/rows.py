@@ -1,13 +1,12 @@
 """Counts rows."""
 
-from sqlalchemy import func, select
+import sqlalchemy as sa
 
 from control_svc.db.engine import Database
 from control_svc.db.tables import Table
 
 
 async def count_rows(database: Database, table: type[Table]) -> int:
-    """Count the rows of a table."""
     async with database.writer.connect() as connection:
-        result = await connection.execute(select(func.count()).select_from(table))
+        result = await connection.execute(sa.select(sa.func.count()).select_from(table))
         return result.scalar_one()

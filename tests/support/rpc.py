@@ -33,7 +33,6 @@ class Rpc:
         self.engine = EngineServiceStub(channel)
 
     async def chat(self, request: pb.ChatRequest) -> "Answer":
-        """Send a chat and collect the answer."""
         return await gather(self.inference.Chat(request))
 
     async def generate(self, request: pb.GenerateRequest) -> "Answer":
@@ -58,7 +57,6 @@ def options(
     output: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> generation_pb2.GenerationOptions:
-    """Return options of a greedy generation."""
     return generation_pb2.GenerationOptions(
         sampling=sampling_pb2.SamplingParams(**{"temperature": 0, **(sampling or {})}),
         stopping=generation_pb2.StoppingParams(**(stopping or {})),
@@ -68,7 +66,6 @@ def options(
 
 
 def user(text: str) -> chat_pb2.ChatMessage:
-    """Return a user message."""
     return chat_pb2.ChatMessage(role=chat_pb2.ROLE_USER, parts=[chat_pb2.ContentPart(text=text)])
 
 
@@ -85,7 +82,6 @@ def endless_chat(text: str = "Tell me a story.", **settings: Any) -> pb.ChatRequ
 
 
 def make_completion(text: str, **settings: Any) -> pb.GenerateRequest:
-    """Return a completion request whose control tokens are parsed."""
     return pb.GenerateRequest(text=text, parse_special=True, options=options(**settings))
 
 
@@ -108,7 +104,6 @@ class Answer:
     kinds: list[str] = field(default_factory=list)
 
     def add(self, response: pb.ChatResponse | pb.GenerateResponse) -> None:
-        """Add one event."""
         if response.sequence_number != len(self.kinds):
             raise ValueError(f"event {response.sequence_number} came as number {len(self.kinds)}")
         kind = response.WhichOneof("event")
@@ -225,5 +220,4 @@ async def expect_refusal(rpc: Rpc, request: pb.ChatRequest | pb.GenerateRequest)
 
 
 async def num_steps(rpc: Rpc) -> int:
-    """Return the number of steps of the engine."""
     return (await rpc.engine.GetLoad(engine_pb.GetLoadRequest())).load.num_steps

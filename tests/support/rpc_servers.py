@@ -52,7 +52,6 @@ async def two_tokens(request: pb.TokenizeRequest, context: Context) -> pb.Tokeni
 async def three_events(
     request: pb.GenerateRequest, context: Context
 ) -> AsyncGenerator[pb.GenerateResponse, None]:
-    """Yield three empty events."""
     for number in range(3):
         yield pb.GenerateResponse(sequence_number=number)
 
@@ -65,11 +64,9 @@ class ScriptedInference(pb_grpc.InferenceServiceServicer):
         self._generate = generate
 
     async def Tokenize(self, request: Any, context: Any) -> Any:
-        """Call the given function."""
         return await self._tokenize(request, context)
 
     async def Generate(self, request: Any, context: Any) -> Any:
-        """Yield the events of the given function."""
         async with aclosing(self._generate(request, context)) as events:
             async for event in events:
                 yield event
@@ -96,20 +93,16 @@ class EndlessStream:
 
 @dataclass
 class Running:
-    """A running server and a channel to it."""
-
     server: RpcServer
     channel: grpc.aio.Channel
     registry: CollectorRegistry = field(repr=False)
 
     @property
     def target(self) -> str:
-        """The address of the server."""
         return str(self.server.address)
 
     @property
     def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
-        """A stub on the channel."""
         return stub_on(self.channel)
 
     def metrics(self) -> dict[str, float]:
@@ -120,7 +113,6 @@ class Running:
 
 
 def stub_on(channel: grpc.aio.Channel) -> "pb_grpc.InferenceServiceAsyncStub":
-    """Return an InferenceService stub on a channel."""
     return pb_grpc.InferenceServiceStub(channel)
 
 

@@ -50,8 +50,6 @@ NUM_TOKENS = st.sampled_from([1, 2, ALWAYS])
 
 
 class Step(StrEnum):
-    """A step of the state machine."""
-
     CREATE = "create"
     CANCEL = "cancel"
     SUBMIT = "submit"
@@ -110,8 +108,6 @@ class Attempt:
 
 @dataclass(eq=False)
 class Process:
-    """A control process with its attempts."""
-
     parts: RunProcess
     stack: AsyncExitStack
     attempts: list[Attempt] = field(default_factory=list)
@@ -119,8 +115,6 @@ class Process:
 
 @dataclass
 class Expected:
-    """Expected state of a run."""
-
     run: Run
     """The run as last read."""
     is_cancelled_by_caller: bool = False
@@ -149,7 +143,6 @@ class RunMachine(DatabaseMachine):
         self.processes = {name: self.run(self.start(name)) for name in "ab"}
 
     async def start(self, name: str) -> Process:
-        """Start a process."""
         self.num_starts += 1
         parts, stack = self.world.process(f"{name}{self.num_starts}"), AsyncExitStack()
         await stack.enter_async_context(parts.streams.run())
@@ -271,7 +264,6 @@ class RunMachine(DatabaseMachine):
             assert attempt.context.is_finished or not attempt.context.is_finishing
 
     async def read_job(self, attempt: Attempt) -> Job:
-        """Read the job of an attempt."""
         job = await self.world.database.transactions.of(PROJECT).read(
             lambda tx: JobQueries(tx).get(attempt.context.claim.job_id)
         )
@@ -287,13 +279,11 @@ class RunMachine(DatabaseMachine):
             self.run(self.advance(attempt, num_tokens))
 
     def check_a_cancel(self, data: st.DataObject) -> None:
-        """A worker checks whether its run is to be cancelled."""
         attempt = draw_one(data, self.attempts())
         if attempt is not None:
             self.run(self.check_cancel(attempt))
 
     async def check_cancel(self, attempt: Attempt) -> None:
-        """Cancel the attempt if that was requested."""
         job = await self.read_job(attempt)
         if job.cancel_requested_at is not None:
             attempt.context.cancelled.set()
@@ -302,7 +292,6 @@ class RunMachine(DatabaseMachine):
             await self.advance(attempt, 0)
 
     def restart(self, name: str) -> None:
-        """Kill a process and start a new one."""
         self.run(self.kill(self.processes[name]))
         self.processes[name] = self.run(self.start(name))
 
@@ -365,7 +354,6 @@ class RunMachine(DatabaseMachine):
             assert holder == ("" if is_final else run.id)
 
     async def run_states(self, run: Run) -> Sequence[RunState]:
-        """The states in a run's events."""
         events = await self.world.database.across_projects.read(
             lambda tx: read_stored_events(tx, run.id)
         )
@@ -386,7 +374,6 @@ class RunMachine(DatabaseMachine):
             self.loop.close()
 
     async def end_all(self) -> None:
-        """End every run."""
         for process in self.processes.values():
             await self.kill(process)
         self.processes |= {name: await self.start(name) for name in "ab"}

@@ -47,8 +47,6 @@ FUNCTION = "get_weather"
 
 
 class WordCounter:
-    """A `TokenCounter` for which each word is a token."""
-
     async def count(self, request: TurnRequest) -> int:
         """The number of words of all messages."""
         texts = (getattr(part, "text", "") for each in request.messages for part in each.parts)
@@ -75,7 +73,6 @@ class FixedSearch:
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """Return the fixed results."""
         self.queries.append(queries)
         self.filters.append(filters)
         return self.hits
@@ -85,16 +82,11 @@ EMPTY_SEARCH = FixedSearch()
 
 
 class NoLimits(RateLimits):
-    """The limits of a caller without any."""
-
     async def of_caller(self, model: str) -> list[RateLimitStatus]:
-        """None."""
         return []
 
 
 class RunProcess:
-    """A control process that executes runs."""
-
     def __init__(
         self,
         database: Database,
@@ -151,7 +143,6 @@ class RunProcess:
                 await working
 
     async def next_end(self) -> Job:
-        """Wait for the next end of an attempt at a job."""
         return await self.leases.ended.get()
 
 
@@ -168,11 +159,9 @@ class RunWorld:
         self.ids = IdSource(self.clock)
 
     def process(self, owner: str = "a", **options: Any) -> RunProcess:
-        """A new control process."""
         return RunProcess(self.database, self.turns, self.ids, self.clock, owner, **options)
 
     async def assistant(self, **settings: Any) -> Assistant:
-        """Create an assistant."""
         assistant = Assistant(
             id=self.ids.new(ASSISTANT),
             settings=AssistantSettings(**{"model": "m", **settings}),
@@ -184,14 +173,12 @@ class RunWorld:
         return assistant
 
     async def thread(self, *texts: str) -> Thread:
-        """Create a thread with user messages."""
         thread = Thread(id=self.ids.new(THREAD), settings=ThreadSettings(), created_at=self.clock())
         await self.database.transactions.of(PROJECT).write(lambda tx: ThreadQueries(tx).add(thread))
         await self.add_messages(thread.id, *texts)
         return thread
 
     async def add_messages(self, thread_id: str, *texts: str) -> None:
-        """Append user messages to a thread."""
         messages = [
             NewMessage(role=Role.USER, content=(Text(text=text),)).make(
                 self.ids.new("msg_"), thread_id, self.clock()
@@ -208,20 +195,17 @@ class RunWorld:
         self.database.notifications.send([JOBS_TOPIC])
 
     async def messages(self, run: Run) -> list[ThreadMessage]:
-        """The messages that a run created."""
         return await self.database.transactions.of(PROJECT).read(
             lambda tx: MessageQueries(tx).created_by_run(run.thread_id, run.id)
         )
 
     async def items(self, thread_id: str) -> list[Item]:
-        """All items of a thread."""
         entries = await self.database.transactions.of(PROJECT).read(
             lambda tx: TimelineQueries(tx).read(thread_id)
         )
         return [entry.item for entry in entries]
 
     async def get_thread(self, thread_id: str) -> Thread:
-        """The current state of a thread."""
         return await self.database.transactions.of(PROJECT).read(
             lambda tx: ThreadQueries(tx).get(thread_id)
         )
@@ -234,7 +218,6 @@ Worlds = Callable[[Any], RunWorld]
 async def create_run(
     process: RunProcess, assistant: Assistant, thread: Thread, **options: Any
 ) -> Run:
-    """Create a run."""
     return await process.runs.create(
         PROJECT, thread.id, NewRun(assistant_id=assistant.id, **options)
     )
@@ -259,13 +242,11 @@ async def read_events(
 
 
 async def get_run(process: RunProcess, run: Run) -> Run:
-    """The current state of a run."""
     request = pb.GetRunRequest(thread_id=run.thread_id, run_id=run.id)
     return await process.runs.GetRun(PROJECT, request)
 
 
 async def cancel_run(process: RunProcess, run: Run) -> Run:
-    """Cancel a run."""
     request = pb.CancelRunRequest(thread_id=run.thread_id, run_id=run.id)
     return await process.runs.CancelRun(PROJECT, request)
 
@@ -273,7 +254,6 @@ async def cancel_run(process: RunProcess, run: Run) -> Run:
 async def submit_outputs(
     process: RunProcess, run: Run, outputs: Sequence[ToolOutput], request_id: str = ""
 ) -> pb.SubmitToolOutputsResponse:
-    """Submit the outputs of a run's calls."""
     request = pb.SubmitToolOutputsRequest(
         thread_id=run.thread_id, run_id=run.id, request_id=request_id
     )
@@ -282,7 +262,6 @@ async def submit_outputs(
 
 
 async def list_steps(process: RunProcess, run: Run) -> Sequence[RunStep]:
-    """The steps of a run, oldest first."""
     window = Window(100, newest_first=False)
     return await process.runs.transactions.of(PROJECT).read(
         lambda tx: RunStepQueries(tx).page(run.id, window)

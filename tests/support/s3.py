@@ -21,14 +21,11 @@ CREDENTIALS = Credentials(SecretStr("somebody"), SecretStr("their-secret"))
 
 @dataclass(frozen=True)
 class Bucket:
-    """An empty bucket."""
-
     endpoint: str
     client: Any
     """The client of boto3."""
 
     def url(self, prefix: str) -> str:
-        """The value of the setting `blobs_url`."""
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}&region={REGION}"
 
     def unfinished_uploads(self) -> list[Any]:
@@ -39,7 +36,6 @@ class Bucket:
 
 @contextlib.contextmanager
 def run_s3_bucket() -> Iterator[Bucket]:
-    """Run an S3 server with an empty bucket."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.s3_server"],
         stdout=subprocess.PIPE,

@@ -21,17 +21,14 @@ class InlineJobs:
 
 
 def job(function: str, **limits: Any) -> Job:
-    """Return the job that runs a function of this module."""
     return Job(__name__, function, **limits)
 
 
 def echo(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload."""
     return payload
 
 
 def own_pid(_: dict[str, Any]) -> int:
-    """Return the process id."""
     return os.getpid()
 
 
@@ -68,32 +65,26 @@ def wait_for(payload: dict[str, Any]) -> None:
 
 
 def read(payload: dict[str, Any]) -> str:
-    """Read a file."""
     return Path(payload["file"]).read_text()
 
 
 def eat_memory(payload: dict[str, Any]) -> int:
-    """Allocate `bytes` bytes."""
     return len(bytearray(payload["bytes"]))
 
 
 def exhaust(_: dict[str, Any]) -> None:
-    """Raise MemoryError."""
     raise MemoryError
 
 
 def write_much(payload: dict[str, Any]) -> str:
-    """Return a long result."""
     return "x" * int(payload["characters"])
 
 
 def die(_: dict[str, Any]) -> None:
-    """Abort the process."""
     os.abort()
 
 
 def refuse(payload: dict[str, Any]) -> None:
-    """Raise JobRefused."""
     raise JobRefused(payload["why"])
 
 
@@ -108,7 +99,6 @@ def recurse(_: dict[str, Any]) -> None:
 
 
 def environment(_: dict[str, Any]) -> dict[str, str]:
-    """Return the environment variables."""
     return dict(os.environ)
 
 

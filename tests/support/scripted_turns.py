@@ -37,7 +37,6 @@ class Script:
 
     @property
     def token_ids(self) -> list[int]:
-        """Ids of the tokens."""
         return [FIRST_TOKEN_ID + index for index in range(len(self.deltas))]
 
     def usage(self, num_tokens: int) -> TurnUsage:
@@ -78,8 +77,6 @@ async def _no_wait(_request: TurnRequest, _num_tokens: int) -> None:
 
 @dataclass
 class ScriptedTurns:
-    """A `TurnClient` that produces scripted output."""
-
     choose: Callable[[TurnRequest], Script]
     failures: list[int | DomainError] = field(default_factory=list)
     """Failures of the next calls: the number of tokens after which the engine dies, or an error
@@ -92,7 +89,6 @@ class ScriptedTurns:
     """Set when a call ends."""
 
     async def run(self, request: TurnRequest) -> AsyncGenerator[TurnEvent, None]:
-        """Yield the events of a turn."""
         self.requests.append(request)
         script = self.choose(request)
         resumed = len(request.token_ids)

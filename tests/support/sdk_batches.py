@@ -97,7 +97,6 @@ def wait_for_batch(corral: Corral, batch_id: str, completed: int | None = None) 
 
 
 def read_batch(client: openai.OpenAI, batch_id: str) -> EndedBatch:
-    """Read an ended batch and its files with the SDK."""
     batch = client.batches.retrieve(batch_id)
     assert batch.status in ENDED
 
@@ -123,7 +122,6 @@ def find_processes(corral: Corral, words: str) -> list[int]:
 
 
 def kill_all(pids: Sequence[int]) -> None:
-    """Send SIGKILL to processes."""
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
@@ -137,7 +135,6 @@ def count_answered(corral: Corral) -> int:
 
 
 def assert_totals(ended: EndedBatch) -> None:
-    """Assert that counts and usage of a batch are the sums over its lines."""
     counts, usage = ended.batch.request_counts, ended.batch.usage
     usages = [line["response"]["body"]["usage"] for line in ended.completed.values()]
     assert counts is not None

@@ -70,8 +70,6 @@ def expected_prompt_tokens(prompt: Sequence[int]) -> list[PromptToken]:
 
 
 class ManualClock:
-    """A clock that tests advance."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -111,12 +109,10 @@ class EngineBench:
         self._calls: Iterator[list[Event]] = iter(())  # remaining decode calls of the current step
 
     def submit(self, *requests: SequenceRequest) -> None:
-        """Queue requests."""
         for request in requests:
             self.engine.submit(request)
 
     def step(self) -> list[Event]:
-        """Run the rest of the current step, or a new step."""
         first = self.call()
         return first + [event for events in iter(self._rest_of_step, None) for event in events]
 
@@ -144,7 +140,6 @@ class EngineBench:
         raise AssertionError(f"the engine still has work after {limit} steps")
 
     def text(self, sequence_id: int) -> str:
-        """All text of a sequence."""
         return "".join(delta.text for delta in self.deltas(sequence_id))
 
     def tokens(self, sequence_id: int) -> list[int]:
@@ -157,16 +152,13 @@ class EngineBench:
         return [token for event in events for token in event.tokens]
 
     def deltas(self, sequence_id: int) -> list[Delta]:
-        """All deltas of a sequence."""
         return self._of_sequence(Delta, sequence_id)
 
     def started(self, sequence_id: int) -> Started:
-        """The start event of a sequence."""
         (event,) = self._of_sequence(Started, sequence_id)
         return event
 
     def finished(self, sequence_id: int) -> Finished:
-        """The end event of a sequence."""
         (event,) = self._of_sequence(Finished, sequence_id)
         return event
 
@@ -175,5 +167,4 @@ class EngineBench:
         return [event for event in of_kind if event.sequence_id == sequence_id]
 
     def failures(self) -> dict[int, Failed]:
-        """The failures by sequence id."""
         return {event.sequence_id: event for event in self.events if isinstance(event, Failed)}

@@ -68,7 +68,6 @@ def environment(
     gateway: Settings | None = None,
     control: Settings | None = None,
 ) -> dict[str, str]:
-    """Return the environment variables with the settings of the services."""
     return {
         "CORRAL_DATA_DIR": str(data_dir),
         **_variables("CORRAL_INFERENCE_", {**TINY, **(inference or {})}),
@@ -130,7 +129,6 @@ def run_inference(directory: Path, settings: Settings | None = None) -> Iterator
 
 
 def wait_until_serving(target: str) -> None:
-    """Return when the health service reports SERVING."""
     with _health(target) as responses:
         _await(responses, health_pb2.HealthCheckResponse.SERVING)
 

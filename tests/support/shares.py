@@ -45,8 +45,6 @@ class Fault(Enum):
 
 
 class Waiting(NamedTuple):
-    """A call that waits for its answer."""
-
     end: asyncio.Future[None]
     reply: pb.LeaseLimitsResponse
 
@@ -94,7 +92,6 @@ class FakeControl:
         return self.answer(request)
 
     def answer(self, request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
-        """Divide the limit."""
         caller = Caller(request.holder, request.number)
         shares = [self._grant(caller, share) for share in request.shares]
         return pb.LeaseLimitsResponse(limits=[self.limit], prices=[PRICE], shares=shares)
@@ -155,8 +152,6 @@ class NoFile:
 
 
 class Running(NamedTuple):
-    """A running request."""
-
     holder: Limiter
     admission: Admission
     prompt: int
@@ -209,7 +204,6 @@ class Installation:
         await self.holders[number].renew()
 
     async def admit(self, holder: int, prompt: int, most: int) -> None:
-        """Try to start a request."""
         limiter = self.holders[holder]
         try:
             admission = await limiter.admit(KEY, Need(prompt, most))
@@ -222,7 +216,6 @@ class Installation:
             self.used.append((self.control.now, 1))
 
     def generate(self, number: int, tokens: int) -> None:
-        """Generate tokens of a request."""
         request = self.running[number]
         reserved = self._reserved(request.admission)
         request.admission.add_output(tokens)

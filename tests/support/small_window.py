@@ -24,6 +24,5 @@ class SmallWindow(ScriptedTurns):
 
     @property
     def prompt_text(self) -> str:
-        """The texts of the last prompt."""
         parts = [part for message in self.requests[-1].messages for part in message.parts]
         return " | ".join(getattr(part, "text", "") for part in parts)

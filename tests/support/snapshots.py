@@ -46,7 +46,6 @@ def make_snapshot(
 
 
 def make_snapshot_file(snapshot: Snapshot, state: bytes, secret: bytes = SECRET) -> bytes:
-    """The bytes of a snapshot's file."""
     file = BytesIO()
     write(file, snapshot, bytearray(state), secret)
     return file.getvalue()
@@ -80,14 +79,12 @@ def write_and_read(prefix: SavedPrefix, snapshot_id: str = SNAPSHOT_ID) -> Saved
 
 
 def saved_output(prefix: SavedPrefix) -> Sequence[int]:
-    """The output tokens of a saved sequence."""
     if prefix.origin is None:
         raise ValueError("the prefix has no origin")
     return prefix.origin.tokens[prefix.origin.num_prompt :]
 
 
 def save_prefix(engine: Engine, request_id: str = "", choice: int = 0) -> SavedPrefix:
-    """Save a sequence of an engine."""
     prefix = engine.snapshot(request_id, choice)
     if prefix is None:
         raise ValueError("the engine has no such sequence")

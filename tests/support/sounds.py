@@ -12,7 +12,6 @@ Samples = npt.NDArray[np.float32]
 
 
 def sine(frequency: float, rate: int, seconds: float = 1.0, amplitude: float = 0.5) -> Samples:
-    """A tone."""
     times = np.arange(int(rate * seconds)) / rate
     return (amplitude * np.sin(2 * np.pi * frequency * times)).astype(np.float32)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from sqlalchemy import BindParameter, Column, Engine, Table, TextClause, event
+import sqlalchemy as sa
 from sqlalchemy.sql import operators, visitors
 from sqlalchemy.sql.dml import Insert
 from sqlalchemy.sql.elements import BinaryExpression
@@ -40,11 +40,11 @@ def watch_statements() -> Iterator[list[str]]:
         if named != projects or not named:
             found.append(f"of {sorted(projects)}, names {sorted(named)}: {statement}")
 
-    event.listen(Engine, "before_execute", check)
+    sa.event.listen(sa.Engine, "before_execute", check)
     try:
         yield found
     finally:
-        event.remove(Engine, "before_execute", check)
+        sa.event.remove(sa.Engine, "before_execute", check)
 
 
 def _projects_of_caller() -> set[str] | None:
@@ -69,16 +69,15 @@ def _projects_of_caller() -> set[str] | None:
 
 
 def _tables(statement: Any) -> set[str]:
-    if isinstance(statement, TextClause):
+    if isinstance(statement, sa.TextClause):
         return set(re.findall(r"\w+", statement.text))
     parts = [each for each in visitors.iterate(statement)]
-    columns = [each.table for each in parts if isinstance(each, Column)]
-    return {each.name for each in [*parts, *columns] if isinstance(each, Table)}
+    columns = [each.table for each in parts if isinstance(each, sa.Column)]
+    return {each.name for each in [*parts, *columns] if isinstance(each, sa.Table)}
 
 
 def _projects(statement: Any, rows: Rows) -> set[Any]:
-    """The values with which columns `project` are compared, or that they get."""
-    if isinstance(statement, Insert | TextClause):
+    if isinstance(statement, Insert | sa.TextClause):
         written = statement.compile().params if not rows else {}
         return {row["project"] for row in [*rows, written] if "project" in row}
     named = set()
@@ -90,7 +89,7 @@ def _projects(statement: Any, rows: Rows) -> set[Any]:
 
 def _compared(condition: BinaryExpression[Any], rows: Rows) -> set[Any]:
     left, right = condition.left, condition.right
-    if not isinstance(right, BindParameter):
+    if not isinstance(right, sa.BindParameter):
         return set()
     values = [right.value] if right.value is not None else [row.get(right.key) for row in rows]
     if condition.operator is operators.eq and _is_project(left):
@@ -102,4 +101,4 @@ def _compared(condition: BinaryExpression[Any], rows: Rows) -> set[Any]:
 
 
 def _is_project(element: Any) -> bool:
-    return isinstance(element, Column) and element.name == "project"
+    return isinstance(element, sa.Column) and element.name == "project"

@@ -39,8 +39,6 @@ END = b"the end"
 
 
 class Step(StrEnum):
-    """Kinds of steps."""
-
     CLAIM = "claim"
     APPEND = "append"
     CHANGE = "change"
@@ -121,10 +119,7 @@ async def finish(attempt: Attempt) -> None:
 
 
 class StreamEnder:
-    """Ends the streams of dead jobs."""
-
     async def on_dead(self, tx: Transaction, job: Job) -> None:
-        """End the stream."""
         await StreamQueries(tx).end(job.subject, [END])
 
 
@@ -188,7 +183,6 @@ class StreamMachine(DatabaseMachine):
         parts.transactions.faults = []
 
     def draw_attempt(self, data: st.DataObject) -> Attempt | None:
-        """Draw an attempt whose writer is open."""
         attempts = [each for process in self.processes.values() for each in process.attempts]
         return draw_one(data, attempts)
 
@@ -246,7 +240,6 @@ class StreamMachine(DatabaseMachine):
             pass
 
     def follow(self, data: st.DataObject, name: str) -> None:
-        """Follow a stream from anywhere in it."""
         stream_id = data.draw(st.sampled_from(STREAMS))
         after = draw_one(data, range(BEFORE_FIRST, len(self.log[stream_id])))
         assert after is not None
@@ -260,7 +253,6 @@ class StreamMachine(DatabaseMachine):
     # ---- invariants
 
     def is_valid(self, attempt: Attempt) -> bool:
-        """Whether the attempt has its job."""
         job = self.run(self.jobs.get(attempt.context.claim.job_id))
         return job.state is JobState.RUNNING and job.claim == attempt.context.claim
 
@@ -318,7 +310,6 @@ class StreamMachine(DatabaseMachine):
             assert self.run(self.read_tokens(name)) == [int(data) for data in events]
 
     async def read_tokens(self, name: str) -> list[int]:
-        """Read all tokens of a stream."""
         return await self.jobs.transactions.of(PROJECT).read(
             lambda tx: StreamQueries(tx).tokens(name, 0)
         )

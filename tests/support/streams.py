@@ -57,7 +57,6 @@ class StreamProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def follow(self, stream_id: str, after: int = BEFORE_FIRST) -> "Follower":
-        """Follow a stream of project `PROJECT`."""
         return Follower(self, stream_id, after)
 
     def value(self, name: str) -> float:
@@ -85,8 +84,6 @@ def make_process(
 
 
 class Follower:
-    """A task that reads a stream, and the events that it has read."""
-
     def __init__(self, process: StreamProcess, stream_id: str, after: int) -> None:
         self.stream_id = stream_id
         self.after = after
@@ -119,13 +116,11 @@ class Follower:
         return self.texts
 
     async def cancel(self) -> None:
-        """Stop reading."""
         self.task.cancel()
         await asyncio.wait([self.task])
 
 
 async def create_stream(jobs: Jobs, stream_id: str, *events: bytes) -> None:
-    """Create a job and its stream."""
     await jobs.add(subject=stream_id)
     await jobs.transactions.of(jobs.project).write(
         lambda tx: StreamQueries(tx).create(stream_id, events)
@@ -135,7 +130,6 @@ async def create_stream(jobs: Jobs, stream_id: str, *events: bytes) -> None:
 async def read_stored_events(
     tx: CrossProjectTransaction, stream_id: str, number: int = 0
 ) -> list[Event]:
-    """Read all events of a stream from a number on."""
     position = StreamPosition(StreamKey(PROJECT, stream_id), number)
     result = (await EventLogQueries(tx).read([position])).get(position)
     events = list(result.events) if result else []
@@ -143,10 +137,8 @@ async def read_stored_events(
 
 
 async def claim(process: StreamProcess) -> JobContext:
-    """Claim the next job."""
     return JobContext(await process.leases.claim_next(), process.leases)
 
 
 def numbered_events(count: int, first: int = 0) -> list[bytes]:
-    """`count` different events."""
     return [f"event {first + index}".encode() for index in range(count)]

@@ -76,19 +76,16 @@ class Resource:
 
 
 async def create_file(client: Client, canary: str) -> Ids:
-    """Create a file."""
     file = await client.create(canary.encode(), filename=canary)
     return {"file": file.id}
 
 
 async def observe_file(client: Client, ids: Ids) -> object:
-    """Read the file, its content and the list of files."""
     file, content = await client.get(ids["file"]), await client.read(ids["file"])
     return file, content, await client.page()
 
 
 async def create_upload(client: Client, canary: str) -> Ids:
-    """Create an upload with a part."""
     upload = await client.create_upload(len(canary), filename=canary, mime_type=canary)
     return {"upload": upload.id, "part": await client.add_part(upload.id, canary.encode())}
 
@@ -99,13 +96,11 @@ async def observe_upload(client: Client, ids: Ids) -> object:
 
 
 async def create_adapter(client: Client, canary: str) -> Ids:
-    """Create an adapter with a description."""
     adapter = await Registry.of(client).create(name=f"a{canary}", description=canary, model=canary)
     return {"adapter": adapter.id}
 
 
 async def observe_adapter(client: Client, ids: Ids) -> object:
-    """Read the adapter and the list of adapters."""
     registry = Registry.of(client)
     return await registry.get(ids["adapter"]), await registry.call("ListAdapters")
 
@@ -122,12 +117,10 @@ async def create_batch(client: Client, canary: str) -> Ids:
 
 
 async def observe_batch(client: Client, ids: Ids) -> object:
-    """Read the batch and the list of batches."""
     return await BatchClient(client).get(ids["batch"]), await BatchClient(client).page()
 
 
 async def create_conversation(client: Client, canary: str) -> Ids:
-    """Create a conversation with an item."""
     conversations = ConversationClient(client)
     conversation = await conversations.create(make_message(canary), metadata={"canary": canary})
     (item,) = await conversations.items(conversation.id)
@@ -135,14 +128,12 @@ async def create_conversation(client: Client, canary: str) -> Ids:
 
 
 async def observe_conversation(client: Client, ids: Ids) -> object:
-    """Read the conversation and its items."""
     conversations = ConversationClient(client)
     conversation = await conversations.get(ids["conversation"])
     return conversation, await conversations.items(ids["conversation"])
 
 
 async def create_nothing(client: Client, canary: str) -> Ids:
-    """Create nothing, for a service whose objects are created with those of another service."""
     return {}
 
 
@@ -237,7 +228,6 @@ RESOURCES: Mapping[str, Resource] = {
 
 
 def make_messages(method: MethodDescriptor, ids: Ids) -> list[Any]:
-    """The messages of a valid call with these ids."""
     message, resource = (
         GetMessageClass(method.input_type),
         RESOURCES[method.containing_service.full_name],
@@ -289,7 +279,6 @@ class TextField:
 
     @property
     def field(self) -> str:
-        """The name of the field."""
         return self.path[-1]
 
     def write(self, messages: Sequence[Message], text: str) -> None:
@@ -302,7 +291,6 @@ class TextField:
             setattr(holder, self.field, text)
 
     def read(self, messages: Sequence[Message]) -> list[str]:
-        """The values of the field."""
         value = getattr(self._holder(messages), self.field)
         return [value] if isinstance(value, str) else list(value)
 
@@ -340,7 +328,6 @@ def _texts(message: Any, descriptor: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _is_corral_message(each: FieldDescriptor) -> bool:
-    """Whether the field is a message of Corral, and not a map."""
     kind = each.message_type
     return kind is not None and not (
         kind.GetOptions().map_entry or kind.file.package.startswith("google.")

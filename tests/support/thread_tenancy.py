@@ -18,13 +18,11 @@ Calls = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 async def create_assistant(client: Client, canary: str) -> Ids:
-    """Create an assistant whose texts contain the canary."""
     assistant = await ThreadClient(client).create_assistant(name=canary, instructions=canary)
     return {"assistant": assistant.id}
 
 
 async def observe_assistant(client: Client, ids: Ids) -> object:
-    """Read the assistant and the list of assistants."""
     threads = ThreadClient(client)
     request = assistant_service_pb2.ListAssistantsRequest()
     listed = await threads.call(threads.assistants.ListAssistants, request)
@@ -32,7 +30,6 @@ async def observe_assistant(client: Client, ids: Ids) -> object:
 
 
 async def create_thread(client: Client, canary: str) -> Ids:
-    """Create a thread with a message that has a file."""
     file = await client.create(canary.encode(), filename=canary)
     threads = ThreadClient(client)
     thread = await threads.create_thread(metadata={"canary": canary})
@@ -42,7 +39,6 @@ async def create_thread(client: Client, canary: str) -> Ids:
 
 
 async def observe_thread(client: Client, ids: Ids) -> object:
-    """Read the thread, its messages and the list of threads."""
     threads = ThreadClient(client)
     request = thread_service_pb2.ListThreadsRequest()
     listed = await threads.call(threads.threads.ListThreads, request)

@@ -20,13 +20,11 @@ from tests.support.control import AnswerT, Client
 
 
 def make_new_message(text: str, **fields: Any) -> message_pb2.NewMessage:
-    """A user message for a request."""
     part = item_pb2.ItemPart(text=item_pb2.TextPart(text=text))
     return message_pb2.NewMessage(**{"role": item_pb2.ITEM_ROLE_USER, "parts": [part], **fields})
 
 
 def message_text(message: message_pb2.Message) -> str:
-    """The text of all parts of a message."""
     return "".join(part.text.text for part in message.parts)
 
 
@@ -40,7 +38,6 @@ class ThreadClient:
         self.messages = MessageServiceStub(client.channel)
 
     async def call(self, method: Callable[..., Awaitable[AnswerT]], request: Any) -> AnswerT:
-        """Call any method."""
         return await self.client.call(method, request)
 
     async def create_assistant(
@@ -54,7 +51,6 @@ class ThreadClient:
         return (await self.call(self.assistants.CreateAssistant, request)).assistant
 
     async def get_assistant(self, assistant_id: str) -> assistant_pb2.Assistant:
-        """Return an assistant."""
         request = assistant_service_pb2.GetAssistantRequest(assistant_id=assistant_id)
         return (await self.call(self.assistants.GetAssistant, request)).assistant
 
@@ -69,38 +65,32 @@ class ThreadClient:
     async def create_thread(
         self, *messages: message_pb2.NewMessage, request_id: str = "", **fields: Any
     ) -> thread_pb2.Thread:
-        """Create a thread with messages."""
         request = thread_service_pb2.CreateThreadRequest(
             thread=thread_pb2.Thread(**fields), messages=messages, request_id=request_id
         )
         return (await self.call(self.threads.CreateThread, request)).thread
 
     async def get_thread(self, thread_id: str) -> thread_pb2.Thread:
-        """Return a thread."""
         request = thread_service_pb2.GetThreadRequest(thread_id=thread_id)
         return (await self.call(self.threads.GetThread, request)).thread
 
     async def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread."""
         request = thread_service_pb2.DeleteThreadRequest(thread_id=thread_id)
         await self.call(self.threads.DeleteThread, request)
 
     async def add_message(
         self, thread_id: str, text: str, request_id: str = "", **fields: Any
     ) -> message_pb2.Message:
-        """Append a user message."""
         request = message_service_pb2.CreateMessageRequest(
             thread_id=thread_id, message=make_new_message(text, **fields), request_id=request_id
         )
         return (await self.call(self.messages.CreateMessage, request)).message
 
     async def page(self, thread_id: str, **fields: Any) -> Any:
-        """Return a page of messages."""
         request = message_service_pb2.ListMessagesRequest(thread_id=thread_id, **fields)
         return await self.call(self.messages.ListMessages, request)
 
     async def delete_message(self, thread_id: str, message_id: str) -> None:
-        """Delete a message."""
         request = message_service_pb2.DeleteMessageRequest(
             thread_id=thread_id, message_id=message_id
         )

@@ -19,7 +19,6 @@ AUDIENCE = "https://corral.test"
 
 
 def new_key() -> rsa.RSAPrivateKey:
-    """A private key."""
     return rsa.generate_private_key(65537, 2048)
 
 
@@ -35,7 +34,6 @@ class Issuer:
     """Fields of the discovery document to replace."""
 
     def public(self, key_id: str) -> dict[str, Any]:
-        """A public key as JWK."""
         jwk: dict[str, Any] = RSAAlgorithm.to_jwk(self.keys[key_id].public_key(), as_dict=True)
         return jwk | {"kid": key_id, "alg": "RS256", "use": "sig"}
 
@@ -55,7 +53,6 @@ class Issuer:
         return jwt.encode(kept, self.keys[key_id], algorithm=alg, headers={"kid": key_id})
 
     async def public_keys(self) -> Sequence[PyJWK]:
-        """The public keys, as they are fetched."""
         return [PyJWK(self.public(key_id)) for key_id in self.keys]
 
     def sign(self, header: dict[str, Any], claims: dict[str, Any]) -> str:
@@ -67,7 +64,6 @@ class Issuer:
         return b".".join((signed, base64url_encode(signature))).decode()
 
     def document(self, path: str) -> dict[str, Any]:
-        """The document at a path."""
         if path == "/jwks":
             return {"keys": [self.public(key_id) for key_id in self.keys]}
         return {"issuer": self.url, "jwks_uri": f"{self.url}/jwks"} | self.alters

@@ -42,8 +42,6 @@ class Parsed(NamedTuple):
 
 
 class Golden(NamedTuple):
-    """The output of a model and its parsed turn."""
-
     label: str
     turn_format: TurnFormat
     text: str
@@ -64,20 +62,17 @@ class Golden(NamedTuple):
         )
 
     def parse(self, pieces: Iterable[str]) -> Parsed:
-        """Parse the text of this turn, split into pieces."""
         parser = self.parser()
         deltas = [feed(parser, piece) for piece in pieces]
         return merge_deltas([*deltas, finish(parser)])
 
 
 def feed(parser: TurnParser, text: str) -> TurnDelta:
-    """Parse a piece of text and return what it adds."""
     parser.feed(text)
     return pop_joined(parser)
 
 
 def finish(parser: TurnParser) -> TurnDelta:
-    """End the turn and return what that adds."""
     parser.finish()
     return pop_joined(parser)
 

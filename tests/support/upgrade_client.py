@@ -51,7 +51,6 @@ class Api:
         return response.json()
 
     def get(self, path: str, **params: Any) -> Any:
-        """Get an object or a list."""
         return self.request("GET", path, params=params)
 
     def post(self, path: str, key: str = "", **body: Any) -> Any:
@@ -63,7 +62,6 @@ class Api:
         return made
 
     def file(self, name: str, content: bytes, purpose: str, key: str = "", **form: str) -> Any:
-        """Upload a file."""
         headers = {"idempotency-key": key} if key else {}
         form = {"purpose": purpose, **form}
         made = self.request(
@@ -75,7 +73,6 @@ class Api:
         return made
 
     def adapter(self, name: str, content: bytes, **form: str) -> Any:
-        """Register an adapter."""
         return self.request(
             "POST",
             "/adapters",
@@ -84,7 +81,6 @@ class Api:
         )
 
     def batch(self, lines: list[dict[str, Any]], key: str = "", name: str = "in.jsonl") -> Any:
-        """Create a batch with a new input file."""
         content = "".join(json.dumps(line) + "\n" for line in lines).encode()
         file = self.file(name, content, "batch")
         return self.post(
@@ -97,8 +93,6 @@ class Api:
         )
 
     def wait_for_status(self, path: str, *states: str) -> Any:
-        """Wait until the status of an object is one of `states`, and return the object."""
-
         def get_in_state() -> Any:
             resource = self.get(path)
             return resource if resource["status"] in states else None
@@ -136,7 +130,6 @@ class Api:
 
 @contextlib.contextmanager
 def connect(corral: Corral, secret: str = "") -> Iterator[Api]:
-    """Connect to the API, with or without an API key."""
     headers = {"authorization": f"Bearer {secret}"} if secret else {}
     with httpx.Client(base_url=corral.url, headers=headers, timeout=60, trust_env=False) as http:
         yield Api(corral, http)
@@ -173,7 +166,6 @@ class Operator:
         return {"secret": secret, "id": next(each for each in words if each.startswith("key_"))}
 
     def jobs(self, state: Any = job_service_pb2.Job.STATE_UNSPECIFIED) -> list[Any]:
-        """List the jobs of all projects."""
         bearer = ("authorization", f"Bearer {self.token_file.read_text().strip()}")
         with grpc.insecure_channel(self.corral.control) as channel:
             request = job_service_pb2.ListJobsRequest(state=state)
@@ -182,7 +174,6 @@ class Operator:
 
 
 def sha256(text: str) -> str:
-    """SHA-256 of a text in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -26,7 +26,6 @@ async def create_vector_store(client: Client, canary: str) -> Ids:
 
 
 async def observe_vector_store(client: Client, ids: Ids) -> object:
-    """Read the store, its file, its batch, and the lists."""
     vectors, store = VectorClient(client), ids["store"]
     batch = {"vector_store_id": store, "batch_id": ids["store_batch"]}
     return [

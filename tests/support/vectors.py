@@ -35,12 +35,10 @@ Value = str | float | bool
 
 
 def attributes(**values: Value) -> dict[str, vector_store_pb2.AttributeValue]:
-    """Attributes as messages."""
     return {key: attribute_value(value) for key, value in values.items()}
 
 
 def attribute_value(value: Value) -> vector_store_pb2.AttributeValue:
-    """One value as a message."""
     if isinstance(value, bool):
         return vector_store_pb2.AttributeValue(boolean=value)
     if isinstance(value, str):
@@ -77,7 +75,6 @@ class WordInference(FakeInference):
     async def CountTokens(
         self, request: inference_service_pb2.CountTokensRequest, context: Context
     ) -> inference_service_pb2.CountTokensResponse:
-        """Count words."""
         counts = [len(text.split()) for text in request.texts]
         self.num_counts += 1
         return inference_service_pb2.CountTokensResponse(text_tokens=counts)
@@ -122,17 +119,14 @@ class WordEmbedder:
     """An Embedder with the same embeddings and no service."""
 
     async def model(self, project: str, name: str) -> EmbeddingModel:
-        """Return any model."""
         return EmbeddingModel(name, 496)
 
     async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
-        """Count words."""
         return [len(text.split()) for text in texts]
 
     async def embed(
         self, project: str, model: str, texts: Sequence[str], *, is_background: bool
     ) -> EmbeddingResult:
-        """Embed each text with `word_vector`."""
         return EmbeddingResult(
             np.array([word_vector(text) for text in texts], np.float32), "a" * 64
         )
@@ -154,12 +148,10 @@ class VectorClient:
         return await self.client.call(getattr(stub, method), request)
 
     async def create(self, **fields: Any) -> vector_store_pb2.VectorStore:
-        """Create a store."""
         response: pb.CreateVectorStoreResponse = await self.call("CreateVectorStore", **fields)
         return response.vector_store
 
     async def get(self, store_id: str) -> vector_store_pb2.VectorStore:
-        """Get a store."""
         response: pb.GetVectorStoreResponse
         response = await self.call("GetVectorStore", vector_store_id=store_id)
         return response.vector_store
@@ -195,7 +187,6 @@ class VectorClient:
         return store.id, ids
 
     async def get_file(self, store_id: str, file_id: str) -> vector_store_pb2.VectorStoreFile:
-        """Get a file of a store."""
         response: files_pb.GetVectorStoreFileResponse
         response = await self.call("GetVectorStoreFile", vector_store_id=store_id, file_id=file_id)
         return response.file
@@ -214,14 +205,11 @@ class VectorClient:
 
 @dataclass(frozen=True)
 class RunningVectors:
-    """A control service with a fake inference service."""
-
     control: RunningControl
     fake: WordInference
 
     @property
     def vectors(self) -> VectorClient:
-        """A client without a key."""
         return VectorClient(self.control.client)
 
 
@@ -246,5 +234,4 @@ async def run_vectors(
 
 
 def paragraphs(words: Iterable[str], length: int = 40) -> str:
-    """A text with a paragraph for each word."""
     return "\n\n".join(f"{word} " * length for word in words)

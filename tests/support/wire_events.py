@@ -14,28 +14,23 @@ TextEvent = inference_service_pb2.GenerateResponse
 
 
 def make_envelope(object_id: str = "chatcmpl-1") -> Envelope:
-    """The identity of a response."""
     return Envelope(id=object_id, created=1700000000, model="asked", system_fingerprint="fp")
 
 
 def chat_body(**fields: Any) -> ChatCompletionBody:
-    """A request for a chat completion with these fields."""
     messages = [{"role": "user", "content": "hi"}]
     return parse_chat({"model": "asked", "messages": messages, **fields})
 
 
 def completion_body(**fields: Any) -> CompletionBody:
-    """A request for a text completion with these fields."""
     return parse_completion({"model": "asked", "prompt": "p", **fields})
 
 
 def accepted(model: str = "m") -> generation_pb2.Accepted:
-    """The event that a request was accepted."""
     return generation_pb2.Accepted(request_id="r", prompt_tokens=3, model=model)
 
 
 def chat_accepted(model: str = "m") -> ChatEvent:
-    """The first event of a chat."""
     return ChatEvent(accepted=accepted(model))
 
 
@@ -52,7 +47,6 @@ def chat_delta(
     calls: Sequence[chat_pb2.ToolCallDelta] = (),
     logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
 ) -> ChatEvent:
-    """A delta of a chat."""
     return ChatEvent(
         delta=inference_service_pb2.ChatDelta(
             index=index, content=content, reasoning=reasoning, tool_calls=calls, logprobs=logprobs
@@ -66,7 +60,6 @@ def text_delta(
     index: int = 0,
     logprobs: Sequence[generation_pb2.ChosenLogprob] = (),
 ) -> TextEvent:
-    """A delta of a text completion."""
     return TextEvent(
         delta=inference_service_pb2.TextDelta(index=index, text=text, logprobs=logprobs)
     )
@@ -76,7 +69,6 @@ def finished(
     index: int = 0,
     reason: generation_pb2.FinishReason = generation_pb2.FINISH_REASON_STOP,
 ) -> generation_pb2.ChoiceFinished:
-    """The last event of a choice."""
     return generation_pb2.ChoiceFinished(index=index, reason=reason)
 
 

@@ -60,7 +60,6 @@ Root = MessageMapper[Any, Any]
 def collect(
     found: Iterable[object], path: str, into: dict[int, tuple[str, MessageMapper[Any, Any]]]
 ) -> None:
-    """Add mappings, and those that they use, with their names."""
     for mapping in found:
         if isinstance(mapping, MessageMapper) and id(mapping) not in into:
             name = f"{path}.{mapping.domain.__name__}-{mapping.descriptor.name}"

@@ -54,22 +54,18 @@ class Upgraded:
 
     @property
     def operator(self) -> Operator:
-        """The owner of the installation."""
         return Operator(self.corral, self.data / "service-token")
 
     @property
     def credentials(self) -> tuple[tuple[str, str], ...]:
-        """The service token, as metadata."""
         token = (self.data / "service-token").read_text(encoding="utf-8").strip()
         return (("authorization", f"Bearer {token}"),)
 
     def run(self, name: str) -> str:
-        """The path of a run."""
         thread_id, run_id = self.known["runs"][name]
         return f"/threads/{thread_id}/runs/{run_id}"
 
     def response(self, name: str) -> str:
-        """The path of a response."""
         return f"/responses/{self.known['responses'][name]}"
 
     def wait_for_store(self) -> Any:
@@ -166,7 +162,6 @@ def test_ended_objects_are_unchanged(upgraded: Upgraded) -> None:
 
 
 def changing_ids(known: dict[str, Any]) -> set[str]:
-    """Ids of objects with unfinished work and of those that a test changes."""
     store = known["store"]
     changing = {store["id"], store["late"], store["late_batch"], *store["in_progress"]}
     changing |= {known["responses"]["archived"], *retried_ids(known)}
@@ -519,7 +514,6 @@ def test_responses_are_continued(upgraded: Upgraded) -> None:
 
 
 def text_of(response: Any) -> str:
-    """The text of a response."""
     return "".join(
         part["text"]
         for item in response["output"]

@@ -50,8 +50,6 @@ def _find_break(text: str, limit: int, start: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a text with its number of tokens."""
-
     text: str
     num_tokens: int
 

@@ -23,8 +23,6 @@ class ExtractionFailed(Exception):
 
 
 class TextExtractor:
-    """Extracts the text of files."""
-
     def __init__(self, blobs: BlobStore, jobs: JobRunner, scratch: Path, max_bytes: int) -> None:
         """`scratch` is the folder of temporary files; `max_bytes` limits the size of a file."""
         self._blobs = blobs

@@ -52,8 +52,6 @@ class _FileRemoved(Exception):
 
 @dataclass(frozen=True)
 class IngestHandler:
-    """Runs the jobs that ingest files."""
-
     kind = KIND
 
     transactions: Transactions

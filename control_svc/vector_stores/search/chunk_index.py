@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import TextClause, text
+import sqlalchemy as sa
 
 from control_svc.db.transaction import Transaction
 from control_svc.inference.embeddings import Vector
@@ -17,11 +17,11 @@ from control_svc.vector_stores.search.model import ChunkKey, NewChunk, SearchSco
 from control_svc.vector_stores.search.ranking import search_terms
 
 TABLE: Final = "vector_chunk_index"
-HAS_COLUMN: Final = text(
+HAS_COLUMN: Final = sa.text(
     "SELECT 1 FROM pg_attribute WHERE attrelid = 'vector_chunk_index'::regclass"
     " AND attname = 'embedding' AND NOT attisdropped"
 )
-HAS_VECTORS: Final = text(f"{HAS_COLUMN} AND attnotnull")
+HAS_VECTORS: Final = sa.text(f"{HAS_COLUMN} AND attnotnull")
 """Whether all rows have their vectors in pgvector's column."""
 
 
@@ -46,7 +46,6 @@ class ChunkIndex(Protocol):
 
 
 def chunk_index(tx: Transaction) -> ChunkIndex:
-    """Create the index for the database of a transaction."""
     if tx.session.get_bind().dialect.name == "sqlite":
         return SqliteChunkIndex(tx)
     return PostgresChunkIndex(tx)
@@ -55,15 +54,15 @@ def chunk_index(tx: Transaction) -> ChunkIndex:
 class SqliteChunkIndex:
     """An FTS5 table, ranked by BM25."""
 
-    _ADD: Final = text(
+    _ADD: Final = sa.text(
         "INSERT INTO vector_chunk_index (store, entry, number, words)"
         " VALUES (:store, :entry, :number, :words)"
     )
-    _DELETE: Final = text(
+    _DELETE: Final = sa.text(
         "DELETE FROM vector_chunk_index WHERE rowid IN (SELECT rowid FROM vector_chunk_index"
         " WHERE vector_chunk_index MATCH :match AND number >= :first AND number < :end)"
     )
-    _SEARCH_WORDS: Final = text(
+    _SEARCH_WORDS: Final = sa.text(
         "SELECT i.entry, i.number FROM vector_chunk_index AS i"
         " JOIN vector_store_files AS f ON f.project = :project AND f.entry = i.entry"
         " AND f.state = 'completed' WHERE vector_chunk_index MATCH :match"
@@ -76,7 +75,6 @@ class SqliteChunkIndex:
         self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index chunks."""
         rows = [
             {
                 "store": file.store_id,
@@ -121,15 +119,15 @@ def _match_any(words: Sequence[str]) -> str:
 class PostgresChunkIndex:
     """A tsvector column with a GIN index, which includes the store id, and a pgvector column."""
 
-    _ADD: Final = text(
+    _ADD: Final = sa.text(
         "INSERT INTO vector_chunk_index (entry, number, words)"
         " VALUES (:entry, :number, array_to_tsvector(CAST(:words AS text[])))"
     )
-    _ADD_WITH_VECTORS: Final = text(
+    _ADD_WITH_VECTORS: Final = sa.text(
         "INSERT INTO vector_chunk_index (entry, number, words, embedding) VALUES (:entry, :number,"
         " array_to_tsvector(CAST(:words AS text[])), CAST(CAST(:embedding AS text) AS vector))"
     )
-    _DELETE: Final = text(
+    _DELETE: Final = sa.text(
         "DELETE FROM vector_chunk_index WHERE entry = :entry AND number >= :first AND number < :end"
     )
     _SEARCH: Final = (
@@ -142,14 +140,13 @@ class PostgresChunkIndex:
     _BY_WORDS: Final = "ts_rank(i.words, CAST(CAST(:words AS text) AS tsquery)) DESC"
     _BY_VECTOR: Final = "i.embedding <#> CAST(CAST(:vector AS text) AS vector)"
     # A plan for any parameters assumes ten entries: 500 ms instead of 50 with 1,500 of them.
-    _PLAN_FOR_PARAMETERS: Final = text("SET LOCAL plan_cache_mode = force_custom_plan")
+    _PLAN_FOR_PARAMETERS: Final = sa.text("SET LOCAL plan_cache_mode = force_custom_plan")
 
     def __init__(self, tx: Transaction) -> None:
         self._session = tx.session
         self._project = tx.project
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Index chunks."""
         rows: list[dict[str, Any]] = [
             {
                 "entry": file.entry,
@@ -208,10 +205,10 @@ class PostgresChunkIndex:
             conditions = (*conditions, self._IN_ENTRIES)
             parameters["entries"] = list(scope.entries)
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        query = text(f"{self._SEARCH}{where} ORDER BY {order}, i.entry, i.number LIMIT :limit")
+        query = sa.text(f"{self._SEARCH}{where} ORDER BY {order}, i.entry, i.number LIMIT :limit")
         return [ChunkKey(*row) for row in await self._session.execute(query, parameters)]
 
-    async def _is_true(self, query: TextClause) -> bool:
+    async def _is_true(self, query: sa.TextClause) -> bool:
         return (await self._session.execute(query)).first() is not None
 
 

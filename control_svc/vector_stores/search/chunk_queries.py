@@ -5,7 +5,7 @@ from datetime import datetime
 
 import numpy as np
 import orjson
-from sqlalchemy import and_, delete, or_, select, tuple_
+import sqlalchemy as sa
 from sqlalchemy.sql import ColumnElement
 
 from control_svc.db.transaction import Queries, Transaction
@@ -29,7 +29,6 @@ class ChunkQueries(Queries):
         self.search_vector = self._index.search_vector
 
     async def add(self, file: StoreFile, chunks: Sequence[NewChunk]) -> None:
-        """Insert chunks of a file in progress."""
         rows = [
             {
                 "entry": file.entry,
@@ -45,7 +44,7 @@ class ChunkQueries(Queries):
     async def delete(self, entry: str, limit: int) -> int:
         """Delete at most `limit` chunks of a file, last ones first. Returns how many there were."""
         last = (
-            select(ChunkRow.number)
+            sa.select(ChunkRow.number)
             .where(*self._in_file(entry))
             .order_by(ChunkRow.number.desc())
             .limit(limit)
@@ -54,18 +53,18 @@ class ChunkQueries(Queries):
         if numbers:
             await self._index.delete(entry, numbers[-1], numbers[0] + 1)
             await self._session.execute(
-                delete(ChunkRow).where(*self._in_file(entry), ChunkRow.number >= numbers[-1])
+                sa.delete(ChunkRow).where(*self._in_file(entry), ChunkRow.number >= numbers[-1])
             )
         return len(numbers)
 
     async def list_texts(self, entry: str, first: int, limit: int) -> list[str]:
         """List the texts of a file's chunks, from number `first`."""
-        query = select(ChunkRow.text).where(*self._in_file(entry), ChunkRow.number >= first)
+        query = sa.select(ChunkRow.text).where(*self._in_file(entry), ChunkRow.number >= first)
         return list(await self._session.scalars(query.order_by(ChunkRow.number).limit(limit)))
 
     async def list_vectors(self, entry: str, first: int, limit: int) -> Vectors:
         """List the vectors of a file's chunks, from number `first`, as rows."""
-        query = select(ChunkRow.vector).where(*self._in_file(entry), ChunkRow.number >= first)
+        query = sa.select(ChunkRow.vector).where(*self._in_file(entry), ChunkRow.number >= first)
         vectors = await self._session.scalars(query.order_by(ChunkRow.number).limit(limit))
         rows = [decode_vector(vector) for vector in vectors]
         return np.stack(rows) if rows else np.empty((0, 0), np.float32)
@@ -75,7 +74,7 @@ class ChunkQueries(Queries):
         if not keys:
             return []
         query = (
-            select(
+            sa.select(
                 ChunkRow.entry,
                 ChunkRow.number,
                 FileRow.id,
@@ -86,19 +85,21 @@ class ChunkQueries(Queries):
             )
             .join(
                 StoreFileRow,
-                and_(
+                sa.and_(
                     StoreFileRow.project == ChunkRow.project, StoreFileRow.entry == ChunkRow.entry
                 ),
             )
             .join(
                 FileRow,
-                and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id),
+                sa.and_(
+                    FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id
+                ),
             )
             .where(
                 self._mine(ChunkRow),
-                tuple_(ChunkRow.entry, ChunkRow.number).in_([tuple(key) for key in keys]),
+                sa.tuple_(ChunkRow.entry, ChunkRow.number).in_([tuple(key) for key in keys]),
                 StoreFileRow.state == FileState.COMPLETED.value,
-                or_(FileRow.expires_at.is_(None), FileRow.expires_at > now),
+                sa.or_(FileRow.expires_at.is_(None), FileRow.expires_at > now),
             )
         )
         return [
@@ -120,5 +121,4 @@ class ChunkQueries(Queries):
 
 
 def decode_vector(vector: bytes) -> Vector:
-    """Decode a stored vector."""
     return np.frombuffer(vector, _STORED_TYPE).astype(np.float32)

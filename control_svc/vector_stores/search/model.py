@@ -45,8 +45,6 @@ class Ranking:
 
 
 class Search(Protocol):
-    """Searches the files of vector stores."""
-
     def check_model(self) -> None:
         """Check that there is an embedding model. Raises EmbeddingModelMissing."""
 
@@ -79,8 +77,6 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A chunk to store."""
-
     number: int
     text: str
     vector: Vector
@@ -107,5 +103,4 @@ class SearchScope:
 
     @property
     def store_ids(self) -> list[str]:
-        """The ids of the stores."""
         return [store.id for store in self.stores]

@@ -6,7 +6,7 @@ Searches use the column once it is NOT NULL, that is, once all chunks have their
 import logging
 from typing import Final
 
-from sqlalchemy import text
+import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -15,24 +15,24 @@ from control_svc.vector_stores.search.chunk_queries import decode_vector
 
 _log = logging.getLogger(__name__)
 _ROWS_AT_ONCE: Final = 1000
-_IS_AVAILABLE: Final = text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
-_CREATE_EXTENSION: Final = text("CREATE EXTENSION IF NOT EXISTS vector")
-_ADD_COLUMN: Final = text("ALTER TABLE vector_chunk_index ADD COLUMN embedding vector")
-_MISSING: Final = text(
+_IS_AVAILABLE: Final = sa.text("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
+_CREATE_EXTENSION: Final = sa.text("CREATE EXTENSION IF NOT EXISTS vector")
+_ADD_COLUMN: Final = sa.text("ALTER TABLE vector_chunk_index ADD COLUMN embedding vector")
+_MISSING: Final = sa.text(
     "SELECT c.project, c.entry, c.number, c.vector FROM vector_chunks AS c"
     " JOIN vector_chunk_index AS i ON i.entry = c.entry AND i.number = c.number"
     " WHERE (c.project, c.entry, c.number) > (:project, :entry, :number) AND i.embedding IS NULL"
     " ORDER BY c.project, c.entry, c.number LIMIT :limit"
 )
-_FILL: Final = text(
+_FILL: Final = sa.text(
     "UPDATE vector_chunk_index SET embedding = CAST(CAST(:embedding AS text) AS vector)"
     " WHERE entry = :entry AND number = :number"
 )
-_DELETE_ORPHANS: Final = text(
+_DELETE_ORPHANS: Final = sa.text(
     "DELETE FROM vector_chunk_index AS i WHERE i.embedding IS NULL AND NOT EXISTS"
     " (SELECT 1 FROM vector_chunks AS c WHERE c.entry = i.entry AND c.number = i.number)"
 )
-_SET_NOT_NULL: Final = text("ALTER TABLE vector_chunk_index ALTER COLUMN embedding SET NOT NULL")
+_SET_NOT_NULL: Final = sa.text("ALTER TABLE vector_chunk_index ALTER COLUMN embedding SET NOT NULL")
 
 
 async def add_vector_column(engine: AsyncEngine) -> None:

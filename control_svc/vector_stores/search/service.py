@@ -42,8 +42,6 @@ _MIN_CANDIDATES: Final = 50
 
 @dataclass(frozen=True)
 class _Query:
-    """A query as words and as a vector."""
-
     words: tuple[str, ...]
     vector: Vector
 

@@ -45,7 +45,6 @@ class _Matrix:
 
     @classmethod
     def build(cls, revision: int, vectors: Mapping[str, Vectors]) -> Self:
-        """Concatenate the vectors of entries."""
         bounds = accumulate(map(len, vectors.values()), initial=0)
         stacked = np.concatenate([*vectors.values()] or [np.empty((0, 0), np.float32)])
         return cls(revision, stacked, tuple(vectors), tuple(bounds))

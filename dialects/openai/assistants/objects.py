@@ -18,8 +18,6 @@ from dialects.shared.wire import From, each, seconds, writer
 
 
 class Assistant(TypedDict):
-    """An assistant."""
-
     id: str
     object: Literal["assistant"]
     created_at: Annotated[int, seconds("create_time")]
@@ -38,8 +36,6 @@ class Assistant(TypedDict):
 
 
 class Thread(TypedDict):
-    """A thread."""
-
     id: str
     object: Literal["thread"]
     created_at: Annotated[int, seconds("create_time")]
@@ -55,8 +51,6 @@ class CitedFile(TypedDict):
 
 
 class FileCitation(TypedDict):
-    """A citation of a file."""
-
     type: Literal["file_citation"]
     text: Annotated[str, From("marker")]
     start_index: Annotated[int, From("start")]
@@ -65,50 +59,36 @@ class FileCitation(TypedDict):
 
 
 class TextValue(TypedDict):
-    """A text with its citations."""
-
     value: str
     annotations: list[FileCitation]
 
 
 class TextContent(TypedDict):
-    """A text in a message."""
-
     type: Literal["text"]
     text: TextValue
 
 
 class RefusalContent(TypedDict):
-    """A refusal in a message."""
-
     type: Literal["refusal"]
     refusal: str
 
 
 class StoredImage(TypedDict):
-    """An image in a stored file."""
-
     file_id: str
     detail: str
 
 
 class ImageFileContent(TypedDict):
-    """An image of a stored file in a message."""
-
     type: Literal["image_file"]
     image_file: StoredImage
 
 
 class LinkedImage(TypedDict):
-    """An image by URL."""
-
     url: str
     detail: str
 
 
 class ImageUrlContent(TypedDict):
-    """An image by URL in a message."""
-
     type: Literal["image_url"]
     image_url: LinkedImage
 
@@ -118,7 +98,6 @@ MessageContent = TextContent | RefusalContent | ImageFileContent | ImageUrlConte
 
 
 def content_object(part: item_pb2.ItemPart) -> MessageContent:
-    """A part of a message."""
     kind = part.WhichOneof("part")
     if kind == "refusal":
         return {"type": "refusal", "refusal": part.refusal}
@@ -159,8 +138,6 @@ class IncompleteMessage(TypedDict):
 
 
 class ThreadMessage(TypedDict):
-    """A message of a thread."""
-
     id: str
     object: Literal["thread.message"]
     created_at: Annotated[int, seconds("create_time")]

@@ -52,8 +52,6 @@ class AssistantFields(GenerationBody):
 
 
 class AssistantBody(AssistantFields):
-    """A new assistant."""
-
     policy: ClassVar[Policy] = {"stream": Refused("runs are streamed, not assistants", (False,))}
 
     model: str = Field(min_length=1, description="The model that answers.")

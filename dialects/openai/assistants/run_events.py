@@ -31,8 +31,6 @@ from svc_kit.errors.status import ErrorDetails
 
 
 class CitationDelta(FileCitation):
-    """A citation in a text."""
-
     index: int
 
 
@@ -101,8 +99,6 @@ class NoResults(TypedDict):
 
 
 class FileSearchDelta(TypedDict):
-    """The start of a search."""
-
     index: int
     id: str
     type: Literal["file_search"]

@@ -55,23 +55,17 @@ def _ended(state: int) -> From:
 
 
 class FunctionArguments(TypedDict):
-    """A function with its arguments."""
-
     name: str
     arguments: Annotated[str, From("arguments_json")]
 
 
 class RequiredCall(TypedDict):
-    """A call whose output is required."""
-
     id: Annotated[str, From("call_id")]
     type: Literal["function"]
     function: Annotated[FunctionArguments, From(".")]
 
 
 class RequiredOutputs(TypedDict):
-    """The calls whose outputs are required."""
-
     tool_calls: list[RequiredCall]
 
 
@@ -140,8 +134,6 @@ class TruncationStrategy(TypedDict):
 
 
 class FunctionName(TypedDict):
-    """A function by name."""
-
     name: str
 
 
@@ -165,8 +157,6 @@ def _choice(choice: tool_pb2.ToolSelection) -> RunToolChoice:
 
 
 class Run(TypedDict):
-    """A run."""
-
     id: str
     object: Literal["thread.run"]
     created_at: Annotated[int, seconds("create_time")]
@@ -227,30 +217,22 @@ class StepSearchResults(TypedDict):
 
 
 class StepFileSearch(TypedDict):
-    """A search of vector stores."""
-
     id: str
     type: Literal["file_search"]
     file_search: StepSearchResults
 
 
 class AnsweredFunction(FunctionArguments):
-    """A call of a function with its output."""
-
     output: str | None
 
 
 class StepFunctionCall(TypedDict):
-    """A call of a function."""
-
     id: Annotated[str, From("call_id")]
     type: Literal["function"]
     function: AnsweredFunction
 
 
 class ToolCalls(TypedDict):
-    """A step that calls tools."""
-
     type: Literal["tool_calls"]
     tool_calls: list[StepFunctionCall | StepFileSearch]
 
@@ -288,8 +270,6 @@ def _step_details(step: run_pb2.RunStep) -> MessageCreation | ToolCalls:
 
 
 class RunStep(TypedDict):
-    """A step of a run."""
-
     id: str
     object: Literal["thread.run.step"]
     created_at: Annotated[int, seconds("create_time")]

@@ -54,8 +54,6 @@ class TruncationBody(WireModel):
 
 
 class ToolChoiceBody(WireModel):
-    """A tool choice that names a tool."""
-
     type: Literal["function", "file_search", "code_interpreter"]
     function: NamedFunction | None = None
 
@@ -85,22 +83,16 @@ class RunFields(AssistantFields):
 
 
 class RunBody(RunFields):
-    """A new run."""
-
     additional_instructions: Annotated[str, _limit("additional_instructions")] | None = None
     additional_messages: Annotated[list[MessageBody], _limit("additional_messages")] | None = None
 
 
 class ThreadAndRunBody(RunFields):
-    """A new thread and a run on it."""
-
     thread: ThreadBody | None = None
     tool_resources: ToolResourcesBody | None = None
 
 
 class ToolOutputBody(WireModel):
-    """The output of a client function."""
-
     tool_call_id: str
     output: str = ""
 
@@ -170,7 +162,6 @@ def update_run_request(
 def submit_request(
     thread_id: str, run_id: str, body: ToolOutputsBody, request_id: str
 ) -> pb.SubmitToolOutputsRequest:
-    """Convert the tool outputs of a body."""
     return pb.SubmitToolOutputsRequest(
         thread_id=thread_id,
         run_id=run_id,

@@ -23,22 +23,16 @@ Detail = Literal["auto", "low", "high"]
 
 
 class MessageImageUrl(WireModel):
-    """An image by URL."""
-
     url: str = Field(min_length=1, description="A data URL, or a URL of an allowed host.")
     detail: Detail | None = None
 
 
 class ImageFile(WireModel):
-    """An image in a stored file."""
-
     file_id: str = Field(min_length=1)
     detail: Detail | None = None
 
 
 class MessagePart(WireModel):
-    """A part of a message."""
-
     type: Literal["text", "image_url", "image_file"]
     text: str | None = None
     image_url: MessageImageUrl | None = None
@@ -59,8 +53,6 @@ class AttachmentBody(WireModel):
 
 
 class MessageBody(WireModel):
-    """A new message."""
-
     role: Literal["user", "assistant"]
     content: Annotated[
         Annotated[str, Tag("~string")] | Annotated[list[MessagePart], Tag("~array")], BY_KIND
@@ -83,8 +75,6 @@ class ThreadUpdateBody(MetadataBody):
 
 
 class ThreadBody(MetadataBody):
-    """A new thread."""
-
     messages: (
         Annotated[list[MessageBody], limit(thread_service.CreateThreadRequest, "messages")] | None
     ) = None

@@ -31,8 +31,6 @@ class AssistantTool(WireModel):
 
 
 class FileSearchResources(WireModel):
-    """Resources of file_search."""
-
     vector_store_ids: list[str] | None = Field(None, description="At most one.")
     vector_stores: list[dict[str, Any]] | None = Field(
         None, description="At most one, created with the object. Only allowed on creation."
@@ -46,8 +44,6 @@ class CodeInterpreterResources(WireModel):
 
 
 class ToolResourcesBody(WireModel):
-    """Resources of tools."""
-
     file_search: FileSearchResources | None = None
     code_interpreter: CodeInterpreterResources | None = Field(None, description="Not supported.")
 
@@ -74,8 +70,6 @@ class FunctionObject(TypedDict):
 
 
 class FunctionToolObject(TypedDict):
-    """A function as a tool."""
-
     type: Literal["function"]
     function: FunctionObject
 
@@ -96,8 +90,6 @@ class FileSearchObject(TypedDict):
 
 
 class FileSearchToolObject(TypedDict):
-    """file_search as a tool."""
-
     type: Literal["file_search"]
     file_search: FileSearchObject
 
@@ -106,14 +98,10 @@ ToolObject = FunctionToolObject | FileSearchToolObject
 
 
 class SearchedStores(TypedDict):
-    """What file_search searches."""
-
     vector_store_ids: list[str]
 
 
 class ToolResources(TypedDict):
-    """Resources of tools."""
-
     file_search: NotRequired[SearchedStores]
 
 
@@ -133,8 +121,6 @@ class AnswerSchema(TypedDict):
 
 
 class SchemaFormatObject(TypedDict):
-    """The output format of a schema."""
-
     type: Literal["json_schema"]
     json_schema: AnswerSchema
 

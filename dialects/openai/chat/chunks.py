@@ -36,8 +36,6 @@ _FINISH = {reason: orjson.dumps(name) for reason, name in FINISH_REASONS.items()
 
 
 class _Chunks(ABC):
-    """Converts the events of the calls of a body."""
-
     _object_name: ClassVar[str]
     _field: ClassVar[bytes]
     """The field of a choice that has its output."""
@@ -102,7 +100,6 @@ class _Chunks(ABC):
         return sse_data(orjson.dumps(error_body(error)))
 
     def _indexes(self, call: int) -> range:
-        """The choices of a call."""
         return range(call * self._num_choices, (call + 1) * self._num_choices)
 
     def _after_prompt(

@@ -40,8 +40,6 @@ Input = Annotated[
 
 
 class EmbeddingBody(WireModel):
-    """A request for the embeddings of texts."""
-
     route: ClassVar[str] = "/v1/embeddings"
     policy: ClassVar[Policy] = {
         **LABELS,
@@ -82,7 +80,6 @@ def parse_embedding(fields: Mapping[str, Any]) -> EmbeddingBody:
 
 
 def embed_request(body: EmbeddingBody) -> inference_service_pb2.EmbedRequest:
-    """Convert a body."""
     request = inference_service_pb2.EmbedRequest(
         model=body.model,
         dimensions=body.dimensions,
@@ -142,12 +139,10 @@ def parse_rerank(fields: Mapping[str, Any]) -> RerankBody:
 
 
 def document_texts(body: RerankBody) -> list[str]:
-    """The documents as texts."""
     return [each if isinstance(each, str) else each.text for each in body.documents]
 
 
 def rerank_request(body: RerankBody) -> inference_service_pb2.RerankRequest:
-    """Convert a body."""
     return inference_service_pb2.RerankRequest(
         model=body.model, query=body.query, documents=document_texts(body), top_n=body.top_n
     )
@@ -162,8 +157,6 @@ class Embedding(TypedDict):
 
 
 class InputUsage(TypedDict):
-    """Numbers of input tokens."""
-
     prompt_tokens: int
     total_tokens: int
 

@@ -33,8 +33,6 @@ _ID: Final[Policy] = {"id": Ignored("it is a label of the caller's, and is not s
 
 
 class ImageUrl(WireModel):
-    """An image in a message."""
-
     policy: ClassVar[Policy] = _MEDIA_TYPE
 
     url: str = Field(description="A data URL, or an address of a host that the operator allows.")
@@ -42,8 +40,6 @@ class ImageUrl(WireModel):
 
 
 class InputAudio(WireModel):
-    """Audio in a message."""
-
     data: str = Field(description="The file in base64.")
     format: Literal["wav", "mp3", "flac"]
 
@@ -142,8 +138,6 @@ class InputMessage(WireModel):
 
 
 class ToolMessage(EchoedModel):
-    """The output of a tool."""
-
     policy: ClassVar[Policy] = _ID
 
     role: Literal["tool"]

@@ -102,7 +102,6 @@ class CollectedChat:
         self._done: list[generation_pb2.Done] = []
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
-        """Add one event of the call."""
         match message.WhichOneof("event"):
             case "delta":
                 self._choices[message.delta.index].add(message.delta)
@@ -118,7 +117,6 @@ class CollectedChat:
                 self._done.append(message.done)
 
     def as_object(self) -> ChatCompletion:
-        """The chat.completion."""
         return {
             "id": self._envelope.id,
             "object": "chat.completion",
@@ -210,7 +208,6 @@ class CollectedCompletion:
                 self._done.append(message.done)
 
     def as_object(self) -> Completion:
-        """The text_completion."""
         best = [
             (number, choice)
             for number, choices in enumerate(self._choices)

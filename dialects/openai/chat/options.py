@@ -39,8 +39,6 @@ OpenAiStop = Annotated[
 
 
 class StreamOptions(WireModel):
-    """Options of a stream."""
-
     include_usage: bool | None = Field(
         None, description="Send a last chunk with the token counts before [DONE]."
     )

@@ -29,7 +29,6 @@ class GuidedFields(WireModel):
 
     @property
     def guided_constraints(self) -> dict[str, generation_pb2.Constraint]:
-        """The constraints of these fields."""
         return {
             field: constraint
             for field in GuidedFields.model_fields
@@ -48,8 +47,6 @@ class JsonSchemaFormat(WireModel):
 
 
 class ResponseFormat(WireModel):
-    """The output format of the answer."""
-
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
     schema_: dict[str, Any] | None = Field(

@@ -17,8 +17,6 @@ ChatFinishReason = FinishReason | Literal["function_call"]
 
 
 class TokenCounts(TypedDict):
-    """Numbers of tokens."""
-
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -33,8 +31,6 @@ class PromptTokenCounts(TypedDict):
 
 
 class AnswerTokenCounts(TypedDict):
-    """Tokens of an answer that are reasoning, and those of a prediction."""
-
     reasoning_tokens: int
     audio_tokens: int
     accepted_prediction_tokens: int
@@ -88,16 +84,12 @@ class ChatFunctionCall(TypedDict):
 
 
 class ChatToolCall(TypedDict):
-    """A call of a tool."""
-
     id: str
     type: Literal["function"]
     function: ChatFunctionCall
 
 
 class ChatMessage(TypedDict):
-    """The answer of a chat."""
-
     role: Literal["assistant"]
     content: str | None
     refusal: None
@@ -124,8 +116,6 @@ class ChatChoice(AnswerIds):
 
 
 class ChatCompletion(EnvelopeFields, PromptFields, UsageFields):
-    """A chat completion."""
-
     id: str
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
@@ -141,8 +131,6 @@ class CompletionChoice(PromptFields, AnswerIds):
 
 
 class Completion(EnvelopeFields, UsageFields):
-    """A text completion."""
-
     id: str
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
@@ -180,8 +168,6 @@ class ContinuedToolCall(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """A piece of an answer."""
-
     role: Literal["assistant"]
     content: str | None
     refusal: None
@@ -191,8 +177,6 @@ class ChatDelta(TypedDict, total=False):
 
 
 class ChatChunkChoice(AnswerIds):
-    """A piece of a choice."""
-
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
@@ -200,15 +184,11 @@ class ChatChunkChoice(AnswerIds):
 
 
 class ChatCompletionChunk(ChunkFields, PromptFields):
-    """A piece of a chat completion."""
-
     object: Literal["chat.completion.chunk"]
     choices: list[ChatChunkChoice]
 
 
 class CompletionChunk(ChunkFields):
-    """A piece of a text completion."""
-
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
 

@@ -37,14 +37,10 @@ class ToolDefinition(WireModel):
 
 
 class NamedFunction(WireModel):
-    """A function by name."""
-
     name: str = Field(min_length=1)
 
 
 class AllowedTool(WireModel):
-    """An allowed tool."""
-
     type: Literal["function", "custom"]
     function: NamedFunction | None = None
 
@@ -57,8 +53,6 @@ class AllowedTools(WireModel):
 
 
 class ToolChoiceObject(WireModel):
-    """A choice that names tools."""
-
     type: Literal["function", "allowed_tools", "custom"]
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None

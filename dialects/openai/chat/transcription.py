@@ -163,8 +163,6 @@ class AudioTokenCounts(TypedDict):
 
 
 class TranscriptionTokens(TypedDict):
-    """Token counts of a call."""
-
     type: Literal["tokens"]
     input_tokens: int
     input_token_details: AudioTokenCounts
@@ -190,8 +188,6 @@ class Transcription(TypedDict):
 
 
 class TranscriptTextDeltaEvent(TypedDict):
-    """A piece of the text."""
-
     type: Literal["transcript.text.delta"]
     delta: str
 
@@ -224,7 +220,6 @@ class CollectedTranscription:
         return "".join(self._pieces)
 
     def add(self, message: inference_service_pb2.ChatResponse, _call: int = 0) -> None:
-        """Add one event of the call."""
         self._add_event(message)
 
     def _add_event(self, message: inference_service_pb2.ChatResponse) -> str:

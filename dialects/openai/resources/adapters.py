@@ -48,8 +48,6 @@ class AdapterUpdateBody(WireModel):
 
 
 class AdapterListQuery(ListQuery):
-    """The query of a list of adapters."""
-
     limit: Annotated[int, Field(ge=1, le=1000)] | None = None
 
 
@@ -174,8 +172,6 @@ def _parse_float(text: str) -> float | str:
 
 
 class AdapterEngine(TypedDict):
-    """The state of an adapter in an engine."""
-
     frontend: str
     address: str
     model: str | None
@@ -186,8 +182,6 @@ class AdapterEngine(TypedDict):
 
 
 class Adapter(TypedDict):
-    """An adapter."""
-
     id: str
     object: Literal["adapter"]
     created_at: Annotated[int, seconds("create_time")]

@@ -28,8 +28,6 @@ BatchStatus = Literal[
 
 
 class BatchBody(WireModel):
-    """A file of requests to run in the background."""
-
     input_file_id: str = Field(description="A file of purpose batch.")
     endpoint: str = Field(
         description="The endpoint of all requests: /v1/chat/completions, /v1/completions, "
@@ -46,8 +44,6 @@ class BatchBody(WireModel):
 
 
 class BatchListQuery(WireModel):
-    """The query of a list of batches."""
-
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] | None = None
     after: str | None = None
 
@@ -116,8 +112,6 @@ class RequestCounts(TypedDict):
 
 
 class Batch(TypedDict):
-    """A batch."""
-
     id: str
     object: Literal["batch"]
     endpoint: str

@@ -20,8 +20,6 @@ AnyPurpose = Literal[Purpose, "assistants_output", "batch_output", "fine-tune-re
 
 
 class ExpiresAfter(WireModel):
-    """When a file expires."""
-
     anchor: Literal["created_at"] = Field(description="The start of the time to live.")
     seconds: Annotated[int, limit(file_pb2.FileHeader, "ttl")] = Field(
         description="1 hour to 30 days."
@@ -38,8 +36,6 @@ class FileFields(WireModel):
 
 
 class UploadBody(WireModel):
-    """A file to upload in parts."""
-
     bytes: Annotated[int, Field(ge=1, le=INT64_MAX)] = Field(description="The size of the file.")
     filename: str = Field(min_length=1, description="The name of the file.")
     mime_type: str = Field(min_length=1, description="Its media type.")
@@ -50,15 +46,11 @@ class UploadBody(WireModel):
 
 
 class CompleteUploadBody(WireModel):
-    """The parts of a file."""
-
     part_ids: list[str] = Field(min_length=1, description="The ids of the parts, in order.")
     md5: str | None = Field(None, description="The expected MD5 digest of the file, in hex.")
 
 
 class FileListQuery(ListQuery):
-    """The query of a list of files."""
-
     purpose: AnyPurpose | None = None
     limit: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
@@ -170,8 +162,6 @@ class Upload(TypedDict):
 
 
 class UploadPart(TypedDict):
-    """A part of an upload."""
-
     id: str
     object: Literal["upload.part"]
     created_at: Annotated[int, seconds("create_time")]

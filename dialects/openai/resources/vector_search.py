@@ -22,23 +22,17 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class HybridSearch(WireModel):
-    """Weights of vector search and text search."""
-
     embedding_weight: Fraction = Field(description="Weight of vector search. Default: 0.7.")
     text_weight: Fraction = Field(description="Weight of text search. Default: 0.3.")
 
 
 class SearchRankingOptions(WireModel):
-    """How search results are ranked."""
-
     policy: ClassVar[Policy] = {"ranker": Ignored("there is one ranker", ("auto",))}
     score_threshold: Fraction | None = Field(None, description="The lowest score of a result.")
     hybrid_search: HybridSearch | None = Field(None, description="Weights of the two searches.")
 
 
 class VectorSearchBody(WireModel):
-    """A search of a vector store."""
-
     policy: ClassVar[Policy] = {
         "rewrite_query": Refused("queries are searched as they are", (False,))
     }

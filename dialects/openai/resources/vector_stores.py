@@ -41,15 +41,11 @@ _limit = partial(limit, vector_store_service_pb2.CreateVectorStoreRequest)
 
 
 class ExpiresAfterUse(WireModel):
-    """When a store expires."""
-
     anchor: Literal["last_active_at"] = Field(description="The start of the time to live.")
     days: Annotated[int, _limit("expire_after_days")] = Field(description="1 to 365.")
 
 
 class VectorStoreBody(WireModel):
-    """A new vector store."""
-
     name: Annotated[str, _limit("name")] | None = None
     description: Annotated[str, _limit("description")] | None = None
     file_ids: Annotated[list[str], _limit("file_ids")] | None = Field(
@@ -73,8 +69,6 @@ class VectorStoreUpdateBody(WireModel):
 
 
 class VectorStoreFileBody(WireModel):
-    """A file to add to a vector store."""
-
     file_id: str = Field(description="The file.")
     attributes: Attributes | None = Field(
         None, description="At most 16 strings, numbers or booleans, for filters of searches."
@@ -104,8 +98,6 @@ class VectorStoreFileBatchBody(WireModel):
 
 
 class StoreFileListQuery(PageQuery):
-    """The query of a list of files in a vector store."""
-
     filter: StoreFileStatus | None = None
 
 
@@ -276,8 +268,6 @@ def _expiration(days: int) -> StoreExpiration:
 
 
 class VectorStore(TypedDict):
-    """A vector store."""
-
     id: str
     object: Literal["vector_store"]
     created_at: Annotated[int, seconds("create_time")]
@@ -314,8 +304,6 @@ class FileChunking(TypedDict):
 
 
 class VectorStoreFile(TypedDict):
-    """A file in a vector store."""
-
     id: Annotated[str, From("file_id")]
     object: Literal["vector_store.file"]
     usage_bytes: int
@@ -339,8 +327,6 @@ class VectorStoreFileBatch(TypedDict):
 
 
 class TextChunk(TypedDict):
-    """A chunk of a file."""
-
     type: Literal["text"]
     text: str
 
@@ -369,8 +355,6 @@ class SearchHit(TypedDict):
 
 
 class VectorStoreSearchResults(TypedDict):
-    """The results of a search."""
-
     object: Literal["vector_store.search_results.page"]
     search_query: list[str]
     data: list[SearchHit]
@@ -397,7 +381,6 @@ def content_page(texts: Sequence[str]) -> VectorStoreFileContent:
 def search_page(
     queries: Sequence[str], hits: Sequence[vector_store_search_pb2.VectorStoreSearchHit]
 ) -> VectorStoreSearchResults:
-    """The results of a search."""
     return {
         "object": "vector_store.search_results.page",
         "search_query": list(queries),

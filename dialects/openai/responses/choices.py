@@ -29,8 +29,6 @@ class NamedTool(WireModel):
 
 
 class ChoiceModel(NamedTool):
-    """A tool choice that names tools."""
-
     mode: Literal["auto", "required"] | None = None
     tools: list[NamedTool] | None = Field(None, min_length=1)
 
@@ -43,8 +41,6 @@ Choice = Annotated[
 
 
 class TextFormat(WireModel):
-    """The output format of the answer."""
-
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -53,8 +49,6 @@ class TextFormat(WireModel):
 
 
 class TextSettings(WireModel):
-    """Settings of the text output."""
-
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = Field(
         None, description="Returned in the response, without effect."
@@ -86,16 +80,12 @@ def tool_choice_to_proto(
 
 
 class NamedChoice(TypedDict):
-    """A tool of the client by name."""
-
     type: Literal["function", "custom"]
     name: str
     namespace: NotRequired[str]
 
 
 class HostedChoice(TypedDict):
-    """A hosted tool by type."""
-
     type: str
 
 
@@ -178,8 +168,6 @@ class PlainTextFormat(TypedDict):
 
 
 class SchemaTextFormat(TypedDict):
-    """The output format of a schema."""
-
     type: Literal["json_schema"]
     name: str
     description: str | None

@@ -22,8 +22,6 @@ from dialects.shared.wire import seconds, writer
 
 
 class ConversationBody(WireModel):
-    """A new conversation."""
-
     items: list[dict[str, Any]] | None = Field(None, description="At most 20 items.")
     metadata: dict[str, str] | None = Field(None, description="At most 16 pairs of strings.")
 
@@ -35,8 +33,6 @@ class ConversationUpdateBody(WireModel):
 
 
 class NewItemsBody(WireModel):
-    """Items to add to a conversation."""
-
     items: list[dict[str, Any]] = Field(description="1 to 20 items.")
 
 
@@ -93,8 +89,6 @@ def parse_starting_after(query: Mapping[str, str]) -> int | None:
 
 
 class Conversation(TypedDict):
-    """A conversation."""
-
     id: str
     object: Literal["conversation"]
     created_at: Annotated[int, seconds("create_time")]

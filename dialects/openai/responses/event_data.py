@@ -29,8 +29,6 @@ class ResponseData(TypedDict):
 
 
 class ItemData(TypedDict):
-    """An item of the output."""
-
     output_index: int
     item: Annotated[Item, From(write=item_object)]
 
@@ -43,8 +41,6 @@ class ItemPosition(TypedDict):
 
 
 class PartData(ItemPosition):
-    """A content part."""
-
     content_index: Annotated[int, From("part_index")]
     part: Annotated[Part, From(write=part_object)]
 

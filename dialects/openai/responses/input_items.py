@@ -26,14 +26,10 @@ class TextPart(EchoedModel):
 
 
 class RefusalPart(EchoedModel):
-    """A refusal of the assistant."""
-
     refusal: str
 
 
 class ImagePart(EchoedModel):
-    """An image by URL or file id."""
-
     image_url: str | None = None
     file_id: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
@@ -140,8 +136,6 @@ class HostedCallModel(ItemModel):
 
 
 class SearchResultModel(EchoedModel):
-    """A search result."""
-
     file_id: str = ""
     filename: str = ""
     score: float = 0.0
@@ -150,15 +144,11 @@ class SearchResultModel(EchoedModel):
 
 
 class FileSearchModel(HostedCallModel):
-    """A search of vector stores."""
-
     queries: list[str] = Field(default_factory=list)
     results: list[SearchResultModel] | None = None
 
 
 class McpToolModel(EchoedModel):
-    """A tool of an MCP server."""
-
     name: str
     description: str | None = None
     input_schema: dict[str, Any] = Field(default_factory=dict)
@@ -166,16 +156,12 @@ class McpToolModel(EchoedModel):
 
 
 class McpListModel(ItemModel):
-    """The tools of an MCP server."""
-
     server_label: str
     tools: list[McpToolModel] = Field(default_factory=list)
     error: str | None = None
 
 
 class McpCallModel(HostedCallModel):
-    """A call of an MCP tool."""
-
     server_label: str
     name: str
     arguments: str
@@ -217,15 +203,11 @@ _STATUSES: Final[Mapping[str | None, item_pb2.Item.Status]] = {
 
 
 class MessageModel(ItemModel):
-    """A message."""
-
     role: Literal["user", "assistant", "system", "developer"]
     content: TextOrParts
 
 
 class CallModel(ItemModel):
-    """A call of a function."""
-
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     namespace: str | None = None
@@ -242,29 +224,21 @@ class CustomCallModel(ItemModel):
 
 
 class OutputModel(ItemModel):
-    """The output of a client tool."""
-
     call_id: str = Field(min_length=1)
     output: TextOrParts
 
 
 class ReasoningModel(ItemModel):
-    """The reasoning of the model."""
-
     summary: list[dict[str, Any]] | None = None
     content: list[dict[str, Any]] | None = None
     encrypted_content: str | None = None
 
 
 class CompactionModel(ItemModel):
-    """A compaction."""
-
     encrypted_content: str
 
 
 class ReferenceModel(ItemModel):
-    """A stored item by id."""
-
     id: str = Field(min_length=1)
 
 

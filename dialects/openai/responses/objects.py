@@ -35,8 +35,6 @@ class PromptTokens(CachedTokens):
 
 
 class ResponseUsage(TypedDict):
-    """The token counts of a response."""
-
     input_tokens: int
     input_tokens_details: Annotated[PromptTokens, From(".")]
     output_tokens: int
@@ -63,8 +61,6 @@ class IncompleteResponse(TypedDict):
 
 
 class ConversationId(TypedDict):
-    """The conversation of a response."""
-
     id: str
 
 
@@ -80,8 +76,6 @@ class TextOutput(TypedDict):
 
 
 class ReasoningSettings(TypedDict):
-    """Settings of reasoning."""
-
     effort: str | None
     summary: str | None
 
@@ -110,8 +104,6 @@ def _sampling(name: str, default: float) -> From:
 
 
 class ResponseResource(TypedDict):
-    """A response."""
-
     id: str
     object: Literal["response"]
     created_at: Annotated[int, seconds("create_time")]
@@ -156,8 +148,6 @@ class InputTokens(TypedDict):
 
 
 class Compaction(TypedDict):
-    """A compaction."""
-
     id: str
     object: Literal["response.compaction"]
     created_at: Annotated[int, seconds("create_time")]

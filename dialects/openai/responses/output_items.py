@@ -25,8 +25,6 @@ _STATUSES: Final[dict[item_pb2.Item.Status, ItemStatus]] = {
 
 
 class FileAnnotation(TypedDict):
-    """A citation of a file."""
-
     type: Literal["file_citation"]
     file_id: str
     filename: str
@@ -34,15 +32,11 @@ class FileAnnotation(TypedDict):
 
 
 class InputText(TypedDict):
-    """Text of the input."""
-
     type: Literal["input_text"]
     text: str
 
 
 class OutputText(TypedDict):
-    """Text of the assistant."""
-
     type: Literal["output_text"]
     text: str
     annotations: list[FileAnnotation]
@@ -50,15 +44,11 @@ class OutputText(TypedDict):
 
 
 class Refusal(TypedDict):
-    """A refusal of the assistant."""
-
     type: Literal["refusal"]
     refusal: str
 
 
 class InputImage(TypedDict):
-    """An image by file id or URL."""
-
     type: Literal["input_image"]
     detail: str
     file_id: NotRequired[str]
@@ -176,8 +166,6 @@ CallStatus = Annotated[HostedStatus, From(".", _hosted_status)]
 
 
 class MessageItem(TypedDict):
-    """A message."""
-
     id: str
     type: Literal["message"]
     status: Status
@@ -186,8 +174,6 @@ class MessageItem(TypedDict):
 
 
 class FunctionCallItem(TypedDict):
-    """A call of a function."""
-
     id: str
     type: Literal["function_call"]
     status: Status
@@ -198,8 +184,6 @@ class FunctionCallItem(TypedDict):
 
 
 class FunctionCallOutputItem(TypedDict):
-    """The output of a function."""
-
     id: str
     type: Literal["function_call_output"]
     status: Status
@@ -208,8 +192,6 @@ class FunctionCallOutputItem(TypedDict):
 
 
 class CustomToolCallItem(TypedDict):
-    """A call of a custom tool."""
-
     id: str
     type: Literal["custom_tool_call"]
     status: Status
@@ -220,8 +202,6 @@ class CustomToolCallItem(TypedDict):
 
 
 class CustomToolCallOutputItem(TypedDict):
-    """The output of a custom tool."""
-
     id: str
     type: Literal["custom_tool_call_output"]
     status: Status
@@ -230,8 +210,6 @@ class CustomToolCallOutputItem(TypedDict):
 
 
 class ReasoningItem(TypedDict):
-    """Reasoning of the model."""
-
     id: str
     type: Literal["reasoning"]
     summary: Annotated[list[SummaryText], From("reasoning.text", _summary)]
@@ -257,8 +235,6 @@ class FileSearchResult(TypedDict):
 
 
 class FileSearchCallItem(TypedDict):
-    """A search of vector stores."""
-
     id: str
     type: Literal["file_search_call"]
     status: CallStatus
@@ -267,8 +243,6 @@ class FileSearchCallItem(TypedDict):
 
 
 class McpToolDescription(TypedDict):
-    """A tool of an MCP server."""
-
     name: str
     description: str | None
     input_schema: Annotated[dict[str, Any], From("input_schema_json", _parsed({}))]
@@ -276,8 +250,6 @@ class McpToolDescription(TypedDict):
 
 
 class McpListToolsItem(TypedDict):
-    """The tools of an MCP server."""
-
     id: str
     type: Literal["mcp_list_tools"]
     server_label: Annotated[str, From("mcp_list_tools.server_label")]
@@ -286,8 +258,6 @@ class McpListToolsItem(TypedDict):
 
 
 class McpCallItem(TypedDict):
-    """A call of a tool of an MCP server."""
-
     id: str
     type: Literal["mcp_call"]
     status: CallStatus

@@ -55,8 +55,6 @@ Input = Annotated[
 
 
 class ConversationName(WireModel):
-    """A conversation by id."""
-
     id: str = Field(min_length=1)
 
 
@@ -70,8 +68,6 @@ class ContextManagement(WireModel):
 
 
 class ResponseBody(GenerationBody, ReasoningFields):
-    """A request for a response."""
-
     route: ClassVar[str] = "/v1/responses"
     policy: ClassVar[Policy] = {
         "access_programs": _NO_HOSTED_TOOLS,
@@ -127,8 +123,6 @@ class ResponseBody(GenerationBody, ReasoningFields):
 
 
 class CompactBody(WireModel):
-    """A request to compact items."""
-
     policy: ClassVar[Policy] = {
         "image": _NO_HOSTED_TOOLS,
         "prompt_cache_options": GENERATION["prompt_cache_options"],

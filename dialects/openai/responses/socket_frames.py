@@ -25,8 +25,6 @@ MAX_STREAM_ID_CHARACTERS: Final = 64
 
 @dataclass(frozen=True)
 class CreateFrame:
-    """A request for a response."""
-
     body: ResponseBody
     stream_id: str
     """The client's id of the stream, or ""."""
@@ -78,7 +76,6 @@ def parse_create_frame(
 
 
 def encode_event(event: Mapping[str, Any], stream_id: str) -> str:
-    """Encode an event as a frame."""
     return orjson.dumps({**event, "stream_id": stream_id} if stream_id else event).decode()
 
 

@@ -18,8 +18,6 @@ _DEFAULT_RESULTS: Final = 20
 
 
 class ResponseFunctionTool(TypedDict):
-    """A function of the client."""
-
     type: Literal["function"]
     name: Annotated[str, From("function.name")]
     description: Annotated[str | None, From("function.description")]
@@ -57,8 +55,6 @@ class ResponseCustomTool(TypedDict):
 
 
 class SearchRanking(TypedDict):
-    """How search results are ranked."""
-
     ranker: Annotated[str, From(write=lambda ranker: ranker or "auto")]
     score_threshold: float
 
@@ -68,8 +64,6 @@ def _max_results(tool: tool_pb2.FileSearchTool) -> int:
 
 
 class ResponseFileSearchTool(TypedDict):
-    """The hosted search of vector stores."""
-
     type: Literal["file_search"]
     vector_store_ids: Annotated[list[str], From("file_search.vector_store_ids")]
     max_num_results: Annotated[int, From("file_search", _max_results)]
@@ -106,8 +100,6 @@ def _allowed_tools(tool: tool_pb2.McpTool) -> list[str] | None:
 
 
 class ResponseMcpTool(TypedDict):
-    """The tools of an MCP server."""
-
     type: Literal["mcp"]
     server_label: Annotated[str, From("mcp.server_label")]
     server_description: Annotated[str | None, From("mcp.description")]

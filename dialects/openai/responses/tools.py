@@ -21,8 +21,6 @@ _NEVER: Final = tool_pb2.McpTool.APPROVAL_NEVER
 
 
 class FunctionToolModel(WireModel):
-    """A function of the client."""
-
     policy: ClassVar[Policy] = FUNCTIONS
 
     type: Literal["function"]
@@ -45,8 +43,6 @@ class NamespaceModel(WireModel):
 
 
 class CustomFormat(WireModel):
-    """The input format of a custom tool."""
-
     type: Literal["text", "grammar"]
     syntax: Literal["lark", "regex"] | None = None
     definition: str | None = None
@@ -64,8 +60,6 @@ class CustomToolModel(WireModel):
 
 
 class FileSearchToolModel(FileSearchSettings):
-    """The hosted search of vector stores."""
-
     type: Literal["file_search"]
     vector_store_ids: list[str]
 

@@ -21,8 +21,6 @@ def sse_data(payload: bytes) -> bytes:
 
 
 class ListPage(TypedDict, Generic[ShapeT]):
-    """A page of a list."""
-
     object: Literal["list"]
     data: list[ShapeT]
     first_id: str | None

@@ -26,8 +26,6 @@ class RankingOptions(WireModel):
 
 
 class FileSearchSettings(WireModel):
-    """Settings of file_search."""
-
     max_num_results: Annotated[int, Field(ge=1, le=50)] | None = None
     ranking_options: RankingOptions | None = None
     filters: dict[str, Any] | None = Field(
@@ -48,7 +46,6 @@ def function_to_proto(function: Any) -> tool_pb2.FunctionTool:
 def search_to_proto(
     search: FileSearchSettings, store_ids: Sequence[str] = ()
 ) -> tool_pb2.FileSearchTool:
-    """Convert file_search."""
     ranking = search.ranking_options or RankingOptions()
     return tool_pb2.FileSearchTool(
         vector_store_ids=store_ids,

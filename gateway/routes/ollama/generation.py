@@ -9,20 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dialects.ollama.events import (
-    NO_MESSAGE,
-    NO_RESPONSE,
-    Answer,
-    ChatAnswer,
-    ChatOutput,
-    OllamaChat,
-    OllamaChatEvent,
-    OllamaGeneration,
-    OllamaGenerationEvent,
-    PromptAnswer,
-    PromptOutput,
-    loaded,
-)
+from dialects.ollama import events
 from dialects.ollama.requests import (
     ChatBody,
     GenerateBody,
@@ -52,16 +39,18 @@ router = APIRouter(prefix="/api")
 
 @router.post(
     "/chat",
-    **ollama_operation("Chat (Ollama)", OllamaChat, json_body(ChatBody), events=OllamaChatEvent),
+    **ollama_operation(
+        "Chat (Ollama)", events.OllamaChat, json_body(ChatBody), events=events.OllamaChatEvent
+    ),
 )
 async def chat(
     inference: Inference, fields: JsonObject, request: Request, context: Context
 ) -> Response:
     """Generate the next message of a conversation, in lines of JSON unless `stream` is false."""
     body = await convert(parse_chat, fields)
-    answer = ChatAnswer(body.written_name)
+    answer = events.ChatAnswer(body.written_name)
     if not body.messages:
-        return await _load(inference, body, NO_MESSAGE, request)
+        return await _load(inference, body, events.NO_MESSAGE, request)
     proto = await convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
@@ -73,9 +62,9 @@ async def chat(
     "/generate",
     **ollama_operation(
         "Generate (Ollama)",
-        OllamaGeneration,
+        events.OllamaGeneration,
         json_body(GenerateBody),
-        events=OllamaGenerationEvent,
+        events=events.OllamaGenerationEvent,
     ),
 )
 async def generate(
@@ -84,10 +73,10 @@ async def generate(
     """Answer a prompt through the chat template, or continue it as it is with `raw`."""
     body = await convert(parse_generate, fields)
     if not body.prompt:
-        return await _load(inference, body, NO_RESPONSE, request)
+        return await _load(inference, body, events.NO_RESPONSE, request)
     if body.is_completion:
         start = functools.partial(inference.generate, [completion_request(body)])
-        answer = PromptAnswer(body.written_name)
+        answer = events.PromptAnswer(body.written_name)
         return _respond(context, body, start, answer, generate_params(body))
     return await _answer_prompt(inference, body, context)
 
@@ -99,18 +88,18 @@ async def _answer_prompt(
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, [proto])
-        return _respond(context, body, start, PromptAnswer(name), params)
+        return _respond(context, body, start, events.PromptAnswer(name), params)
     rendered = await inference.call(render_request(proto), inference_service_pb2.RenderChatResponse)
     request, prompt = answered_request(body, proto, rendered.token_ids)
     start = functools.partial(inference.generate, [request])
-    return _respond(context, body, start, PromptAnswer(name, prompt), params)
+    return _respond(context, body, start, events.PromptAnswer(name, prompt), params)
 
 
 def _respond(
     context: AppContext,
     body: GenerationBody,
     start: Callable[[], Calls[Any]],
-    answer: Answer,
+    answer: events.Answer,
     params: Mapping[str, str],
 ) -> Response:
     if body.streams:
@@ -121,7 +110,7 @@ def _respond(
 async def _load(
     inference: InferenceClient,
     body: GenerationBody,
-    empty: ChatOutput | PromptOutput,
+    empty: events.ChatOutput | events.PromptOutput,
     request: Request,
 ) -> Response:
     """Load a model, or unload it with `keep_alive` 0, which only operators may."""
@@ -132,7 +121,7 @@ async def _load(
         await inference.call(unload, engine_service_pb2.UnloadModelResponse)
     elif model.state != model_pb2.Model.STATE_READY:
         await _wait_until_loaded(inference, model)
-    return json_response(loaded(body.written_name, empty, unloads=body.unloads))
+    return json_response(events.loaded(body.written_name, empty, unloads=body.unloads))
 
 
 async def _wait_until_loaded(inference: InferenceClient, model: model_pb2.Model) -> None:

@@ -1,6 +1,6 @@
 """Reads calls by the examples of how a family writes them (`notation.py`).
 
-White space may be before each part of a call. Of several ways with the same beginning, the first
+White space may be before each part of a call. Of notations with the same beginning, the first
 one counts that can be read up to the arguments, before which nothing is emitted.
 """
 
@@ -25,18 +25,22 @@ class CallReader:
     """Reads the turns of a family, or single calls in them. `frames` are the texts around the
     content, which are removed."""
 
-    def __init__(self, ways: Sequence[Calls], frames: Sequence[str] = ()) -> None:
-        self.begins = begins(ways)
+    def __init__(self, notations: Sequence[Calls], frames: Sequence[str] = ()) -> None:
+        self.begins = begins(notations)
         self._frames = frames
         self._sections = [
             text
-            for way in ways
-            if not (way.encloses_each or way.is_list)
-            for text in (way.opening, *way.variants)
+            for notation in notations
+            if not (notation.encloses_each or notation.is_list)
+            for text in (notation.opening, *notation.variants)
         ]
-        self._section_ends = [text for way in ways for text in way.section_ends]
+        self._section_ends = [text for notation in notations for text in notation.section_ends]
         self._choices = {
-            text: [(way, parts) for way in ways if (parts := _behind(way, text)) is not None]
+            text: [
+                (notation, parts)
+                for notation in notations
+                if (parts := _behind(notation, text)) is not None
+            ]
             for text in self.begins
         }
 
@@ -66,9 +70,9 @@ class CallReader:
             yield from source.spaces()
             if (yield from source.literal(*self._section_ends)):
                 return True
-        for way, parts in self._choices[begin]:
+        for notation, parts in self._choices[begin]:
             source.rewind(position)
-            if (yield from self._read(way, parts, source, output, tools)):
+            if (yield from self._read(notation, parts, source, output, tools)):
                 return True
             furthest = max(furthest, source.position)
         source.rewind(furthest)
@@ -76,7 +80,7 @@ class CallReader:
 
     def _read(
         self,
-        way: Calls,
+        notation: Calls,
         parts: Sequence[str],
         source: Source,
         output: TurnOutput,
@@ -85,25 +89,25 @@ class CallReader:
         values = yield from _read_parts(parts, source)
         if values is None:
             return False
-        name, call_id = _name_and_id(way, values)
-        if not (name or way.is_object) or (way.only_offered and name not in tools):
+        name, call_id = _name_and_id(notation, values)
+        if not (name or notation.is_object) or (notation.only_offered and name not in tools):
             return False
         num_calls = output.num_calls
-        ends = (*way.ends, *way.section_ends)
-        if isinstance(way.arguments, Tags):
-            arguments = TagArguments(way.arguments, ends, name, source, output, tools)
+        ends = (*notation.ends, *notation.section_ends)
+        if isinstance(notation.arguments, Tags):
+            arguments = TagArguments(notation.arguments, ends, name, source, output, tools)
             read = yield from arguments.read()
-        elif way.is_object:
-            read = yield from _read_object(way, source, output)
+        elif notation.is_object:
+            read = yield from _read_object(notation, source, output)
         else:
-            read = yield from _read_arguments(way, name, call_id, source, output)
+            read = yield from _read_arguments(notation, name, call_id, source, output)
         if read is Read.NOTHING:
             if output.num_calls == num_calls:
                 return False
             output.add_content(source.since_mark)  # the rest of a list
         elif read is Read.BROKEN:
-            markers = way.ends[-1:] or self.begins
-            yield from source.until(markers, output.add_arguments, stay=not way.ends)
+            markers = notation.ends[-1:] or self.begins
+            yield from source.until(markers, output.add_arguments, stay=not notation.ends)
         else:
             yield from _skip_ends(ends, source)
         return True
@@ -117,13 +121,13 @@ def _skip_ends(ends: Sequence[str], source: Source) -> ParseSteps[None]:
             source.rewind(source.position - len(source.since_mark))
 
 
-def _behind(way: Calls, begin: str) -> tuple[str, ...] | None:
+def _behind(notation: Calls, begin: str) -> tuple[str, ...] | None:
     """The parts of a call behind a text with which it begins; None if it does not."""
-    if begin in (way.opening, *way.variants):
-        return way.parts
-    if way.parts and way.parts[0].startswith(begin):
-        rest = way.parts[0].removeprefix(begin)
-        return (rest, *way.parts[1:]) if rest else way.parts[1:]
+    if begin in (notation.opening, *notation.variants):
+        return notation.parts
+    if notation.parts and notation.parts[0].startswith(begin):
+        rest = notation.parts[0].removeprefix(begin)
+        return (rest, *notation.parts[1:]) if rest else notation.parts[1:]
     return None
 
 
@@ -143,22 +147,22 @@ def _read_parts(parts: Sequence[str], source: Source) -> ParseSteps[dict[str, st
     return values
 
 
-def _name_and_id(way: Calls, values: dict[str, str]) -> tuple[str, str]:
+def _name_and_id(notation: Calls, values: dict[str, str]) -> tuple[str, str]:
     """The name of a call, and its id if that is well-formed, since templates render it."""
     name, call_id = values.get("$name", ""), values.get("$id", "")
-    if way.id:
-        before, after = map(re.escape, way.id.split("$name"))
+    if notation.id:
+        before, after = map(re.escape, notation.id.split("$name"))
         form = f"({before})?(.+?)({after})?".replace(re.escape("$number"), r"\d+")
         if match := re.fullmatch(form, call_id):
             return match[2], call_id if match[1] and match[3] else ""
-    if way.id_length and not re.fullmatch(rf"[A-Za-z0-9]{{{way.id_length}}}", call_id):
+    if notation.id_length and not re.fullmatch(rf"[A-Za-z0-9]{{{notation.id_length}}}", call_id):
         call_id = ""
     return name, call_id
 
 
-def _read_object(way: Calls, source: Source, output: TurnOutput) -> ParseSteps[Read]:
-    read_item = read_keyed_call if way.call.startswith('{"$name"') else read_json_call
-    if way.is_list:
+def _read_object(notation: Calls, source: Source, output: TurnOutput) -> ParseSteps[Read]:
+    read_item = read_keyed_call if notation.call.startswith('{"$name"') else read_json_call
+    if notation.is_list:
         return (yield from read_json_items(source, output, read_item))
     read = yield from read_item(source, output)
     if read is Read.CALL:
@@ -168,11 +172,11 @@ def _read_object(way: Calls, source: Source, output: TurnOutput) -> ParseSteps[R
 
 
 def _read_arguments(
-    way: Calls, name: str, call_id: str, source: Source, output: TurnOutput
+    notation: Calls, name: str, call_id: str, source: Source, output: TurnOutput
 ) -> ParseSteps[Read]:
     yield from source.spaces()
     if (yield from source.peek()) != "{":
-        if not way.ends or not (yield from source.literal(way.ends[-1])):
+        if not notation.ends or not (yield from source.literal(notation.ends[-1])):
             return Read.NOTHING
         output.begin_call(name, call_id)
         output.add_arguments("{}")

@@ -77,8 +77,6 @@ class ReasoningFormat(StrEnum):
 
 
 class Family(NamedTuple):
-    """How the models of a format write calls."""
-
     read: Reader | None
     """None: the reader of the whole turn reads the calls too."""
     markers: tuple[str, ...]
@@ -100,7 +98,7 @@ class Family(NamedTuple):
     """The syntaxes that grammars have; empty: calls are only parsed."""
     triggers: tuple[str, ...] = ()
     """The texts with which calls begin in free text. Empty: any text may be a call."""
-    heads: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     """The control tokens before the texts that may have triggers."""
     after_reasoning: str = ""
     """What is between the reasoning and the rest of a turn."""
@@ -110,12 +108,12 @@ class Family(NamedTuple):
     """What is between the content and calls, if these are messages of their own."""
     begin: str = ""
     """What only calls begin with, if they are whole turns without a marker."""
-    barred: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
     """Other texts that the reader accepts as the beginning of a call."""
 
 
 def _written(
-    ways: tuple[Calls, ...],
+    notations: tuple[Calls, ...],
     *signatures: tuple[str, ...],
     frames: tuple[str, ...] = (),
     interrupts: tuple[str, ...] = (),
@@ -126,14 +124,16 @@ def _written(
 ) -> Family:
     """A family of which examples tell how it writes calls. `end_thoughts`: what calls begin with
     is among the interrupts. `read`: its own reader."""
-    syntaxes = tuple(way.syntax for way in ways if way.is_enforced)
-    texts = begins(ways)
+    syntaxes = tuple(notation.syntax for notation in notations if notation.is_enforced)
+    texts = begins(notations)
     triggers = tuple(
         text for text in texts if any(each.begin.startswith(text) for each in syntaxes)
     )
     return Family(
-        read or CallReader(ways, frames).read_turn,
-        tuple(dict.fromkeys((*(text for way in ways for text in way.markers), *frames))),
+        read or CallReader(notations, frames).read_turn,
+        tuple(
+            dict.fromkeys((*(text for notation in notations for text in notation.markers), *frames))
+        ),
         signatures,
         frames=frames,
         interrupts=interrupts + texts if end_thoughts else interrupts,
@@ -141,7 +141,7 @@ def _written(
         reads_hermes=reads_hermes,
         syntaxes=syntaxes,
         triggers=triggers,
-        barred=tuple(text for text in texts if text not in triggers),
+        excludes=tuple(text for text in texts if text not in triggers),
     )
 
 
@@ -153,7 +153,7 @@ FAMILIES: dict[ToolCallFormat, Family] = {
         ((harmony.CHANNEL, harmony.MESSAGE),),
         syntaxes=harmony.SYNTAXES,
         triggers=harmony.TRIGGERS,
-        heads=harmony.CALL_HEADS,
+        headers=harmony.CALL_HEADERS,
         after_reasoning=harmony.BETWEEN,
         opening=harmony.FINAL,
         after_message=harmony.CLOSINGS[0],
@@ -236,7 +236,7 @@ FAMILIES: dict[ToolCallFormat, Family] = {
         unmarked.MARKERS,
         (("<tool_calls>[",),),
         frames=(unmarked.SEPARATOR,),
-        syntaxes=tuple(way.syntax for way in unmarked.CALLS),
+        syntaxes=tuple(notation.syntax for notation in unmarked.CALLS),
         triggers=unmarked.TRIGGERS,
     ),
     ToolCallFormat.HERMES: _written(families.HERMES, ("<tool_call>",)),
@@ -316,7 +316,6 @@ class TurnFormat(NamedTuple):
 
     @property
     def reasoning_ends(self) -> tuple[str, ...]:
-        """The texts that end the reasoning."""
         markers = self.reasoning_markers
         if self.is_harmony:
             return harmony.REASONING_ENDS
@@ -329,7 +328,6 @@ class TurnFormat(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """How the model writes calls."""
         calls = ToolCallFormat.HARMONY if self.is_harmony else self.tool_calls
         return FAMILIES.get(calls, _NO_CALLS)
 

@@ -19,7 +19,6 @@ SYNTAX = ToolCallSyntax(head="", middle="\n", between=BEGIN)
 
 
 def read_functionary(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
     begin = BEGIN
     while begin:
         if not (yield from source.literal(TO_ALL)):

@@ -30,10 +30,10 @@ SYNTAXES = tuple(
     for kind in _TYPES
 )
 """The recipient is written before or after the channel, which may be open already."""
-TRIGGERS, CALL_HEADS = (_TO_TOOL,), (START, CHANNEL)
+TRIGGERS, CALL_HEADERS = (_TO_TOOL,), (START, CHANNEL)
 BETWEEN, FINAL = f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
 """What follows an analysis, and what begins an answer."""
-_HEADS = (CHANNEL, START, MESSAGE, " to=", "to=")
+_HEADERS = (CHANNEL, START, MESSAGE, " to=", "to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
 _ANY_RECIPIENT = re.compile(r"\bto=[^\s<]")
@@ -87,7 +87,7 @@ class HarmonyReader:
         source = self._source
         if previous_end in ENDS:
             source.mark()
-            if not (yield from source.literal(*_HEADS)):
+            if not (yield from source.literal(*_HEADERS)):
                 return (yield from source.until(_BREAKS, self._output.add_content))
         end = yield from source.until((MESSAGE, *ENDS))
         if end != MESSAGE:

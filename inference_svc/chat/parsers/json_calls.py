@@ -20,8 +20,6 @@ _ARGUMENTS = ('"arguments"', '"parameters"')
 
 
 class Read(Enum):
-    """Result of reading a call."""
-
     NOTHING = "no call; nothing was emitted"
     CALL = "one or more calls"
     BROKEN = "a call with invalid JSON arguments; the source is at the error"

@@ -6,8 +6,6 @@ _MAX_DEPTH = 128
 
 
 class ScanState(Enum):
-    """The state of a scan."""
-
     OPEN = "inside the value"
     CLOSED = "the value is complete"
     BROKEN = "not JSON"

@@ -29,7 +29,6 @@ _INTERPRETERS = ("python", "ipython", "code_interpreter")
 
 
 def read_llama(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[None]:
-    """Parse a turn."""
     yield from read_bare_calls(source, output, tools)
     output.add_content(source.since_mark)
     while begin := (yield from output.content_until(source, (*TAGS, *_FUNCTION.begins))):
@@ -64,7 +63,6 @@ def _built_in(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseS
 
 
 def _code(source: Source, output: TurnOutput, tools: OfferedTools) -> ParseSteps[bool]:
-    """Read code to its end, as a call of the interpreter tool."""
     interpreter = next((name for name in _INTERPRETERS if name in tools), "")
     if not interpreter or not (yield from source.peek()):
         return False

@@ -74,7 +74,7 @@ class Tags:
             end=self.value_end.replace("$key", "{key}") + SPACE,
             quotes=(self.quotes,) if self.quotes else (),
             may_quote=self.quotes is not None,
-            barred=(f"{self.nesting}<",) if self.nesting else (self.begin, call_end),
+            excludes=(f"{self.nesting}<",) if self.nesting else (self.begin, call_end),
             padded=self.padded,
             words={"true": "True", "false": "False", "null": "None"},
             item=(f"{self.nesting}<item>", f"{self.nesting}</item>{SPACE}")
@@ -85,7 +85,7 @@ class Tags:
 
 @dataclass(frozen=True)
 class Calls:
-    """One way to write calls: `call`, between `before` and `after`.
+    """One notation of calls: `call`, between `before` and `after`.
 
     JSON objects are examples too, `{"name": "$name", "arguments": $arguments}`; their keys are read
     in any order. They are in a list if `before` ends with its bracket.
@@ -127,7 +127,6 @@ class Calls:
 
     @cached_property
     def ends(self) -> tuple[str, ...]:
-        """The texts that end a call."""
         tail = () if self.is_object else _parts(self.call.split("$arguments")[1])
         return tail or self.section_ends
 
@@ -169,10 +168,10 @@ class Calls:
         return ToolCallSyntax(head, middle, tail, before, between, after, arguments)
 
 
-def begins(ways: Iterable[Calls]) -> tuple[str, ...]:
-    """The texts with which calls in one of these ways begin; of those that begin alike, the
+def begins(notations: Iterable[Calls]) -> tuple[str, ...]:
+    """The texts with which calls in one of these notations begin; of those that begin alike, the
     shortest."""
-    texts = dict.fromkeys(text for way in ways for text in way.begins)
+    texts = dict.fromkeys(text for notation in notations for text in notation.begins)
     longer = {text for text in texts for each in texts if text != each and text.startswith(each)}
     return tuple(text for text in texts if text not in longer)
 

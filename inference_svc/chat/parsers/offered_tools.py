@@ -23,7 +23,6 @@ class OfferedTools:
         return name in self._schemas
 
     def has_name_with(self, beginning: str) -> bool:
-        """Whether the name of a tool begins with this text."""
         return any(name.startswith(beginning) for name in self._schemas)
 
     def takes_text(self, name: str, key: str, *, is_text: bool = False) -> bool:

@@ -75,7 +75,6 @@ class TurnOutput:
         return found
 
     def add_content(self, text: str) -> None:
-        """Add content."""
         end, begin = self._position(), self._begin
         if begin and text.startswith(begin):
             if self._is_section:
@@ -176,7 +175,6 @@ class TurnOutput:
 
     @property
     def num_calls(self) -> int:
-        """Number of calls that have begun."""
         return len(self._call_ids)
 
     @property
@@ -206,7 +204,6 @@ class TurnOutput:
         self._arguments.clear()
 
     def add_arguments(self, text: str) -> None:
-        """Add to the arguments of the current call."""
         self._arguments.append(text)
         if pieces := self._last.tool_calls:
             pieces[-1].arguments += text

@@ -119,7 +119,6 @@ class TurnParser:
         return self._num_characters - self._reasoning.num_pending - self._source.num_undecided
 
     def feed(self, text: str) -> None:
-        """Parse a piece of text."""
         self._num_characters += len(text)
         self._parse(self._reasoning.feed(text))
 

@@ -37,8 +37,8 @@ CALLS = tuple(
         ("<function_calls>\n", "\n", "\n</function_calls>"),
     )
 )
-BEGINS = tuple(way.opening for way in CALLS)
-ENDS = tuple(end for way in CALLS for end in way.section_ends)
+BEGINS = tuple(notation.opening for notation in CALLS)
+ENDS = tuple(end for notation in CALLS for end in notation.section_ends)
 _JSON = CallReader(
     (
         *(
@@ -180,7 +180,6 @@ class _Arguments:
         return False
 
     def keyword(self) -> ParseSteps[bool]:
-        """Read a keyword argument."""
         name = yield from self._source.name()
         yield from self._source.spaces()
         if not name or not (yield from self._source.literal("=")):

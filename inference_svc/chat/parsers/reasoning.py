@@ -50,7 +50,6 @@ class CallProbe:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a call has begun."""
         return self._output.num_calls > 0
 
     @property

@@ -50,14 +50,12 @@ class Source:
         self._has_ended = False
 
     def feed(self, text: str) -> None:
-        """Add a piece of text."""
         self._text = self._text[self._mark :] + text
         self._num_dropped += self._mark
         self._at -= self._mark
         self._mark = 0
 
     def end(self) -> None:
-        """End the input."""
         self._has_ended = True
 
     def drop_unread(self) -> int:
@@ -99,7 +97,6 @@ class Source:
 
     @property
     def position(self) -> int:
-        """The read position."""
         return self._num_dropped + self._at
 
     def since(self, position: int) -> str:

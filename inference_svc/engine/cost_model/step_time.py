@@ -187,7 +187,6 @@ class StepTimeModel:
         return is_faster
 
     def observe_prefill(self, *, num_decoding: int, prompt_tokens: int, seconds: float) -> None:
-        """Update from a step with prompts."""
         if prompt_tokens < _MIN_SIGNIFICANT_TOKENS or seconds <= 0:
             return
         token_s = max(seconds - self._rows[num_decoding], 0.0) / prompt_tokens
@@ -195,7 +194,6 @@ class StepTimeModel:
         self._token_s = average + _NEWEST_SHARE * (token_s - average)
 
     def observe_vectors(self, count: int, seconds: float) -> None:
-        """Update from a call of vectors."""
         if seconds > 0:
             self._vectors.observe(-(-count // BLOCK), seconds)
 

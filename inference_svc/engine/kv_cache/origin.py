@@ -22,7 +22,6 @@ _DEFAULT = Sampling()
 
 
 def prefix_origin(sequence: Sequence) -> Origin:
-    """Describe the current state of a sequence."""
     request = sequence.request
     return Origin(
         request_id=request.request_id,

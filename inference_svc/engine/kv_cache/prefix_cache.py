@@ -79,7 +79,6 @@ class PrefixCache:
         return best, best_length
 
     def record_hit(self, entry: SavedPrefix) -> None:
-        """Count a use of an entry."""
         if id(entry) in self._entries:
             self.touch(entry)
             self._num_hits += 1

@@ -154,7 +154,6 @@ class ProjectSlots:
         )
 
     def start(self, sequence: Sequence) -> None:
-        """Count a sequence that starts."""
         key = _project_and_kind(sequence)
         self._held[key] += 1
         self._started[key[0]] = self._now

@@ -25,7 +25,6 @@ class SequenceTable:
         self._drafter = drafter
 
     def __contains__(self, sequence: Sequence) -> bool:
-        """Whether a sequence is live."""
         return sequence.request.sequence_id in self.by_id
 
     def ready(self) -> list[Sequence]:
@@ -37,7 +36,6 @@ class SequenceTable:
         ]
 
     def add(self, sequence: Sequence) -> None:
-        """Add a new sequence to the queue."""
         self.num_changes += 1
         self.by_id[sequence.request.sequence_id] = sequence
         self.queue.shares.enter(sequence.request.project)

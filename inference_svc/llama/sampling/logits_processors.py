@@ -31,7 +31,6 @@ class TokenSet:
         self._ids = np.empty(64, np.int32)
 
     def add(self, token: int) -> None:
-        """Add a token."""
         if token in self._tokens:
             return
         count = len(self._tokens)

@@ -30,13 +30,11 @@ TOOLS = [
 
 
 async def open_chat(tab: Tab) -> None:
-    """Open the chat with the model that reads pictures."""
     await tab.go("chat")
     await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
 
 
 def answers(tab: Tab) -> Locator:
-    """The messages of the model."""
     return tab.page.get_by_role("article", name="Model")
 
 

@@ -33,7 +33,6 @@ class Keyed:
     plain: str
 
     def http(self, key: str = "") -> httpx.Client:
-        """An HTTP client with a key."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return httpx.Client(base_url=self.corral.url, headers=headers, trust_env=False, timeout=30)
 
@@ -98,7 +97,6 @@ async def test_the_key_is_asked_once_and_stays_in_the_tab(browser: Browser, keye
 
 
 async def open_view(tab: Tab, key: str, view: str) -> None:
-    """Open a view with a key."""
     await tab.go("chat")
     await tab.page.evaluate("key => sessionStorage.setItem('corral.key', key)", key)
     await tab.go(view)

@@ -29,7 +29,6 @@ WEATHER = {
 
 @pytest.fixture(scope="module")
 def searchable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """`corral up` with an embedding model."""
     folder = tmp_path_factory.mktemp("searchable")
     with corral_up(folder, "--embedding-model", f"minilm={minilm_path()}") as corral:
         yield corral
@@ -42,7 +41,6 @@ async def open_form(page: Page, name: str) -> Locator:
 
 
 async def create_assistant(tab: Tab, name: str, *tools: object) -> None:
-    """Create an assistant in its view."""
     await tab.go("assistants")
     form = await open_form(tab.page, "New assistant")
     await form.get_by_label("Name").fill(name)

@@ -36,14 +36,12 @@ pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl
 
 @cache
 def render(overlay: str) -> str:
-    """The manifests of an overlay as one text."""
     command = ["kubectl", "kustomize", str(FOLDER / overlay)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @cache
 def manifests(overlay: str) -> list[dict[str, Any]]:
-    """The manifests of an overlay."""
     return list(yaml.safe_load_all(render(overlay)))
 
 
@@ -98,7 +96,6 @@ def test_services_accept_the_settings_of_their_pods(overlay: str, tmp_path: Path
 
 
 def load(service: str, overlay: str, container: Mapping[str, Any], folder: Path) -> Any:
-    """Load the settings of a service from its ConfigMap and the environment of its container."""
     (config,) = [m for m in manifests(overlay) if m["kind"] == "ConfigMap"]
     path = folder / "corral.toml"
     path.write_text(config["data"]["corral.toml"])
@@ -111,7 +108,6 @@ def load(service: str, overlay: str, container: Mapping[str, Any], folder: Path)
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_services_call_each_other_at_addresses_that_exist(overlay: str, tmp_path: Path) -> None:
-    """A target is the name and a port of a Service of the overlay."""
     addresses = {
         f"{manifest['metadata']['name']}:{port['port']}"
         for manifest in manifests(overlay)

@@ -94,7 +94,6 @@ def arguments_of(arguments: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def kind_of(item: item_pb2.Item) -> str:
-    """The type of an item."""
     return item.WhichOneof("content") or "item_reference"
 
 

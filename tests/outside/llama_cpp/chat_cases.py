@@ -211,7 +211,6 @@ class _Expression:
         self._scope = scope
 
     def read(self) -> Any:
-        """A value, or texts joined by `+`."""
         value = self._value()
         while self._accept("+"):
             value += self._value()
@@ -254,7 +253,6 @@ class _Expression:
 
 
 def _make(name: str, values: list[Any]) -> Any:
-    """Call a function that makes a value."""
     match name:
         case "peg_tester":
             return _Tester(values[0])

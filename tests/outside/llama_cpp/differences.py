@@ -158,7 +158,6 @@ DIFFERENCES: Final = (
 
 
 def cases_of(difference: Difference, templates: list[str]) -> Iterator[tuple[str, str]]:
-    """The templates and conversations of a difference."""
     for beginning, names in difference.cases.items():
         for template in templates:
             if template.startswith(beginning):

@@ -33,7 +33,6 @@ BOS, EOS = "<|endoftext|>", "<|im_end|>"
 
 
 def templates() -> dict[str, str]:
-    """The templates of llama.cpp by name."""
     folder = llama_cpp_source() / "models" / "templates"
     return {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
 
@@ -80,7 +79,6 @@ def _transformers(sources: dict[str, str], job: dict[str, Any]) -> dict[str, lis
 
 
 def main() -> None:
-    """Write the references."""
     date = datetime.now().astimezone().date().isoformat()
     # llama-server and transformers only know the switch by the template's own name.
     conversations = deepcopy(CONVERSATIONS)

@@ -24,7 +24,6 @@ class Results(TypedDict):
 
 
 def check_results(name: str, measured: Results) -> None:
-    """Compare with the committed results, or write them."""
     path = RESULTS / f"{name}.json"
     if RECORDS:
         path.parent.mkdir(exist_ok=True)

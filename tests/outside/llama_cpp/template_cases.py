@@ -34,7 +34,6 @@ class TemplateCase(NamedTuple):
 
 
 def read_template_cases(source: str) -> list[TemplateCase]:
-    """The cases of the source of test-chat-template.cpp."""
     tokens = _TOKEN.finditer(source, source.index("std::vector<TestCase> test_cases {"))
     next(token for token in tokens if token[0] == "{")
     return [TemplateCase(*fields) for fields in _read_list(tokens)]

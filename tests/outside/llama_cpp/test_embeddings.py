@@ -44,7 +44,6 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def weights(path: Path) -> Iterator[Any]:
-    """The model, loaded by llama.cpp."""
     library.start()
     params = llama_cpp.llama_model_default_params()
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)

@@ -183,7 +183,7 @@ class _Shown(NamedTuple):
         spec = chat_output_spec(pb.Constraint(), conversation, prompt)
         assert spec is not None
         family = prompt.turn_format.family
-        markers = family.markers if family.heads else ()
+        markers = family.markers if family.headers else ()
         control = {marker: number for number, marker in enumerate(markers, 300)}
         matcher = build_matcher(byte_tokenizer(400, control, [299]), whole_grammar(spec, control))
         text = self.text
@@ -215,8 +215,6 @@ def _enforced(name: str, calls: Calls) -> str:
 
 
 class _Run:
-    """Parses the text of a case in pieces."""
-
     def __init__(self, case: ReadCase) -> None:
         self.name = _name(case)
         self._case = case

@@ -80,7 +80,6 @@ class Case(NamedTuple):
         return [*self.first, *output][: len(self.first) + len(output) - 1]
 
     def prompt(self, output: Sequence[int]) -> list[int]:
-        """The prompt of the later request."""
         if self.kept > 0:
             return [*self.first[: self.kept], *LAST]
         computed = self.computed(output)
@@ -167,7 +166,6 @@ def model_params(is_quick: Callable[[str, int | None], bool]) -> list[Any]:
 
 @contextmanager
 def open_model(folder: Path, name: str, cells: int | None, **sizes: Any) -> Iterator[Model]:
-    """Open a random model of an architecture."""
     path = folder / "model.gguf"
     write_architecture(name, path, **{"attention.sliding_window": WINDOW})
     slots = 1 if name in ONE_SEQUENCE else SLOTS
@@ -201,7 +199,6 @@ def scored(i: int, prompt: list[int], **changes: Any) -> SequenceRequest:
 
 
 def logprobs(events: list[Event], sequence_id: int) -> Logprobs:
-    """Those of a sequence."""
     return [
         {each.token: each.logprob for each in token.top}
         for delta in deltas(events, sequence_id)
@@ -218,7 +215,6 @@ def difference(ours: Logprobs, expected: Logprobs) -> float:
 
 
 def started(events: list[Event], sequence_id: int) -> Started:
-    """The start of a sequence."""
     (event,) = [e for e in select_events(events, Started) if e.sequence_id == sequence_id]
     return event
 

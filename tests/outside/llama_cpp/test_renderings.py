@@ -56,7 +56,6 @@ TEMPLATES = ChatTemplates(InlineJobs(), now=recorded_at)
 
 
 def model_template(source: str, bos: str, eos: str) -> ModelTemplate:
-    """A template with the texts of its model's tokens."""
     return ModelTemplate(source, "file", bos, eos, ControlTexts([]))
 
 

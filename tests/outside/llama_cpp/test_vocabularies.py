@@ -52,14 +52,12 @@ class Loaded(NamedTuple):
 
 @pytest.fixture(scope="module", params=[*WITH_IDS, *WITHOUT_IDS])
 def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
-    """Each vocabulary."""
     loaded = _load(request.param)
     yield loaded
     loaded.vocabulary.close()
 
 
 def _load(name: str) -> Loaded:
-    """Load a vocabulary, and tokenize its texts as prompts are."""
     folder, has_ids = llama_cpp_source() / "models", name in WITH_IDS
     path = folder / f"ggml-vocab-{name}.gguf"
     text = _read(folder, name if has_ids else "gpt-2", "inp").removesuffix(SEPARATOR)

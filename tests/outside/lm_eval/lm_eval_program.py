@@ -20,7 +20,6 @@ job = json.load(sys.stdin)
 
 
 def evaluate(client: str, route: str, tasks: list[str], **options: Any) -> dict[str, Any]:
-    """The results and samples of tasks."""
     model = get_model(client)(
         base_url=job["base_url"] + route,
         model=job["model"],

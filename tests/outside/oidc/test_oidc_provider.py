@@ -41,7 +41,6 @@ pytestmark = [
 
 @contextmanager
 def run_provider(port: int = 0) -> Iterator[str]:
-    """Run oidc-provider with new keys, and yield its URL."""
     values = {"ISSUER": json.dumps({"audience": AUDIENCE, "clients": CLIENTS})}
     process = subprocess.Popen(
         ["node", "issuer.mjs"],
@@ -61,7 +60,6 @@ def run_provider(port: int = 0) -> Iterator[str]:
 
 @pytest.fixture
 def issuer() -> Iterator[str]:
-    """Run a provider."""
     with run_provider() as url:
         yield url
 
@@ -79,7 +77,6 @@ def get_token(
     resource: str = AUDIENCE,
     scope: str = "corral:inference",
 ) -> str:
-    """Get a token for a client, as the client's software does."""
     discovery = httpx.get(f"{issuer}/.well-known/openid-configuration", trust_env=False).json()
     form = {"grant_type": "client_credentials", "client_id": client, "client_secret": "s"}
     answer = httpx.post(

@@ -64,7 +64,6 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
 
 
 def send_requests(url: str) -> None:
-    """A response in the background, and chats in a trace."""
     messages = [{"role": "user", "content": "Count to nine, please."}]
     body = {"model": MODEL, "messages": messages, "max_tokens": 12}
     traced = {"traceparent": f"00-{TRACE}-{1:016x}-01"}
@@ -79,7 +78,6 @@ def send_requests(url: str) -> None:
 
 
 def num_scraped(prometheus: Prometheus, query: str) -> int:
-    """The number of series of a query."""
     return len(prometheus.get("query", query=query)["result"])
 
 
@@ -102,7 +100,6 @@ def test_the_rules_and_the_configuration_are_valid() -> None:
 
 
 def test_every_alert_has_a_test() -> None:
-    """In `alerts_test.yml`."""
     rules, tests = ((RULES / name).read_text("utf-8") for name in ("alerts.yml", "alerts_test.yml"))
     alerts = re.findall(r"alert: (\w+)", rules)
 

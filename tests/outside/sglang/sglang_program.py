@@ -30,7 +30,6 @@ class Unset:
 
 
 def parse(detector: str, text: str, tools: dict[str, str]) -> Any:
-    """Parse a whole text with a new detector."""
     module, _, name = detector.partition(".")
     cls = getattr(importlib.import_module(f"sglang.srt.function_call.{module}"), name)
     offered = [

@@ -112,7 +112,6 @@ class Verdict(NamedTuple):
 
 
 def _values(parsed: Parsed) -> list[Any]:
-    """The calls, of which arguments that are JSON are parsed."""
     return [(name, json_or_none(arguments) or arguments) for name, arguments in parsed.calls]
 
 

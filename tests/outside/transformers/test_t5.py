@@ -23,22 +23,13 @@ from inference_svc.engine.events import Event
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.models.metadata import describe_model
+from tests.support import model_kinds
 from tests.support.llama_engines import (
     deltas,
     make_engine,
     open_backend,
     output_tokens,
     run_engine,
-)
-from tests.support.model_kinds import (
-    BUCKETS,
-    FFN,
-    HEAD,
-    HEADS,
-    LAYERS,
-    TOKENS,
-    WIDTH,
-    write_model_of_kind,
 )
 from tests.support.sequences import make_request
 
@@ -50,13 +41,13 @@ pytestmark = [
 PROGRAM = Path(__file__).with_name("t5_program.py")
 START, END = 0, 2
 CONFIG = {
-    "vocab_size": len(TOKENS),
-    "d_model": WIDTH,
-    "d_kv": HEAD,
-    "d_ff": FFN,
-    "num_layers": LAYERS,
-    "num_heads": HEADS,
-    "relative_attention_num_buckets": BUCKETS,
+    "vocab_size": len(model_kinds.TOKENS),
+    "d_model": model_kinds.WIDTH,
+    "d_kv": model_kinds.HEAD,
+    "d_ff": model_kinds.FFN,
+    "num_layers": model_kinds.LAYERS,
+    "num_heads": model_kinds.HEADS,
+    "relative_attention_num_buckets": model_kinds.BUCKETS,
     "pad_token_id": START,
     "decoder_start_token_id": START,
     "eos_token_id": END,
@@ -71,7 +62,9 @@ MAX_TOKENS = 24
 LOGPROB_TOLERANCE = 0.05
 """Differences of 0.03 were measured, and of 0.004 on average; the logits vary by 5.6."""
 _RANDOM = random.Random(3)
-SOURCES = [[*_RANDOM.choices(range(3, len(TOKENS)), k=k), END] for k in (1, 20, 60, 130, 300)]
+SOURCES = [
+    [*_RANDOM.choices(range(3, len(model_kinds.TOKENS)), k=k), END] for k in (1, 20, 60, 130, 300)
+]
 """Within the exact buckets of positions, within the logarithmic ones, and beyond the last."""
 
 
@@ -87,7 +80,6 @@ class Reference(NamedTuple):
 def reference(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Reference:
-    """What transformers computes with each form of T5."""
     folder = tmp_path_factory.mktemp("t5")
     config = {**CONFIG, **FORMS[request.param]}
     job = {"config": config, "seed": SEED, "sources": SOURCES, "max_tokens": MAX_TOKENS}
@@ -105,9 +97,9 @@ def reference(
 
 def _write_model(weights: dict[str, npt.NDArray[np.float32]], path: Path) -> Path:
     """Write the weights under the names that llama.cpp's converter gives them."""
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.T5, LAYERS)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.T5, model_kinds.LAYERS)
     named = {str(names.get_name(name, (".weight",))): item for name, item in weights.items()}
-    return write_model_of_kind("t5", path, named)
+    return model_kinds.write_model_of_kind("t5", path, named)
 
 
 @pytest.fixture(scope="module")

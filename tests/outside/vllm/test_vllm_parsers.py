@@ -123,7 +123,6 @@ DIFFERENCES: Final = {
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """What the tests found."""
     return run_vllm_tests("--splits")
 
 

@@ -37,7 +37,6 @@ SPLITS: Final = "--splits" in sys.argv
 
 
 def _formats(kind: str) -> dict[str, TurnFormat]:
-    """The formats of a kind of tests, by the names of their files."""
     return {
         name: TurnFormat(
             Thought(each["reasoning"]),

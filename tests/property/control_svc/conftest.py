@@ -26,8 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def on_sqlite() -> OpenDatabase:
-    """Opens empty databases."""
-
     @asynccontextmanager
     async def open_empty(clock: SetClock) -> AsyncIterator[Database]:
         with TemporaryDirectory() as folder:

@@ -71,7 +71,6 @@ def of_stream(sent: Sequence[ChatResponse]) -> list[Piece]:
 
 
 def of_chat_chunks(sent: Sequence[ChatResponse], **fields: Any) -> list[Piece]:
-    """The pieces of a stream of chat completion chunks."""
     chunks = ChatChunks(make_envelope(), chat_body(stream=True, **fields))
     pieces: list[Piece] = []
     for frame in (frame for each in sent for frame in chunks.frames(each)):
@@ -96,7 +95,6 @@ def of_function_calls(sent: Sequence[ChatResponse]) -> list[Piece]:
 
 
 def of_message_events(sent: Sequence[ChatResponse]) -> list[Piece]:
-    """The blocks of a stream of message events."""
     events = MessageEvents(parse_message(MESSAGE | {"thinking": SHOWN, "max_tokens": 2048}))
     blocks: list[Piece] = []
     for frame in (frame for each in sent for frame in events.frames(each)):
@@ -112,7 +110,6 @@ def of_message_events(sent: Sequence[ChatResponse]) -> list[Piece]:
 
 
 def of_whole_message(sent: Sequence[ChatResponse]) -> list[Piece]:
-    """The blocks of a message."""
     message = CollectedMessage(parse_message(MESSAGE | {"thinking": SHOWN, "max_tokens": 2048}))
     for each in sent:
         message.add(each)
@@ -145,7 +142,6 @@ def of_ollama_lines(sent: Sequence[ChatResponse]) -> list[Piece]:
 
 
 def of_response_events(sent: Sequence[ChatResponse]) -> list[Piece]:
-    """The items of the events of a response, which are those of a run too."""
     numbers = itertools.count()
     draft = TurnDraft([], {}, lambda prefix: f"{prefix}{next(numbers)}", lambda: NOW)
     projection = TurnProjection(0, lambda item: item)
@@ -185,7 +181,6 @@ def _item(item: Any) -> Piece:
 
 
 def of_span(sent: Sequence[ChatResponse]) -> list[Piece]:
-    """The parts of the span of a request."""
     output = OutputMessages()
     for each in sent:
         output.add(each)
@@ -202,7 +197,6 @@ def _part(part: Any) -> Piece:
 
 
 def whole_chat(sent: Sequence[ChatResponse]) -> Parsed:
-    """A chat completion, which has no order."""
     completion = CollectedChat(make_envelope(), chat_body())
     for each in sent:
         completion.add(each)
@@ -242,7 +236,6 @@ ORDERED: dict[str, Callable[[Sequence[ChatResponse]], list[Piece]]] = {
 
 
 def without_order(pieces: Sequence[Piece]) -> Parsed:
-    """The texts and the calls."""
     return Parsed(
         "".join(piece[1] for piece in pieces if piece[0] == "text"),
         "".join(piece[1] for piece in pieces if piece[0] == "reasoning"),
@@ -274,14 +267,12 @@ def is_in_order(pieces: Sequence[Piece], text: str) -> bool:
 
 
 def split(data: bytes, cuts: Iterable[int]) -> list[bytes]:
-    """Split bytes at these places."""
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 @st.composite
 def batches(draw: st.DrawFn, text: str) -> Batches:
-    """Cut a text into tokens, and these into batches."""
     numbers = st.lists(st.integers(0, 4000), max_size=40)
     tokens = split(text.encode(), draw(numbers))
     ends = sorted({0, len(tokens), *(cut % (len(tokens) + 1) for cut in draw(numbers))})

@@ -25,7 +25,6 @@ from tests.support.turns import Golden
 
 
 def parse(turn: Golden, numbers: Iterable[int], used_ids: Sequence[str]) -> TurnParser:
-    """A parser of a turn of a conversation, where ids are new."""
     ids = iter(numbers)
     return TurnParser(
         turn.turn_format,
@@ -165,7 +164,6 @@ def test_a_call_without_a_name_is_refused_with_its_path(dialect: str, field: str
     ],
 )
 def test_an_unknown_role_is_refused_with_all_roles(dialect: str, field: str, roles: str) -> None:
-    """And with the path in the body."""
     with pytest.raises(InvalidField) as caught:
         CLIENTS[dialect]().send([HELLO, {"role": "bob", "content": "x"}])
 

@@ -18,7 +18,6 @@ CONTENT = st.binary(max_size=200) | st.sampled_from([b"\r\n--frontier", b"--fron
 
 
 def make_request(chunks: Sequence[bytes]) -> Request:
-    """Build a request whose body arrives in these chunks."""
     waiting = [*chunks]
 
     async def receive() -> dict[str, Any]:
@@ -29,7 +28,6 @@ def make_request(chunks: Sequence[bytes]) -> Request:
 
 
 def make_form(content: bytes) -> bytes:
-    """Build a form of a purpose and a file with these bytes."""
     return (
         b'--frontier\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         b'--frontier\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n'
@@ -38,8 +36,6 @@ def make_form(content: bytes) -> bytes:
 
 
 def read(chunks: Sequence[bytes]) -> list[FormPiece]:
-    """Parse a form into its pieces."""
-
     async def gather(pieces: AsyncIterator[FormPiece]) -> list[FormPiece]:
         return [piece async for piece in pieces]
 
@@ -47,7 +43,6 @@ def read(chunks: Sequence[bytes]) -> list[FormPiece]:
 
 
 def split(raw: bytes, positions: Sequence[int]) -> list[bytes]:
-    """Split bytes into chunks at these positions."""
     ends = sorted({place % len(raw) for place in positions})
     starts = [0, *ends]
     return [raw[start:end] for start, end in zip(starts, [*ends, len(raw)], strict=True)]
@@ -66,7 +61,6 @@ def test_forms_can_be_split_anywhere(content: bytes, positions: list[int]) -> No
 
 @given(st.binary(min_size=1, max_size=300), st.lists(st.integers(0, 10_000), max_size=5))
 def test_arbitrary_bytes_raise_only_domain_errors(raw: bytes, positions: list[int]) -> None:
-    """Or are parsed."""
     with contextlib.suppress(DomainError):
         read(split(raw, positions))
 

@@ -59,7 +59,6 @@ class BrokenCalls:
         """Do nothing."""
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Any]]:
-        """Yield the messages, then raise the error."""
         for message in self._messages:
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -75,5 +75,4 @@ def test_memory_is_bounded_for_large_files(changes: list[tuple[int, int]], file_
 @settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=2000))
 def test_random_bytes_after_the_magic_are_refused(data: bytes) -> None:
-    """With ModelFileInvalid."""
     describe(b"GGUF\x03\x00\x00\x00" + data, 8 + len(data))

@@ -20,7 +20,6 @@ RETRY_AFTER = st.none() | st.floats(0, 1e6)
 
 
 def metadata_values(annotation: Any) -> st.SearchStrategy[Any]:
-    """Generate values for a metadata key of this type."""
     if isinstance(annotation, types.UnionType):
         return st.one_of([metadata_values(option) for option in typing.get_args(annotation)])
     strategies: dict[Any, st.SearchStrategy[Any]] = {
@@ -33,7 +32,6 @@ def metadata_values(annotation: Any) -> st.SearchStrategy[Any]:
 
 
 def errors_of_class(cls: type[DomainError]) -> st.SearchStrategy[DomainError]:
-    """Generate errors of one class with any metadata."""
     keys = {key: metadata_values(annotation) for key, annotation in cls._keys.items()}
     if "retry_after" in keys:
         keys["retry_after"] = RETRY_AFTER

@@ -24,8 +24,6 @@ TURNS_OF_LOOP = 40
 
 
 class Owner(NamedTuple):
-    """Whose job it is."""
-
     key: str
     project: str
 
@@ -74,12 +72,9 @@ class Bench:
 
     @property
     def num_new(self) -> int:
-        """Number of running jobs whose keys are not trusted."""
         return sum(self.owners[number].key not in self.trusted for number in self.running.values())
 
     def submit(self, owner: Owner) -> None:
-        """Run a job for a project."""
-
         number = len(self.owners)
 
         async def run() -> None:

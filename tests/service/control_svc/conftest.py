@@ -54,7 +54,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def doubles(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The tests that run on the other database."""
     by_test: dict[str, dict[str, list[pytest.Item]]] = defaultdict(lambda: defaultdict(list))
     for item in items:
         database = getattr(item, "callspec", NO_PARAMETERS).params.get("database_url")
@@ -111,7 +110,6 @@ def database_url(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 def clock() -> SetClock:
-    """The manual clock of the database."""
     return SetClock()
 
 
@@ -126,13 +124,11 @@ async def database(
 
 @pytest.fixture
 def jobs(database: Database, clock: SetClock) -> Jobs:
-    """The jobs of a project."""
     return Jobs(database, IdSource(clock))
 
 
 @pytest.fixture
 def make_world(database: Database, clock: SetClock) -> Worlds:
-    """Creates a `RunWorld` for a model."""
     return lambda turns: RunWorld(database, turns, clock)
 
 

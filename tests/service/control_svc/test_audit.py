@@ -32,12 +32,10 @@ LIMIT: Final = limit_service_pb2.Limit(
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running)
 
 
 async def events(operator: Operator, **filters: Any) -> list[pb.AuditEvent]:
-    """List the newest events."""
     stub = AuditServiceStub(operator.channel)
     request = pb.ListAuditEventsRequest(**filters)
     return list((await operator.call(stub.ListAuditEvents, request)).events)
@@ -145,7 +143,6 @@ async def test_events_are_filtered_and_paged(running: RunningControl, operator: 
 
 
 async def test_only_operators_read_the_log(running: RunningControl, operator: Operator) -> None:
-    """With the scope admin_read or admin."""
     reader = await operator.create_key(scopes=[key_service_pb2.KEY_SCOPE_ADMIN_READ])
     user = await operator.create_key()
 
@@ -222,6 +219,5 @@ async def test_events_are_sent_to_syslog_once_they_are_committed(
 
 
 def test_a_target_of_syslog_that_is_none_is_refused() -> None:
-    """When the settings are read."""
     with pytest.raises(ValidationError, match="audit_syslog"):
         ControlSettings(audit_syslog="syslog.example.com")

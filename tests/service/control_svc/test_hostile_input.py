@@ -56,7 +56,6 @@ def methods() -> list[str]:
 
 
 def describe(name: str) -> MethodDescriptor:
-    """Return the descriptor of a method."""
     service, _, method = name[1:].rpartition("/")
     pool = descriptor_pool.Default()
     return pool.FindServiceByName(service).methods_by_name[method]
@@ -86,7 +85,6 @@ def part_of(messages: Iterator[Message], url: str | None) -> Iterator[Message]:
 
 
 def values(field: Any, depth: int) -> Iterator[Any]:
-    """Yield hostile values of the type of a field."""
     if field.message_type is not None:
         yield from hostile(message_factory.GetMessageClass(field.message_type)(), depth - 1)
     elif field.type == FieldDescriptor.TYPE_STRING:
@@ -98,7 +96,6 @@ def values(field: Any, depth: int) -> Iterator[Any]:
 
 
 async def call_error(channel: grpc.aio.Channel, name: str, request: Message) -> DomainError | None:
-    """Make a call and return its error, if any."""
     try:
         await call(channel, name, request)
     except DomainError as error:

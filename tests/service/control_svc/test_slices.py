@@ -49,8 +49,6 @@ async def test_dead_jobs_of_every_kind_can_be_retried(tmp_path: Path) -> None:
 
 
 class ThreadMethods(Methods[Thread]):
-    """Methods of threads, without any."""
-
     service = pb.DESCRIPTOR.services_by_name["ThreadService"]
     message, noun, plural = THREAD, "a thread", "threads"
 

@@ -81,14 +81,12 @@ class Caller:
         self._ids: dict[str, str] = {}
 
     async def create_objects(self) -> None:
-        """Create the objects."""
         for resource in RESOURCES.values():
             for name in ("first", "second"):
                 self._ids |= await resource.create(self._client, name)
         await Operator.of(self._running).create_limit(LIMIT, "REQUESTS", 1)
 
     def request(self, method: MethodDescriptor) -> Any:
-        """A valid request."""
         if not is_for_callers(method):
             fields = {"limit_id": LIMIT} if method.name == "ListLimitBuckets" else {}
             return GetMessageClass(method.input_type)(**fields)
@@ -176,7 +174,6 @@ def changes_of(request: Any) -> Any:
 
 
 def sample_of(field: Any) -> Any:
-    """A value of a field."""
     if field.name in SAMPLES:
         return SAMPLES[field.name]
     if field.message_type is not None:
@@ -197,7 +194,6 @@ EDITABLE: Mapping[str, Mapping[str, Any]] = {
 
 
 def object_of(response: Any) -> Any:
-    """The object of a response."""
     (field,) = response.DESCRIPTOR.fields
     return getattr(response, field.name)
 

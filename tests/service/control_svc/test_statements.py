@@ -1,6 +1,6 @@
 """The watch over the statements of all tests here finds those that reach other projects."""
 
-from sqlalchemy import select, text
+import sqlalchemy as sa
 
 from control_svc.db.engine import Database
 from control_svc.db.transaction import (
@@ -18,21 +18,20 @@ class CarelessQueries(Queries):
 
     async def every(self) -> None:
         """Read the rows of all projects."""
-        await self._session.execute(select(FileRow))
+        await self._session.execute(sa.select(FileRow))
 
     async def of_another(self) -> None:
-        """Read the rows of another project."""
-        await self._session.execute(select(FileRow).where(FileRow.project == "other"))
+        await self._session.execute(sa.select(FileRow).where(FileRow.project == "other"))
 
     async def joined(self) -> None:
         """Read own rows with those of another project."""
-        jobs = select(JobRow.id).where(JobRow.project == "other")
+        jobs = sa.select(JobRow.id).where(JobRow.project == "other")
         await self._session.execute(self._select(FileRow, FileRow.id.in_(jobs)))
 
     async def written(self) -> None:
         """Read the rows of another project by plain SQL."""
         await self._session.execute(
-            text("SELECT 1 FROM files WHERE project = :project"), {"project": "other"}
+            sa.text("SELECT 1 FROM files WHERE project = :project"), {"project": "other"}
         )
 
     async def own(self) -> None:
@@ -46,7 +45,7 @@ class SharedQueries(InstallationQueries):
 
     async def every(self) -> None:
         """Read the rows of all projects."""
-        await self._session.execute(select(FileRow))
+        await self._session.execute(sa.select(FileRow))
 
 
 class OperatorQueries(CrossProjectQueries):
@@ -54,7 +53,7 @@ class OperatorQueries(CrossProjectQueries):
 
     async def every(self) -> None:
         """Read the rows of all projects."""
-        await self._session.execute(select(FileRow))
+        await self._session.execute(sa.select(FileRow))
 
 
 async def test_statements_that_reach_other_projects_are_found(
@@ -69,7 +68,7 @@ async def test_statements_that_reach_other_projects_are_found(
         for query in (queries.every, queries.of_another, queries.joined, queries.written):
             await query()
         await SharedQueries(tx).every()
-        await tx.session.execute(select(JobRow))
+        await tx.session.execute(sa.select(JobRow))
         await queries.own()
 
     await database.transactions.of("p").read(reach)

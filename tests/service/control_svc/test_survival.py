@@ -83,7 +83,6 @@ async def create_uploads_until_full(running: RunningControl) -> None:
 
 @pytest.fixture
 def server() -> Iterator[Postgres]:
-    """A PostgreSQL server for one test."""
     with run_postgres_server(durable=True) as server:
         yield server
 
@@ -167,7 +166,6 @@ class Load:
         self.errors: list[UpstreamUnavailable] = []
 
     async def write(self, name: int) -> None:
-        """Create one file after the other."""
         for number in range(10_000):
             content = f"{name} {number}".encode()
             try:
@@ -180,12 +178,10 @@ class Load:
                 self._created.release()
 
     async def wait_for_errors(self) -> None:
-        """Wait for `WRITERS` errors."""
         for _ in range(WRITERS):
             await self._failed.acquire()
 
     async def wait_for_files(self) -> None:
-        """Wait for `WRITERS` more files."""
         while not self._created.locked():
             await self._created.acquire()
         for _ in range(WRITERS):

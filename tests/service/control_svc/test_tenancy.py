@@ -15,19 +15,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from svc_kit.auth.scopes import method_options, method_path
+from tests.support import tenancy
 from tests.support.control import Client, RunningControl
 from tests.support.examples import TIMES
-from tests.support.tenancy import (
-    RESOURCES,
-    Ids,
-    TextField,
-    call_method,
-    is_for_callers,
-    make_messages,
-    make_unknown_id,
-    text_fields,
-    unregistered_services,
-)
 from tools.rpc_methods import list_services
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -36,46 +26,41 @@ on_sqlite = pytest.mark.parametrize("shared_database_url", ["sqlite"], indirect=
 """For what needs no second kind of database."""
 
 METHODS = [method for service in list_services("corral.control.") for method in service.methods]
-CALLERS = [method for method in METHODS if is_for_callers(method)]
-OPERATORS = [method for method in METHODS if not is_for_callers(method)]
+CALLERS = [method for method in METHODS if tenancy.is_for_callers(method)]
+OPERATORS = [method for method in METHODS if not tenancy.is_for_callers(method)]
 MINE = "mine"
 
 
 def make_canary(name: str) -> str:
-    """A text in all objects of a project."""
     return f"canary-of-{name}"
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """A project with objects."""
-
     client: Client
-    ids: Ids
+    ids: tenancy.Ids
     services: Mapping[str, str]
     """The service of each id."""
 
     @classmethod
     async def make(
-        cls, running: RunningControl, name: str, services: Iterable[str] = RESOURCES
+        cls, running: RunningControl, name: str, services: Iterable[str] = tenancy.RESOURCES
     ) -> "Tenant":
         """Create an object of each kind in these services, with a canary."""
         client = running.of_project(name)
         ids: dict[str, str] = {}
         owners: dict[str, str] = {}
         for service in services:
-            created = await RESOURCES[service].create(client, make_canary(name))
+            created = await tenancy.RESOURCES[service].create(client, make_canary(name))
             ids |= created
             owners |= dict.fromkeys(created, service)
         return cls(client, ids, owners)
 
     def ids_of_all_kinds(self) -> list[str]:
-        """One id with each prefix."""
         return list({each[:-32]: each for each in sorted(self.ids.values())}.values())
 
     async def observe(self) -> list[object]:
-        """Read all of its objects."""
-        return [await each.observe(self.client, self.ids) for each in RESOURCES.values()]
+        return [await each.observe(self.client, self.ids) for each in tenancy.RESOURCES.values()]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -98,25 +83,21 @@ async def other(shared_control: RunningControl, mine: Tenant, method: MethodDesc
 
 
 class _RecordingIds(dict[str, str]):
-    """Ids that record which of them are used."""
-
     def __missing__(self, kind: str) -> str:
         self[kind] = kind
         return kind
 
 
 def required_kinds(method: MethodDescriptor) -> Collection[str]:
-    """The kinds of objects that a valid call contains."""
     ids = _RecordingIds()
-    make_messages(method, ids)
+    tenancy.make_messages(method, ids)
     return ids
 
 
 def build_call(
-    method: MethodDescriptor, ids: Ids, texts: Mapping[TextField, str]
+    method: MethodDescriptor, ids: tenancy.Ids, texts: Mapping[tenancy.TextField, str]
 ) -> Sequence[Message]:
-    """Build a valid call, then replace these texts."""
-    messages = make_messages(method, ids)
+    messages = tenancy.make_messages(method, ids)
     for place, text in texts.items():
         place.write(messages, text)
     return messages
@@ -124,7 +105,7 @@ def build_call(
 
 def test_all_services_are_registered() -> None:
     """In `tests/support/tenancy.py`, so that all of their RPCs are tested here."""
-    assert unregistered_services() == []
+    assert tenancy.unregistered_services() == []
 
 
 @on_one_loop
@@ -140,10 +121,10 @@ async def test_a_foreign_id_is_treated_as_unknown(
     an unknown id in all cases, and no change. A field with ids gets one of its kind and another,
     with `make properties` those of all kinds. On PostgreSQL, whose queries are the same, only
     fields with ids are tried, with one."""
-    refusals = RESOURCES[method.containing_service.full_name].refusals
+    refusals = tenancy.RESOURCES[method.containing_service.full_name].refusals
     valid = build_call(method, other.ids, {})
     foreign_ids = mine.ids_of_all_kinds()
-    for number, place in enumerate(text_fields(valid)):
+    for number, place in enumerate(tenancy.text_fields(valid)):
         of_kind = [mine.ids[kind] for kind, own in other.ids.items() if own in place.read(valid)]
         may_name_one = of_kind or place.field.endswith(("id", "ids"))
         another = [foreign_ids[number % len(foreign_ids)]]
@@ -152,11 +133,11 @@ async def test_a_foreign_id_is_treated_as_unknown(
         else:
             tried = of_kind + (foreign_ids if may_name_one and TIMES > 1 else another)
         for foreign in tried:
-            response = await call_method(
+            response = await tenancy.call_method(
                 other.client, method, build_call(method, other.ids, {place: foreign})
             )
-            unknown_id = make_unknown_id(foreign)
-            expected = await call_method(
+            unknown_id = tenancy.make_unknown_id(foreign)
+            expected = await tenancy.call_method(
                 other.client, method, build_call(method, other.ids, {place: unknown_id})
             )
 
@@ -173,10 +154,12 @@ async def test_a_foreign_id_is_treated_as_unknown(
 @pytest.mark.parametrize("method", CALLERS, ids=method_path)
 async def test_a_valid_call_succeeds(other: Tenant, method: MethodDescriptor) -> None:
     """So that the calls above fail because of the foreign id."""
-    expected_error = RESOURCES[method.containing_service.full_name].answers.get(method.name, "OK")
-    assert (await call_method(other.client, method, build_call(method, other.ids, {}))).startswith(
-        expected_error
+    expected_error = tenancy.RESOURCES[method.containing_service.full_name].answers.get(
+        method.name, "OK"
     )
+    assert (
+        await tenancy.call_method(other.client, method, build_call(method, other.ids, {}))
+    ).startswith(expected_error)
 
 
 @on_one_loop
@@ -188,11 +171,11 @@ async def test_operator_rpcs_are_refused_for_callers(
     """With SCOPE_MISSING, before any id is checked."""
     caller = shared_control.of_project("other")
     empty = [GetMessageClass(method.input_type)()]
-    for place in [None, *text_fields(empty)]:
+    for place in [None, *tenancy.text_fields(empty)]:
         messages = [GetMessageClass(method.input_type)()]
         if place is not None:
             place.write(messages, mine.ids["file"])
-        response = await call_method(caller, method, messages)
+        response = await tenancy.call_method(caller, method, messages)
 
         assert "SCOPE_MISSING" in response
         assert method_options(method).scope.value in response

@@ -41,8 +41,6 @@ async def test_a_full_disk_leaves_nothing_half_written(running: RunningControl) 
 
 
 async def test_the_bytes_of_a_cancelled_call_are_removed(running: RunningControl) -> None:
-    """When the call ends."""
-
     async def half_a_file() -> AsyncIterator[file_service_pb2.CreateFileRequest]:
         header = file_pb2.FileHeader(filename="a", purpose=USER_DATA)
         yield file_service_pb2.CreateFileRequest(header=header)

@@ -38,20 +38,17 @@ class Engine(stubs.EngineServiceServicer):
     def ListAdapters(
         self, request: pb.ListAdaptersRequest, context: grpc.ServicerContext
     ) -> pb.ListAdaptersResponse:
-        """List the adapter."""
         return pb.ListAdaptersResponse(adapters=[VOICE])
 
     def LoadAdapter(
         self, request: pb.LoadAdapterRequest, context: grpc.ServicerContext
     ) -> pb.LoadAdapterResponse:
-        """Return the adapter for any request."""
         self.requests.append(request)
         return pb.LoadAdapterResponse(adapter=VOICE)
 
     def UnloadAdapter(
         self, request: pb.UnloadAdapterRequest, context: grpc.ServicerContext
     ) -> pb.UnloadAdapterResponse:
-        """Unload the adapter, or abort with NOT_FOUND."""
         if request.name != VOICE.name:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such adapter")
         return pb.UnloadAdapterResponse(adapter=VOICE)
@@ -59,12 +56,10 @@ class Engine(stubs.EngineServiceServicer):
 
 @pytest.fixture
 def servicer() -> Engine:
-    """Return the servicer."""
     return Engine()
 
 
 def run(target: str, *arguments: str) -> Result:
-    """Run `corral adapters`."""
     return CliRunner().invoke(adapters, [*arguments, "--target", target])
 
 
@@ -86,7 +81,6 @@ def test_a_loaded_adapter_is_printed(target: str, servicer: Engine) -> None:
 
 
 def test_an_adapter_is_unloaded_by_name(target: str) -> None:
-    """An error is one line."""
     unknown = run(target, "unload", "parrot")
 
     assert run(target, "unload", "voice").output == LINE

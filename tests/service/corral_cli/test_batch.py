@@ -39,25 +39,21 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningBatches]:
 
 
 async def corral_batch(running: RunningBatches, *arguments: Any) -> Result:
-    """Run `corral batch`."""
     words = [*map(str, arguments), "--control", running.control.target]
     return await asyncio.to_thread(CliRunner().invoke, batch, words)
 
 
 async def corral_jobs(running: RunningBatches, *arguments: str) -> Result:
-    """Run `corral jobs` with the service token."""
     access = ("--control", running.control.target)
     token = ("--service-token-file", str(running.control.folder / "token"))
     return await asyncio.to_thread(CliRunner().invoke, jobs, [*arguments, *access, *token])
 
 
 def partial_downloads(folder: Path) -> list[Path]:
-    """List temporary files of downloads."""
     return list(folder.glob("*.part"))
 
 
 def write_requests(folder: Path, *lines: object) -> Path:
-    """Write a file of requests."""
     path = folder / "in.jsonl"
     path.write_bytes(jsonl(lines))
     return path

@@ -26,7 +26,6 @@ class ScriptedModel(stubs.InferenceServiceServicer):
         request: inference_service_pb2.GetModelRequest,
         context: grpc.ServicerContext,
     ) -> inference_service_pb2.GetModelResponse:
-        """Return a model with the requested name."""
         return inference_service_pb2.GetModelResponse(
             model=model_pb2.Model(
                 name=request.model or "demo",
@@ -55,18 +54,15 @@ class ScriptedModel(stubs.InferenceServiceServicer):
 
 @pytest.fixture
 def servicer() -> ScriptedModel:
-    """Return the servicer."""
     return ScriptedModel()
 
 
 def type_lines(target: str, *lines: str, options: tuple[str, ...] = ()) -> Result:
-    """Run `corral chat` with the lines as input."""
     text = "".join(f"{line}\n" for line in lines)
     return CliRunner().invoke(chat, ["--target", target, *options], input=text)
 
 
 def second_prompt(servicer: ScriptedModel) -> list[tuple[int, str]]:
-    """Return role and text of the messages of the second request."""
     messages = servicer.requests[1].conversation.messages
     return [(each.role, "".join(part.text for part in each.parts)) for each in messages]
 
@@ -83,7 +79,6 @@ def test_an_answer_is_streamed_to_the_screen(target: str) -> None:
 
 
 def test_a_request_has_the_earlier_turns(target: str, servicer: ScriptedModel) -> None:
-    """In order, with their roles."""
     type_lines(target, "one", "two")
 
     assert second_prompt(servicer) == [
@@ -138,7 +133,6 @@ def test_commands_are_not_sent_to_the_model(target: str, servicer: ScriptedModel
 
 
 def test_a_truncated_answer_is_marked(target: str, servicer: ScriptedModel) -> None:
-    """With the number of tokens."""
     servicer.reason = generation_pb2.FINISH_REASON_LENGTH
 
     assert "(cut off after 2 tokens)" in type_lines(target, "Hi!").stdout
@@ -159,7 +153,6 @@ def test_a_failed_request_is_reported_and_the_chat_continues(
 
 
 def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
-    """With exit code 1."""
     result = type_lines("127.0.0.1:1")
 
     assert result.exit_code == 1

@@ -9,7 +9,6 @@ from svc_kit.lifecycle import StartupError
 
 
 def db(command: str, folder: Path) -> Result:
-    """Run `corral db`."""
     return CliRunner().invoke(cli, ["db", command], env={"CORRAL_CONTROL_DATA_DIR": str(folder)})
 
 

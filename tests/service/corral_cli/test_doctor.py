@@ -156,7 +156,6 @@ async def test_a_service_of_an_installation_that_is_not_this_one_is_a_warning() 
 
 
 async def never() -> bool:
-    """A service that is not ready."""
     return False
 
 
@@ -191,7 +190,6 @@ def test_a_missing_model_beside_another_is_a_warning(tmp_path: Path) -> None:
 
 
 def check_models(models: list[str], settings: dict[str, Any] | None = None) -> list[Finding]:
-    """What the check of the memory finds with these models."""
     loaded = load_settings(InferenceSettings, overrides={"models": models, **(settings or {})})
     return list(installation_checks.check_model_memory(loaded, is_running=False))
 

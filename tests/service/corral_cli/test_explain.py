@@ -19,12 +19,10 @@ MENTIONS = "{# [TOOL_CALLS] <|tool_calls_section_begin|> #}"
 
 
 def explain(*arguments: str | Path) -> Result:
-    """Run the command."""
     return CliRunner().invoke(cli, ["models", "explain", *map(str, arguments)])
 
 
 def explain_json(*arguments: str | Path) -> Any:
-    """The sections of one model."""
     return json.loads(explain(*arguments, "--json").output)
 
 
@@ -110,7 +108,6 @@ def test_other_classes_have_no_template(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_fit_is_explained(tmp_path: Path) -> None:
-    """With the reason."""
     config = tmp_path / "corral.toml"
     config.write_text("[inference.pool]\nmemory_mib = 1\n")
     output = explain("bundled", "--config", config).output
@@ -133,7 +130,6 @@ def test_a_model_that_does_not_fit_is_explained(tmp_path: Path) -> None:
 def test_a_bad_file_is_an_error_with_the_reason(
     data: bytes | None, problem: str, tmp_path: Path
 ) -> None:
-    """As at the start of the service."""
     path = tmp_path / "bad.gguf"
     if data is not None:
         path.write_bytes(data)

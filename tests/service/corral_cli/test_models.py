@@ -21,7 +21,6 @@ Progress = model_pb2.LoadProgress
 
 
 def make_model(name: str = "small", state: Any = Model.STATE_READY, **more: Any) -> Model:
-    """Return a model."""
     return Model(name=name, state=state, **more)
 
 
@@ -35,7 +34,6 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
     def ListModels(
         self, request: inference_pb.ListModelsRequest, context: grpc.ServicerContext
     ) -> inference_pb.ListModelsResponse:
-        """Return two models on two pages."""
         if not request.page_token:
             limits = model_pb2.ModelLimits(slots=4, context_tokens=2048)
             first = make_model(resolved_limits=limits, memory_bytes=150 << 20, aliases=["gpt-4o"])
@@ -48,13 +46,11 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
     def GetModel(
         self, request: inference_pb.GetModelRequest, context: grpc.ServicerContext
     ) -> inference_pb.GetModelResponse:
-        """Return one model."""
         return inference_pb.GetModelResponse(model=make_model(request.model))
 
     def LoadModel(
         self, request: engine_pb.LoadModelRequest, context: grpc.ServicerContext
     ) -> engine_pb.LoadModelResponse:
-        """Start loading, or abort."""
         self.requests.append(request)
         if request.model == "later":
             status = to_status(EngineRestarting(retry_after=1.0), "req_1")
@@ -67,26 +63,22 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
     def WatchModels(
         self, request: engine_pb.WatchModelsRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb.WatchModelsResponse]:
-        """Stream `watched`."""
         for model in self.watched:
             yield engine_pb.WatchModelsResponse(model=model)
 
     def UnloadModel(
         self, request: engine_pb.UnloadModelRequest, context: grpc.ServicerContext
     ) -> engine_pb.UnloadModelResponse:
-        """Unload the model."""
         self.requests.append(request)
         return engine_pb.UnloadModelResponse(model=make_model(request.model, Model.STATE_AVAILABLE))
 
 
 @pytest.fixture
 def servicer() -> ScriptedServer:
-    """Return the servicer."""
     return ScriptedServer()
 
 
 def run(target: str, *arguments: str) -> Result:
-    """Run `corral models`."""
     return CliRunner().invoke(models, [*arguments, "--target", target])
 
 
@@ -109,7 +101,6 @@ def test_a_model_is_shown_with_all_fields(target: str) -> None:
 
 
 def test_the_progress_of_a_load_is_shown(target: str, servicer: ScriptedServer) -> None:
-    """The request has the given limits."""
     loading = Progress(phase=Progress.PHASE_WEIGHTS, fraction=0.5)
     servicer.watched = [make_model(state=Model.STATE_LOADING, load_progress=loading), make_model()]
     result = run(target, "load", "small", "--slots", "2")

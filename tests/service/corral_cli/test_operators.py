@@ -43,7 +43,6 @@ class Served:
         return result.output
 
     def verdict(self, key: str) -> str:
-        """Verify a key as another service does."""
         verify = Operator.of(self.running).verdict(key)
         return asyncio.run_coroutine_threadsafe(verify, self.loop).result(10)
 
@@ -72,7 +71,6 @@ def serve(folder: Path, *, require_keys: bool, **settings: Any) -> Iterator[Serv
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    """Run a control service that requires keys."""
     with serve(tmp_path, require_keys=True) as running:
         yield running
 
@@ -290,7 +288,6 @@ def test_usage_is_a_table(served: Served) -> None:
 def test_an_error_is_one_line_with_a_remedy(
     served: Served, arguments: tuple[str, ...], credential: str | None, remedy: str
 ) -> None:
-    """With exit code 1."""
     result = served.corral(*arguments, credential=credential)
 
     assert result.exit_code == 1

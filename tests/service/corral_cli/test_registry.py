@@ -15,13 +15,11 @@ from tests.support.registry import Registry, adapter_bytes
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """Run an empty control service."""
     async with run_control(tmp_path) as running:
         yield running
 
 
 async def run(control: RunningControl, *arguments: str | Path) -> Result:
-    """Run `corral adapters`."""
     words = [*map(str, arguments), "--control", control.target]
     return await asyncio.to_thread(CliRunner().invoke, adapters, words)
 

@@ -21,7 +21,6 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 def fake() -> FakeInference:
-    """The inference service of `gateway`."""
     return FakeInference()
 
 
@@ -34,13 +33,11 @@ async def gateway(fake: FakeInference) -> AsyncIterator[Loopback]:
 
 @pytest.fixture
 async def client(gateway: Loopback) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of `gateway`."""
     async with gateway.client() as http:
         yield http
 
 
 @pytest.fixture
 async def connection(gateway: Loopback) -> AsyncIterator[RawConnection]:
-    """A raw connection to `gateway`."""
     async with open_connection(gateway.address) as raw:
         yield raw

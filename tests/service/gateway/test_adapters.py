@@ -16,8 +16,6 @@ from tests.support.registry import Registry, adapter_bytes
 
 @dataclass(frozen=True)
 class Scene:
-    """A client of a gateway, and its control service."""
-
     http: httpx.AsyncClient
     control: RunningControl
 
@@ -41,7 +39,6 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A gateway without adapters."""
     async with (
         run_control(tmp_path, adapters={"file_bytes": 8000}) as control,
         run_gateway(control_target=control.target) as gateway,

@@ -201,7 +201,6 @@ async def test_unknown_urls_are_rejected(client: AsyncClient, subtests: pytest.S
 
 
 async def test_405_has_an_allow_header(client: AsyncClient) -> None:
-    """With the allowed method."""
     answer = await client.delete("/v1/models/fake")
 
     assert answer.headers["allow"] == "GET"
@@ -242,7 +241,6 @@ async def test_a_head_has_a_timeout() -> None:
 
 
 async def test_a_large_head_is_rejected(connection: RawConnection) -> None:
-    """With 431."""
     await connection.send(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 70_000)
     answer = await connection.rest()
 

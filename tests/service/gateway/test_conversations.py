@@ -64,7 +64,6 @@ async def run_setup(folder: Path) -> AsyncIterator[Setup]:
 
 @pytest.fixture
 async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
-    """Both clients."""
     async with run_setup(tmp_path) as opened:
         yield opened
 
@@ -142,7 +141,6 @@ async def test_items_of_every_type_are_returned_as_sent(setup: Setup) -> None:
 
 
 def without_ids(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items without their ids and references to ids."""
     return [{**item, "id": "", "approval_request_id": ""} for item in items]
 
 

@@ -70,7 +70,6 @@ async def test_a_disconnect_cancels(fake: FakeInference, connection: RawConnecti
 
 
 async def test_a_drain_cancels_the_call_after_the_grace_period() -> None:
-    """The client gets 503."""
     fake = FakeInference()
     fake.script = Script(gate=asyncio.Event(), gate_at=0)
     stop = asyncio.Event()

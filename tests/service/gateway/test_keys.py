@@ -23,7 +23,6 @@ CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def make_key(secret: str = KEY, **settings: Any) -> KeySettings:
-    """The settings of a key."""
     return KeySettings(name="test", sha256=SecretStr(hash_key(secret)), **settings)
 
 
@@ -99,7 +98,6 @@ async def test_with_a_token_the_principal_is_forwarded(tmp_path: Path) -> None:
 
 
 async def test_identity_headers_of_callers_are_ignored(tmp_path: Path) -> None:
-    """Project and scopes are those of the key."""
     token_file = tmp_path / "token"
     ensure_token(token_file)
     fake = FakeInference()

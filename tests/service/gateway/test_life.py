@@ -100,7 +100,6 @@ async def test_a_gateway_is_not_ready_if_a_service_is_unreachable() -> None:
 
 
 async def probe_readiness(gateway: Loopback) -> int:
-    """The status of the readiness probe."""
     url = f"http://{gateway.management}"
     async with AsyncClient(base_url=url, trust_env=False) as prober:
         return (await prober.get("/readyz")).status_code
@@ -160,7 +159,6 @@ async def test_requests_are_accepted_during_the_drain_delay() -> None:
 
 
 async def test_a_stream_after_the_grace_period_ends_with_an_error() -> None:
-    """Its call is cancelled."""
     fake, stop = FakeInference(), asyncio.Event()
     fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with (
@@ -178,7 +176,6 @@ async def test_a_stream_after_the_grace_period_ends_with_an_error() -> None:
 
 
 async def test_a_response_after_the_grace_period_is_503() -> None:
-    """With Retry-After."""
     fake, stop = FakeInference(), asyncio.Event()
     fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with (
@@ -195,7 +192,6 @@ async def test_a_response_after_the_grace_period_is_503() -> None:
 
 
 async def test_a_call_has_a_deadline() -> None:
-    """504, or an error event."""
     fake = FakeInference()
     fake.script = Script(gate=asyncio.Event(), gate_at=1)
     async with run_gateway(fake, request_timeout_s=0.2) as gateway, gateway.client() as client:
@@ -208,7 +204,6 @@ async def test_a_call_has_a_deadline() -> None:
 
 
 async def test_metrics_count_requests_by_route() -> None:
-    """Not by path."""
     async with (
         run_gateway(management_listen=LOOPBACK) as gateway,
         gateway.client() as client,

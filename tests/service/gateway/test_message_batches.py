@@ -20,7 +20,6 @@ BATCHES = "/v1/messages/batches"
 
 
 def request(custom_id: str, **params: Any) -> dict[str, Any]:
-    """A request whose prompt is its custom_id."""
     messages = [{"role": "user", "content": custom_id}]
     return {
         "custom_id": custom_id,
@@ -36,25 +35,21 @@ class Services:
     http: httpx.AsyncClient
 
     async def post(self, *requests: dict[str, Any]) -> Any:
-        """Create a batch."""
         answer = await self.http.post(BATCHES, json={"requests": requests})
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def get(self, path: str) -> Any:
-        """The object at a path under the batches."""
         answer = await self.http.get(BATCHES + path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def run(self, *requests: dict[str, Any]) -> Any:
-        """Create a batch and wait for its end."""
         batch = await self.post(*requests)
         await self.batches.batches.wait_for_outcome(batch["id"])
         return await self.get(f"/{batch['id']}")
 
     async def results(self, batch: Any) -> dict[str, Any]:
-        """The results of a batch by custom_id."""
         answer = await self.http.get(batch["results_url"])
         assert answer.status_code == 200, answer.text
         lines = [orjson.loads(line) for line in answer.text.splitlines()]
@@ -63,7 +58,6 @@ class Services:
 
 @asynccontextmanager
 async def run_services(folder: Path) -> AsyncIterator[Services]:
-    """Run all services."""
     async with run_batches(folder) as batches:
         settings = GatewaySettings(
             listen=LOOPBACK,
@@ -83,13 +77,11 @@ async def run_services(folder: Path) -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    """All services."""
     async with run_services(tmp_path) as running:
         yield running
 
 
 def counts(batch: Any) -> list[int]:
-    """Processing, succeeded, errored, canceled, expired."""
     names = ("processing", "succeeded", "errored", "canceled", "expired")
     return [batch["request_counts"][name] for name in names]
 
@@ -122,7 +114,6 @@ async def test_every_request_has_a_result(services: Services) -> None:
 
 
 async def test_usage_has_the_cached_tokens(services: Services) -> None:
-    """As part of the input."""
     services.batches.fake.script.cached_tokens = 2
     batch = await services.run(request("a"))
     usage = (await services.batches.batches.get(batch["id"])).usage
@@ -198,7 +189,6 @@ async def test_batches_are_listed_in_both_directions(services: Services) -> None
 
 
 async def test_a_deleted_batch_is_gone_with_its_files(services: Services) -> None:
-    """Its requests and its results."""
     batch = await services.run(request("a"), request("bad", max_tokens=None))
     deleted = await services.http.delete(f"{BATCHES}/{batch['id']}")
     again = await services.http.delete(f"{BATCHES}/{batch['id']}")
@@ -222,7 +212,6 @@ async def test_a_deleted_batch_is_gone_with_its_files(services: Services) -> Non
 async def test_a_bad_batch_is_refused_when_it_is_created(
     services: Services, requests: list[Any], message: str
 ) -> None:
-    """With the field."""
     answer = await services.http.post(BATCHES, json={"requests": requests})
 
     assert answer.status_code == 400

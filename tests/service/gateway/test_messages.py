@@ -41,7 +41,6 @@ async def events(client: httpx.AsyncClient, **fields: Any) -> list[Any]:
 
 
 def usage(input_tokens: int, cached: int, output: int, thinking: int = 0) -> dict[str, Any]:
-    """The token counts of a message."""
     return {
         "input_tokens": input_tokens,
         "cache_creation_input_tokens": 0,
@@ -146,7 +145,6 @@ async def test_a_stream_has_every_event_of_the_sequence(
 
 
 def delta(index: int, **fields: Any) -> dict[str, Any]:
-    """A content_block_delta."""
     return {"type": "content_block_delta", "index": index, "delta": fields}
 
 

@@ -31,7 +31,6 @@ async def client(gateway: Loopback) -> AsyncIterator[Client]:
 
 
 def make_async_client(gateway: Loopback, max_retries: int = 0) -> Client:
-    """The asynchronous client."""
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
     url = f"{gateway.url}/v1"
     return openai.AsyncOpenAI(

@@ -29,7 +29,6 @@ STRICT = {"x-corral-strict-parameters": "true"}
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
-    """The status, param and code of an error."""
     error = answer.json()["error"]
     return answer.status_code, error["param"], error["code"]
 
@@ -91,7 +90,6 @@ async def test_options_of_a_stream_without_a_stream_are_ignored(client: AsyncCli
 
 
 async def test_a_request_without_ignored_parameters_has_no_header(client: AsyncClient) -> None:
-    """Also if it is strict."""
     answer = await client.post("/v1/chat/completions", json=CHAT | {"user": None}, headers=STRICT)
 
     assert answer.status_code == 200
@@ -179,7 +177,6 @@ async def test_responses_name_what_their_model_ignores(
     efforts: list[chat_pb2.ReasoningEffort],
     ignored: str | None,
 ) -> None:
-    """As GetModel describes its thinking; disabled thinking has its effect."""
     fake.models[0].thinking.CopyFrom(Support(mode=mode, efforts=efforts))
     body = {"model": "fake", "input": "hi", "thinking_token_budget": 5}
     asked = body | {"reasoning": {"effort": "low", "summary": "auto"}}

@@ -36,7 +36,6 @@ async def run_process(**environment: str) -> AsyncIterator[asyncio.subprocess.Pr
 
 
 async def read_address(process: asyncio.subprocess.Process) -> Address:
-    """The address in the log of the process."""
     assert process.stderr is not None
     async for line in process.stderr:
         message = json.loads(line)["message"]

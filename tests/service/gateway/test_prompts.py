@@ -19,7 +19,6 @@ TEXT = "/v1/completions"
 
 
 async def test_many_prompts_are_all_answered(client: AsyncClient) -> None:
-    """In order."""
     prompts = [str(number) for number in range(3 * PARALLEL_PROMPTS)]
     answer = await client.post(TEXT, json={"model": "fake", "prompt": prompts, "echo": True})
 
@@ -50,8 +49,6 @@ async def test_one_rejected_prompt_rejects_all(fake: FakeInference, client: Asyn
 
 
 class RejectingInference(FakeInference):
-    """Rejects the prompts "" and "long", as the service does."""
-
     async def Generate(
         self, request: pb.GenerateRequest, context: Any
     ) -> AsyncIterator[pb.GenerateResponse]:

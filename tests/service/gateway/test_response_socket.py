@@ -26,19 +26,15 @@ Event = dict[str, Any]
 
 @dataclass
 class Socket:
-    """An open connection and the fake service."""
-
     connection: ClientConnection
     fake: FakeResponses
     gateway: Loopback
 
     async def send(self, **fields: Any) -> None:
-        """Send a request for a response."""
         frame = {"type": "response.create", "model": MODEL, "store": False, **fields}
         await self.connection.send(json.dumps(frame))
 
     async def receive(self) -> Event:
-        """Receive an event."""
         event: Event = json.loads(await self.connection.recv())
         return event
 
@@ -74,13 +70,11 @@ async def open_socket(
 
 @pytest.fixture
 async def socket() -> AsyncIterator[Socket]:
-    """An open connection."""
     async with open_socket() as opened:
         yield opened
 
 
 def output_text(response: Event) -> str:
-    """The text of a response."""
     text: str = response["output"][0]["content"][0]["text"]
     return text
 
@@ -224,7 +218,6 @@ async def test_the_size_of_queued_and_running_frames_is_limited() -> None:
 
 
 async def next_error(socket: Socket) -> Event:
-    """Receive events up to the next error."""
     while (event := await socket.receive())["type"] != "error":
         pass
     return event
@@ -302,7 +295,6 @@ async def test_an_unexpected_error_is_sent(
 
 
 async def test_the_size_of_a_frame_is_limited() -> None:
-    """The connection is closed with 1009."""
     async with open_socket(body_limit_bytes=1024) as socket:
         with pytest.raises(ConnectionClosed) as closed:
             await socket.create("x" * 2000)

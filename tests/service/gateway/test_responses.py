@@ -31,18 +31,14 @@ MODEL = "m"
 
 @dataclass
 class Setup:
-    """A gateway, its fake response service, and a client."""
-
     gateway: Loopback
     fake: FakeResponses
     http: httpx.AsyncClient
 
     async def post(self, path: str = "", **body: Any) -> httpx.Response:
-        """Send a request with a JSON body."""
         return await self.http.post(f"/v1/responses{path}", json=body)
 
     async def frames(self, method: str, path: str, **options: Any) -> list[bytes]:
-        """The SSE frames of a response."""
         async with self.http.stream(method, path, **options) as answer:
             assert answer.status_code == 200, await answer.aread()
             assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -53,7 +49,6 @@ class Setup:
 
 @pytest.fixture
 async def setup() -> AsyncIterator[Setup]:
-    """A gateway in front of a fake response service."""
     fake = FakeResponses()
     async with (
         run_response_service(fake) as target,
@@ -154,7 +149,6 @@ async def test_what_a_model_does_not_enforce_is_named(setup: Setup) -> None:
 
 
 async def test_events_have_a_type_and_a_number(setup: Setup) -> None:
-    """The stream ends with [DONE]."""
     body = {"model": MODEL, "input": "hey", "stream": True}
     *frames, end = await setup.frames("POST", "/v1/responses", json=body)
 

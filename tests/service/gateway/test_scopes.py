@@ -28,14 +28,12 @@ IDS = {"key_id": "key_x", "limit_id": "limit_x"}
 
 
 def scope_over_grpc(call: Any) -> Scope:
-    """The scope of the method that a route calls."""
     method = call.request.DESCRIPTOR.name.removesuffix("Request")
     (scope,) = (o.scope for path, o in METHODS.items() if path.endswith(f"/{method}"))
     return scope
 
 
 def make_key(scope: str) -> KeySettings:
-    """A key with one scope, which is also its secret."""
     return KeySettings(name=scope, sha256=SecretStr(hash_key(scope)), scopes=frozenset({scope}))
 
 

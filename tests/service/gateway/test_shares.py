@@ -15,7 +15,6 @@ CHAT: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content"
 
 
 def key(project: str) -> KeySettings:
-    """A key with the name of its project."""
     return KeySettings(name=project, sha256=SecretStr(hash_key(project)), project=project)
 
 

@@ -18,7 +18,6 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(100_000)
 
 
 def body_of(*file_ids: str) -> dict[str, Any]:
-    """A body with one message of these files."""
     content = [{"type": "file", "file": {"file_id": each}} for each in file_ids]
     return {"model": "fake", "messages": [{"role": "user", "content": content}]}
 
@@ -27,7 +26,6 @@ def body_of(*file_ids: str) -> dict[str, Any]:
 async def run_both(
     folder: Path, fake: FakeInference
 ) -> AsyncIterator[tuple[RunningControl, httpx.AsyncClient]]:
-    """A gateway with a control service, and a client of it."""
     token = write_service_token(folder)
     async with (
         run_control(folder) as control,

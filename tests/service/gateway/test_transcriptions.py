@@ -25,7 +25,6 @@ def fake() -> FakeInference:
 
 @pytest.fixture
 async def client(gateway: Loopback) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The official client."""
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
     url = f"{gateway.url}/v1"
     async with openai.AsyncOpenAI(
@@ -72,7 +71,6 @@ async def test_audio_is_translated(client: openai.AsyncOpenAI, fake: FakeInferen
 
 
 async def test_a_stream_has_deltas_and_the_whole_text(client: openai.AsyncOpenAI) -> None:
-    """Of the types that the client knows."""
     stream = await client.audio.transcriptions.create(model="ears", file=FILE, stream=True)
     events = [event async for event in stream]
 

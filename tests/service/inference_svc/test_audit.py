@@ -12,7 +12,7 @@ from corral.control.v1.audit_service_pb2_grpc import AuditServiceStub
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from google.protobuf.message import Message
 
-from inference_svc.audit import ActReporter
+from inference_svc.audit import AuditReporter
 from inference_svc.delivery import make_sender
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.errors import InvalidField, MissingField, TooLong, UpstreamUnavailable
@@ -26,7 +26,6 @@ LOAD = engine_pb.LoadModelRequest(model="large")
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """A control service."""
     async with run_control(tmp_path / "control") as running:
         yield running
 
@@ -37,17 +36,15 @@ class Reporting:
     def __init__(self, folder: Path, channel: Any, **options: Any) -> None:
         self.is_away = self.loses_answers = False
         self._send = make_sender(AuditServiceStub(channel).ReportAuditEvents)
-        self.reporter = ActReporter(folder, self.send, **options)
+        self.reporter = AuditReporter(folder, self.send, **options)
 
     async def send(self, request: pb.ReportAuditEventsRequest) -> None:
-        """Send a report."""
         if not self.is_away:
             await self._send(request)
         if self.is_away or self.loses_answers:
             raise UpstreamUnavailable(service="control")
 
     async def act(self, name: str, request: Message, key: str = "key_1") -> None:
-        """Record a call of an operator."""
         set_principal(Principal(project="ops", scopes=frozenset({"admin"}), key_id=key))
         method = f"/corral.inference.v1.EngineService/{name}"
         await self.reporter.record(AdminCall(method, "ipv4:10.0.0.7:5000", request))
@@ -55,7 +52,6 @@ class Reporting:
 
 @pytest.fixture
 async def reporting(tmp_path: Path, control: RunningControl) -> AsyncIterator[Reporting]:
-    """A reporter with the service token."""
     token = (control.folder / "token").read_text().strip()
     async with open_channel(control.target, token=token) as channel:
         yield Reporting(tmp_path / "acts", channel)
@@ -99,7 +95,7 @@ async def test_an_act_survives_outages_and_is_added_once(
     await reporting.reporter.report()
     (act,) = await listed(control)
     reporting.loses_answers = False
-    await ActReporter(tmp_path / "acts", reporting.send).report()
+    await AuditReporter(tmp_path / "acts", reporting.send).report()
 
     assert await listed(control) == [act]
     assert list((tmp_path / "acts").iterdir()) == []
@@ -109,7 +105,7 @@ async def test_waiting_acts_are_bounded(
     tmp_path: Path, reporting: Reporting, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Further ones are in the log alone; the act itself succeeds."""
-    reporting.reporter = ActReporter(tmp_path / "acts", reporting.send, max_waiting=2)
+    reporting.reporter = AuditReporter(tmp_path / "acts", reporting.send, max_waiting=2)
     for _ in range(3):
         await reporting.act("LoadModel", LOAD)
 

@@ -32,8 +32,6 @@ EXPIRY = "corral_tls_certificate_expiry_timestamp_seconds"
 
 
 class Files:
-    """The TLS files of a server."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority()
@@ -53,7 +51,6 @@ class Files:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """New files."""
     return Files(tmp_path)
 
 

@@ -39,7 +39,6 @@ class Readers:
         self._folder = folder
 
     async def issuer(self) -> None:
-        """Keys of an issuer."""
         settings = IssuerSettings(name="idp", issuer=self._url, audience="a")
         await IssuerKeys("idp", _fetcher(settings)).find("k")
 
@@ -56,13 +55,11 @@ class Readers:
         await downloader.download(file, self._folder, lambda _: None)
 
     async def picture(self) -> None:
-        """A picture of a message."""
         fetcher = MediaFetcher([self._host], timeout_s=2)
         await fetcher.fetch("url", f"{self._url}/a.png", 1_000_000)
         raise InvalidField(field="url", problem="it is no picture")  # as the decoder says
 
     async def mcp(self) -> None:
-        """The tools of an MCP server."""
         server = RemoteServer(url=self._url, headers={}, timeout_s=2, output_bytes=1_000_000)
         await RemoteMcpServers({"shop": server}).tools("shop")
 

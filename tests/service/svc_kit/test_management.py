@@ -12,12 +12,10 @@ from svc_kit.management import ManagementServer
 
 
 async def is_always() -> bool:
-    """A service that is ready."""
     return True
 
 
 async def is_never() -> bool:
-    """A service that is not ready."""
     return False
 
 
@@ -51,7 +49,6 @@ async def exchange(server: ManagementServer, request: bytes) -> tuple[int, str]:
 
 
 async def get(server: ManagementServer, path: str) -> tuple[int, str]:
-    """Send a GET request."""
     return await exchange(server, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
 

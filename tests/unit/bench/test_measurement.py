@@ -6,7 +6,6 @@ from bench.measurement import Measurement, Result, best_system, compare
 
 
 def make_measurement(round_number: int, system: str, speed: float) -> Measurement:
-    """Build a measurement of the same load."""
     return Measurement("load", round_number, system, speed)
 
 

@@ -40,7 +40,6 @@ UNIQUE = next(part for part in report.REPORTED if part.name == "unique")
 
 
 def test_the_page_shows_ratio_range_target_and_verdict() -> None:
-    """And the commands."""
     page = report.render(report.CPU, {"unique": GOOD})
 
     assert "1.10 (1.05 to 1.20) | at least 1.00 | met" in page
@@ -49,7 +48,6 @@ def test_the_page_shows_ratio_range_target_and_verdict() -> None:
 
 
 def test_missed_targets_are_listed_at_the_top() -> None:
-    """With ratio and target."""
     head = report.render(report.CPU, {"unique": BAD}).partition("## ")[0]
 
     assert "**0 of 1 targets are met.** Not met:" in head

@@ -43,70 +43,58 @@ HEADER = file_pb2.FileHeader(filename="f")
 
 
 def batch(**fields: Any) -> Message:
-    """The request to create a batch."""
     return batch_service_pb2.CreateBatchRequest(**fields)
 
 
 def run(**options: Any) -> Message:
-    """The request to create a run."""
     return run_service_pb2.CreateRunRequest(
         run=run_service_pb2.RunOptions(**{"assistant_id": "asst_1", **options})
     )
 
 
 def message(**fields: Any) -> message_pb2.NewMessage:
-    """A new message."""
     return message_pb2.NewMessage(**{"parts": [PART], **fields})
 
 
 def thread(**fields: Any) -> Message:
-    """The request to create a thread."""
     return thread_service_pb2.CreateThreadRequest(**fields)
 
 
 def thread_and_run(**fields: Any) -> Message:
-    """The request to create a thread and a run on it."""
     options = run_service_pb2.RunOptions(assistant_id="asst_1")
     return run_service_pb2.CreateThreadAndRunRequest(run=options, **fields)
 
 
 def response(**settings: Any) -> Message:
-    """The request to create a response."""
     new = response_pb2.NewResponse(settings=response_pb2.ResponseSettings(**settings))
     return response_service_pb2.CreateResponseRequest(new_response=new)
 
 
 def assistant(**fields: Any) -> Message:
-    """The request to create an assistant."""
     return assistant_service_pb2.CreateAssistantRequest(assistant=assistant_pb2.Assistant(**fields))
 
 
 def key(**fields: Any) -> Message:
-    """The request to create a key."""
     return key_service_pb2.CreateKeyRequest(**{"name": "k", **fields})
 
 
 def share(**fields: Any) -> Message:
-    """The request for a share of a limit."""
     asked = limit_service_pb2.LimitShareRequest(**{"limit_id": "l", **fields})
     return limit_service_pb2.LeaseLimitsRequest(holder="h", shares=[asked])
 
 
 def usage(**fields: Any) -> Message:
-    """A report of usage."""
     delta = usage_service_pb2.UsageDelta(**{"project": "p", "model": "m", **fields})
     return usage_service_pb2.ReportUsageRequest(report_id="r", deltas=[delta])
 
 
 def audit(**fields: Any) -> Message:
-    """A report of an act."""
     named = {"id": "i", "actor": "a", "project": "p", "method": "m"}
     event = audit_service_pb2.AuditEvent(**{**named, **fields})
     return audit_service_pb2.ReportAuditEventsRequest(events=[event])
 
 
 def store(**fields: Any) -> Message:
-    """The request to create a vector store."""
     return vector_store_service_pb2.CreateVectorStoreRequest(**fields)
 
 

@@ -52,7 +52,6 @@ group.add_command(show)
 
 @contextmanager
 def run_up(folder: Path, access: Mapping[str, str]) -> Iterator[None]:
-    """As `corral up` with a data folder."""
     with lock_folder(folder, LOCK_NAME, holder="x", remedy="y"):
         write_addresses(folder, [], access)
         yield
@@ -73,7 +72,6 @@ class Machine:
             token.chmod(0o600)
 
     def write(self, text: str) -> None:
-        """Write the file of profiles."""
         self.profiles.write_text(text)
         self.profiles.chmod(0o600)
 
@@ -91,7 +89,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine on which nothing runs."""
     return Machine(tmp_path)
 
 
@@ -191,7 +188,6 @@ def test_a_profile_can_be_the_default(machine: Machine) -> None:
 def test_mistakes_in_the_file_of_profiles_are_named(
     machine: Machine, text: str, error: str
 ) -> None:
-    """With the file and the field."""
     machine.write(text)
 
     result = machine.run("control", "--target lab")

@@ -12,12 +12,10 @@ class Terminal(io.StringIO):
     """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
-        """Always True."""
         return True
 
 
 def make_batch(completed: int, state: str = "STATE_IN_PROGRESS") -> batch_pb2.Batch:
-    """Return a batch of ten requests."""
     counts = batch_pb2.BatchRequestCounts(total=10, completed=completed)
     return batch_pb2.Batch(id="batch_1", state=state, endpoint="/v1/x", request_counts=counts)
 

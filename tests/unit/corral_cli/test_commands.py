@@ -115,7 +115,6 @@ def test_other_shells_have_a_script_too(shell: str) -> None:
 
 
 def test_an_empty_address_is_refused() -> None:
-    """By every command with an address option."""
     options = [
         (words, name)
         for words, command in commands(cli)
@@ -153,7 +152,6 @@ def test_version_prints_the_versions_for_a_bug_report() -> None:
 
 
 def test_a_full_disk_is_reported_as_one_line() -> None:
-    """Also if stdout is on that disk."""
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [sys.executable, "-m", "corral_cli", "version"],
@@ -189,7 +187,6 @@ def test_a_file_error_names_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ['the "red" ones', "back\\slash", "\x7f \u2028 \U0001f40e é"])
 def test_special_characters_in_a_key_name_are_escaped(tmp_path: Path, name: str) -> None:
-    """The name in the settings is the given one."""
     result = CliRunner().invoke(cli, ["keys", "create", "--offline", "--name", name])
 
     assert (

@@ -51,7 +51,6 @@ def too_long(field: str, limit: int = MAX_ITEMS) -> TooLong:
 
 
 def brackets(value: Any) -> str:
-    """The brackets of a value."""
     if not isinstance(value, dict | list):
         return ""
     children = value.values() if isinstance(value, dict) else value
@@ -59,7 +58,6 @@ def brackets(value: Any) -> str:
 
 
 def members(value: Any) -> int:
-    """The members of all objects in a value."""
     if not isinstance(value, dict | list):
         return 0
     children = value.values() if isinstance(value, dict) else value
@@ -67,7 +65,6 @@ def members(value: Any) -> int:
 
 
 def commas(value: Any) -> int:
-    """The commas between the values of a value."""
     if not isinstance(value, dict | list):
         return 0
     children = [*(value.values() if isinstance(value, dict) else value)]

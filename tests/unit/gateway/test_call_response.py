@@ -24,19 +24,15 @@ AT_ONCE = 4
 
 
 class FakeCalls:
-    """Calls that are accepted when `accepted` is set, and have one message."""
-
     first = None
 
     def __init__(self, accepted: asyncio.Event) -> None:
         self._accepted = accepted
 
     async def open(self) -> None:
-        """Wait."""
         await self._accepted.wait()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Any]]:
-        """Yield a message."""
         yield 0, "message"
 
     def stop(self, error: DomainError) -> None:
@@ -44,13 +40,10 @@ class FakeCalls:
 
 
 class FakeCollector:
-    """Collects nothing."""
-
     def add(self, _message: Any, _call: int) -> None:
         """Ignore it."""
 
     def as_object(self) -> dict[str, object]:
-        """An empty object."""
         return {}
 
 
@@ -67,7 +60,6 @@ class FakeSocket:
         """Do nothing."""
 
     async def receive(self) -> Mapping[str, Any]:
-        """The next frame."""
         frame = next(self._frames, None)
         if frame is not None:
             return {"type": "websocket.receive", "text": json.dumps(frame)}
@@ -75,7 +67,6 @@ class FakeSocket:
         return {"type": "websocket.disconnect"}
 
     async def send_text(self, text: str) -> None:
-        """Keep it."""
         self.sent.append(json.loads(text))
         self._told.set()
 
@@ -87,15 +78,12 @@ class FakeControl:
         self._calls = calls
 
     async def identify(self, *_: object) -> object:
-        """Somebody."""
         return SimpleNamespace(principal=SimpleNamespace(project="default"))
 
     def for_caller(self, _caller: object) -> "FakeControl":
-        """Itself."""
         return self
 
     def stream(self, _request: object) -> FakeCalls:
-        """The calls."""
         return self._calls
 
 

@@ -19,10 +19,7 @@ from svc_kit.errors import ApiKeyInvalid
 
 
 class RevokedKey:
-    """Authentication of a key that is revoked."""
-
     async def identify(self, *_: object) -> None:
-        """Raise ApiKeyInvalid."""
         raise ApiKeyInvalid
 
 
@@ -30,7 +27,6 @@ class PendingKey:
     """Authentication that never ends."""
 
     async def identify(self, *_: object) -> None:
-        """Wait."""
         await asyncio.Event().wait()
 
 

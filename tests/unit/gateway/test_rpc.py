@@ -18,7 +18,6 @@ class Channel:
         self.methods: list[str] = []
 
     def unary_unary(self, method: str, **_: object) -> Callable[..., Any]:
-        """Make the callable of a method."""
         self.methods.append(method)
 
         async def call(_request: object, **_options: object) -> pb.GetFileResponse:
@@ -30,7 +29,6 @@ class Channel:
 
 
 def client_of(channel: Channel) -> ControlClient:
-    """A client with a channel."""
     return ControlClient(cast(grpc.aio.Channel, channel), Credentials(None), 1.0).for_service()
 
 

@@ -19,13 +19,10 @@ SIZE = 10
 
 
 class Download:
-    """The download of a file of `SIZE` bytes."""
-
     async def open(self) -> None:
         """Do nothing."""
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Any]]:
-        """Yield the description and the bytes."""
         yield 0, file_service_pb2.DownloadFileResponse(file=file_pb2.File())
         yield 0, file_service_pb2.DownloadFileResponse(chunk=bytes(SIZE))
 
@@ -41,13 +38,11 @@ class Control:
         self.found = asyncio.Event()
 
     async def call(self, request: Any, _reply: object) -> object:
-        """Find a file."""
         self.events.append(f"find {request.file_id}")
         self.found.set()
         return file_service_pb2.GetFileResponse(file=file_pb2.File(filename="x", size_bytes=SIZE))
 
     def stream(self, request: Any) -> Download:
-        """Read a file."""
         self.events.append(f"read {request.file_id}")
         return Download()
 
@@ -80,11 +75,9 @@ class Refused:
     first = None
 
     async def open(self) -> None:
-        """Raise UpstreamUnavailable."""
         raise UpstreamUnavailable(service="inference")
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Any]]:
-        """Yield nothing."""
         for each in list[tuple[int, Any]]():
             yield each
 

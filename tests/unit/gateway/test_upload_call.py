@@ -56,7 +56,6 @@ async def test_a_write_on_a_lost_connection_raises_upstream_unavailable() -> Non
 
 
 async def test_an_internal_error_of_the_service_is_raised() -> None:
-    """It has a request id."""
     call: Any = BrokenCall(("x-request-id", "req_1"))
     with pytest.raises(InternalError):
         await UploadCall[bytes, bytes](call, "control").write(b"x")

@@ -10,7 +10,6 @@ from inference_svc.models.sources import BUNDLED_PATH
 
 @pytest.fixture(scope="session")
 def vocabulary() -> Iterator[Vocabulary]:
-    """The vocabulary of the demo model."""
     vocabulary = Vocabulary.load(BUNDLED_PATH)
     yield vocabulary
     vocabulary.close()

@@ -86,7 +86,6 @@ def make_engine() -> EngineClient:
 
 
 def make_pool(engine: EngineClient) -> ModelPool:
-    """A pool with this engine's model."""
     harness = PoolHarness(make_entry("m"))
     harness["m"].engine = engine
     return harness.pool
@@ -256,7 +255,6 @@ def test_the_disk_cache_load_of_several_engines_is_merged() -> None:
 
 
 def make_servicer() -> EngineServicer:
-    """An `EngineServicer` for one engine."""
     pool = make_pool(make_engine())
     info = ServerInfo(pb.RequestLimits(), 0.0)
     adapters = AdapterService(pool.catalog, InlineJobs(), (), Path())

@@ -21,7 +21,6 @@ def machine(folder: Path, available: int, groups: str = "") -> tuple[Path, Path]
 
 
 def group(folder: Path, limit: str, usage: int, cache: int = 0, *, version: int = 2) -> None:
-    """Write the files of one cgroup."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {
         2: ("memory.max", "memory.current", "inactive_file"),

@@ -39,7 +39,6 @@ class MetricsHarness:
         self._observer.bind(self._engine)
 
     def submit(self, request: SequenceRequest) -> None:
-        """Submit a request to the engine and its client."""
         number = request.sequence_id
         stream = OutputStream(
             "r", (number,), READER, set_paused=lambda _: None, cancel=lambda: None
@@ -53,7 +52,6 @@ class MetricsHarness:
         self.observe(*self.bench.step())
 
     def observe(self, *events: Event) -> None:
-        """Observe events."""
         for event in events:
             self._observer.on_event(event)
 

@@ -21,7 +21,6 @@ class Control:
         self.received = asyncio.Event()
 
     async def send(self, report: pb.ReportUsageRequest) -> None:
-        """Record a report."""
         self.sent.append(report)
         self.received.set()
         if self.failures:
@@ -42,7 +41,6 @@ class UsageHarness:
 
 
 def totals(report: pb.ReportUsageRequest) -> dict[tuple[str, str], tuple[int, ...]]:
-    """The counts of a report, by project and model."""
     return {
         (delta.project, delta.model): (
             delta.counts.requests,

@@ -30,15 +30,12 @@ def make_pair(name: str = Q, a: tuple[int, ...] = (64, 8), b: tuple[int, ...] = 
 
 
 class Files:
-    """A model file, and adapters for it."""
-
     def __init__(self, folder: Path) -> None:
         self.model = folder / "model.gguf"
         self.adapter = folder / "adapter.gguf"
         self.write_model(MODEL_TENSORS)
 
     def write_model(self, tensors: list[F32Tensor]) -> None:
-        """Write a model with these tensors."""
         self.model.write_bytes(gguf_bytes({"general.architecture": "llama"}, tensors))
 
     def check(self, tensors: Any = None, **changes: Any) -> Any:
@@ -59,12 +56,10 @@ class Files:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    """Return a model file without an adapter."""
     return Files(tmp_path)
 
 
 def test_the_bundled_adapter_fits_the_bundled_model() -> None:
-    """Rank, size and title are returned."""
     adapter = describe_adapter(PIRATE, [BUNDLED_PATH])
 
     assert (adapter.rank, adapter.title) == (8, "demo-lora-pirate")

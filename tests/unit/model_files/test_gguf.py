@@ -183,7 +183,6 @@ def test_minus_one_is_an_unset_integer(tmp_path: Path, value: object) -> None:
 
 
 def test_values_of_the_wrong_type_are_reported_with_their_key(tmp_path: Path) -> None:
-    """When they are read."""
     header = parse(tmp_path, gguf_bytes({"n": "text", "t": 5, "l": [1.5]}))
 
     with pytest.raises(ModelFileInvalid, match="n is not an integer"):

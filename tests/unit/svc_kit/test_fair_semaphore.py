@@ -36,7 +36,6 @@ def test_it_is_bounded_and_serves_a_client_in_order(sizes: list[int], total: int
 
 
 async def test_a_cancelled_waiter_does_not_block_the_next() -> None:
-    """The next waiter of the semaphore gets its units."""
     semaphore = FairSemaphore(2)
     async with semaphore.reserve(2):
         cancelled = asyncio.create_task(semaphore.acquire(2))

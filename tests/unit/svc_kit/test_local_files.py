@@ -34,7 +34,6 @@ def test_an_unreadable_source_leaves_no_copy(tmp_path: Path) -> None:
 
 
 def make_kinds(folder: Path) -> None:
-    """A file, a folder, a FIFO, a link to a file and one to a device."""
     (folder / "a-file").write_bytes(b"x")
     (folder / "a-folder").mkdir()
     os.mkfifo(folder / "a-fifo")

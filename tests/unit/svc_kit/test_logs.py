@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
+from svc_kit import logs
 from svc_kit.auth.keys import create_key
 from svc_kit.errors import Draining, UpstreamUnavailable
-from svc_kit.logs import (
-    BURST_LINES,
-    KEYLESS_ID,
-    LINES_PER_S,
-    MAX_TEXT,
-    BoundedHandler,
-    OutageLevel,
-    configure_logging,
-    hide_queries,
-    project_var,
-    request_id_var,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +22,18 @@ def _root_logger_as_before() -> Iterator[None]:
 
 
 def format_line(*, json_lines: bool, **extra: Any) -> str:
-    """Format one log line within a request."""
     stream = io.StringIO()
-    configure_logging("tests", level="info", json=json_lines, stream=stream)
-    request, project = request_id_var.set("req_1"), project_var.set("blue")
+    logs.configure_logging("tests", level="info", json=json_lines, stream=stream)
+    request, project = logs.request_id_var.set("req_1"), logs.project_var.set("blue")
     try:
         logging.getLogger("kiln").info("fired %d pots", 3, **extra)
     finally:
-        request_id_var.reset(request)
-        project_var.reset(project)
+        logs.request_id_var.reset(request)
+        logs.project_var.reset(project)
     return stream.getvalue()
 
 
 def test_a_json_line_has_the_request_id() -> None:
-    """From the context."""
     line = json.loads(format_line(json_lines=True, extra={"fields": {"slot": 4}}))
 
     assert line.pop("time").endswith("+00:00")
@@ -78,7 +65,6 @@ def test_escape_sequences_do_not_reach_a_terminal() -> None:
 
 @pytest.mark.parametrize("json_lines", [True, False])
 def test_an_exception_is_logged(json_lines: bool) -> None:
-    """With its traceback."""
     try:
         raise KeyError("cause")
     except KeyError:
@@ -90,7 +76,7 @@ def test_an_exception_is_logged(json_lines: bool) -> None:
 def test_a_message_with_newlines_is_one_json_line() -> None:
     """It cannot forge a second entry."""
     stream = io.StringIO()
-    configure_logging("tests", json=True, stream=stream)
+    logs.configure_logging("tests", json=True, stream=stream)
     logging.getLogger("kiln").warning("a\n{}")
 
     assert stream.getvalue().count("\n") == 1
@@ -104,7 +90,7 @@ def test_the_default_format_is_text_on_terminals_and_json_otherwise() -> None:
             return True
 
     for stream in (io.StringIO(), Terminal()):
-        configure_logging("tests", stream=stream)
+        logs.configure_logging("tests", stream=stream)
         logging.getLogger("kiln").warning("1")
         assert stream.getvalue().startswith("{") is not stream.isatty()
 
@@ -112,8 +98,8 @@ def test_the_default_format_is_text_on_terminals_and_json_otherwise() -> None:
 def test_configuring_twice_does_not_duplicate_lines() -> None:
     """The second call replaces the handler."""
     first, second = io.StringIO(), io.StringIO()
-    configure_logging("tests", stream=first)
-    configure_logging("tests", stream=second)
+    logs.configure_logging("tests", stream=first)
+    logs.configure_logging("tests", stream=second)
     logging.getLogger("kiln").warning("x")
 
     assert (first.getvalue(), second.getvalue().count("\n")) == ("", 1)
@@ -122,7 +108,7 @@ def test_configuring_twice_does_not_duplicate_lines() -> None:
 def test_debug_messages_of_libraries_are_suppressed() -> None:
     """grpc and asyncio log several lines per call."""
     stream = io.StringIO()
-    configure_logging("tests", level="debug", stream=stream)
+    logs.configure_logging("tests", level="debug", stream=stream)
     logging.getLogger("grpc._cython.cygrpc").debug("loop")
     logging.getLogger("kiln").debug("mine")
 
@@ -133,7 +119,7 @@ def test_debug_messages_of_libraries_are_suppressed() -> None:
 def test_messages_of_remote_servers_are_not_logged_by_libraries() -> None:
     """They may contain data of the caller."""
     stream = io.StringIO()
-    configure_logging("tests", level="debug", stream=stream)
+    logs.configure_logging("tests", level="debug", stream=stream)
     logging.getLogger("mcp.client.streamable_http").error("said")
     logging.getLogger("httpx2").info("HTTP Request")
 
@@ -143,13 +129,13 @@ def test_messages_of_remote_servers_are_not_logged_by_libraries() -> None:
 def test_an_unknown_level_is_refused() -> None:
     """Such as a misspelled one."""
     with pytest.raises(ValueError, match="LOUD"):
-        configure_logging("tests", level="loud", stream=io.StringIO())
+        logs.configure_logging("tests", level="loud", stream=io.StringIO())
 
 
 def test_an_orderly_stop_of_another_service_is_no_warning() -> None:
     """For a minute after it was announced; an outage without announcement is one at once."""
     now = 0.0
-    level = OutageLevel(lambda: now)
+    level = logs.OutageLevel(lambda: now)
     away = UpstreamUnavailable(service="control")
     levels = [level(away), level(Draining()), level(away)]
     now = 59.0
@@ -175,7 +161,7 @@ def test_an_orderly_stop_of_another_service_is_no_warning() -> None:
 )
 def test_queries_of_urls_are_hidden(text: str, shown: str) -> None:
     """To the end of the text or of a string of JSON."""
-    assert hide_queries(text) == shown
+    assert logs.hide_queries(text) == shown
 
 
 class Flood:
@@ -184,10 +170,9 @@ class Flood:
     def __init__(self) -> None:
         self.now = 0.0
         self.stream = io.StringIO()
-        self.handler = BoundedHandler(self.stream, lambda: self.now)
+        self.handler = logs.BoundedHandler(self.stream, lambda: self.now)
 
     def log(self, num: int, *, name: str = "uvicorn.error", line: int = 1, key: str = "") -> None:
-        """Log `num` lines of one place, with the key of a caller in their fields."""
         record = logging.LogRecord(name, logging.INFO, "impl.py", line, "refused", (), None)
         record.fields = {"key": key} if key else {}
         for _ in range(num):
@@ -214,22 +199,24 @@ def test_a_place_logs_a_limited_number_of_lines_and_says_how_many_are_missing() 
     flood.log(1, line=2)
 
     notice = "too many lines, some are left out: refused"
-    assert first == ["refused"] * BURST_LINES + [notice] + ["refused"] * 3
-    assert later == ["refused"] * int(5 * LINES_PER_S)
-    num_left_out = 2000 - BURST_LINES - len(later)
+    assert first == ["refused"] * logs.BURST_LINES + [notice] + ["refused"] * 3
+    assert later == ["refused"] * int(5 * logs.LINES_PER_S)
+    num_left_out = 2000 - logs.BURST_LINES - len(later)
     assert flood.written() == ["refused", f"{num_left_out} lines of impl.py:1 were left out"]
 
 
 def test_what_was_left_out_is_said_at_the_end() -> None:
     """Also if nothing was logged since."""
     flood = Flood()
-    flood.log(BURST_LINES + 7)
+    flood.log(logs.BURST_LINES + 7)
     flood.handler.close()
 
     assert flood.written()[-1] == "7 lines of impl.py:1 were left out"
 
 
-@pytest.mark.parametrize(("key", "num"), [("key_1", 5000), (KEYLESS_ID, 10 * BURST_LINES)])
+@pytest.mark.parametrize(
+    ("key", "num"), [("key_1", 5000), (logs.KEYLESS_ID, 10 * logs.BURST_LINES)]
+)
 def test_lines_of_callers_who_are_accepted(key: str, num: int) -> None:
     """With a key all of them; without one more than of callers who are refused."""
     flood = Flood()
@@ -242,7 +229,7 @@ def test_lines_of_callers_who_are_accepted(key: str, num: int) -> None:
 def test_lines_have_a_limited_length(json_lines: bool) -> None:
     """Message, fields and traceback are cut; the end of a traceback, its cause, stays."""
     stream = io.StringIO()
-    configure_logging("tests", json=json_lines, stream=stream)
+    logs.configure_logging("tests", json=json_lines, stream=stream)
     try:
         raise KeyError("x" * 50_000 + " the cause")
     except KeyError:
@@ -251,14 +238,14 @@ def test_lines_have_a_limited_length(json_lines: bool) -> None:
     line = stream.getvalue()
     assert "the cause" in line
     assert "(50000 characters)" in line
-    assert len(line) < 7 * MAX_TEXT
+    assert len(line) < 7 * logs.MAX_TEXT
 
 
 @pytest.mark.parametrize(("level", "written"), [("info", ""), ("debug", "Invalid encoding on 9")])
 def test_bytes_of_clients_are_not_logged(level: str, written: str) -> None:
     """gRPC logs headers that are not UTF-8 as errors; one of them is the key."""
     stream = io.StringIO()
-    configure_logging("tests", level=level, json=True, stream=stream)
+    logs.configure_logging("tests", level=level, json=True, stream=stream)
     logging.getLogger("grpc._cython.cygrpc").error("Invalid encoding on %s", b"sk-secret")
 
     assert "secret" not in stream.getvalue()
@@ -270,7 +257,7 @@ def test_bytes_of_clients_are_not_logged(level: str, written: str) -> None:
 def test_no_key_is_logged_wherever_a_caller_puts_it(json_lines: bool) -> None:
     """In the path of an unknown route, as the id of a request, in an error."""
     stream, key = io.StringIO(), create_key()
-    configure_logging("tests", json=json_lines, stream=stream)
+    logs.configure_logging("tests", json=json_lines, stream=stream)
     try:
         raise ValueError(key)
     except ValueError:

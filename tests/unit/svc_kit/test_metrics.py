@@ -13,7 +13,6 @@ def samples(registry: CollectorRegistry) -> dict[str, float]:
 
 
 def test_engine_counters_and_histograms_have_their_names() -> None:
-    """As exported."""
     registry = CollectorRegistry()
     metrics = EngineMetrics(registry)
     metrics.prompt_tokens.labels("m").inc(3)

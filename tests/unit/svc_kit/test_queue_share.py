@@ -15,7 +15,6 @@ STEPS = st.lists(st.tuples(NEW, st.integers(0, 3)), max_size=60)
 
 
 def is_admitted(waiting: Sequence[QueueEntry], new: QueueEntry, limit: int) -> bool:
-    """Whether the queue admits `new`."""
     depth = sum(each.amount for each in (*waiting, new))
     try:
         check_queue("requests", limit, waiting, new, depth=depth)
@@ -62,7 +61,6 @@ def test_a_project_alone_may_fill_the_queue_and_others_still_get_in() -> None:
 
 
 def test_the_error_names_the_share() -> None:
-    """With what the project holds and when to retry."""
     queue = [QueueEntry("a")] * 4 + [QueueEntry("b")] * 2
     with pytest.raises(QueueFull) as refusal:
         check_queue("requests", 4, queue, QueueEntry("b"), depth=7, retry_after=3.0)

@@ -44,7 +44,6 @@ async def drop_task(work: Work) -> None:
 
 
 async def drop_composed_call(work: Work) -> None:
-    """A call that is never opened."""
     ComposedCall(work.fail())
     work.gate.set()
 

@@ -8,8 +8,6 @@ from tools.lacks import uncalled_rpcs, unwritten_fields
 
 
 class Shape(TypedDict):
-    """A part of a thread."""
-
     id: str
     metadata: dict[str, str]
 

@@ -16,14 +16,11 @@ BINDING = ("project", "files", "")
 
 
 class Item(NamedTuple):
-    """A list item."""
-
     id: str
     text: str = ""
 
 
 def read_window(ids: list[str], window: Window) -> list[Item]:
-    """The items that a database returns for a window."""
     ordered = sorted(ids, reverse=window.newest_first)
     if window.after:
         ordered = [each for each in ordered if (each < window.after) == window.newest_first]

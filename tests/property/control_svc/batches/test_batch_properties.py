@@ -51,12 +51,10 @@ class BatchStateMachine(RuleBasedStateMachine):
 
     @rule(num_lines=st.integers(1, 20))
     def start(self, num_lines: int) -> None:
-        """The file is valid."""
         self._transition(self.batch.start("demo", num_lines, self.now))
 
     @rule()
     def fail_validation(self) -> None:
-        """The file is invalid."""
         self._transition(self.batch.fail_validation((LineProblem("empty_file", "x"),), self.now))
 
     @precondition(lambda self: self.batch.state is BatchState.IN_PROGRESS)
@@ -82,12 +80,10 @@ class BatchStateMachine(RuleBasedStateMachine):
     )
     @rule()
     def finish(self) -> None:
-        """The files are written."""
         self._transition(self.batch.finish("file-out", None, self.now))
 
     @rule()
     def cancel(self) -> None:
-        """The owner cancels."""
         try:
             self._transition(self.batch.cancel(self.now))
         except BatchNotCancellable:
@@ -95,7 +91,6 @@ class BatchStateMachine(RuleBasedStateMachine):
 
     @rule(is_last=st.booleans())
     def abandon(self, is_last: bool) -> None:
-        """The job dies."""
         problem, before = LineProblem("work_abandoned", "x"), self.batch
         self._transition(before.abandon(problem, self.now, is_last=is_last))
         if (before.state, self.batch.state) == (BatchState.IN_PROGRESS, BatchState.FINALIZING):
@@ -119,7 +114,6 @@ class BatchStateMachine(RuleBasedStateMachine):
 
     @invariant()
     def timestamps_are_ordered(self) -> None:
-        """And each state has one."""
         batch = self.batch
         path = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
         times = list(filter(None, path))

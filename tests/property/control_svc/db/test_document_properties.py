@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import LargeBinary, column, delete, insert, select, table, update
 
 from control_svc.assistants.queries import AssistantRow
 from control_svc.db.documents import OLD_SUFFIX, ConversionRow, convert_rows
@@ -48,24 +48,24 @@ async def replace_document(database: Database, document: bytes, *, old: bool) ->
 
     async def write(tx: CrossProjectTransaction) -> None:
         for each in (AssistantRow, ConversionRow):
-            await tx.session.execute(delete(each))
+            await tx.session.execute(sa.delete(each))
         values = {"project": "p", "id": "a", "created_at": datetime.now(UTC), "revision": 0}
         new = {} if old else {"document": document}
-        await tx.session.execute(insert(AssistantRow).values(**values, **new, options=b""))
+        await tx.session.execute(sa.insert(AssistantRow).values(**values, **new, options=b""))
         if old:
             name = f"document{OLD_SUFFIX}" if database.is_shared else "document"
-            rows = table("assistants", column(name, LargeBinary))
-            await tx.session.execute(update(rows).values({name: document}))
-            await tx.session.execute(insert(ConversionRow).values(name="assistants", last_key="[]"))
+            rows = sa.table("assistants", sa.column(name, sa.LargeBinary))
+            await tx.session.execute(sa.update(rows).values({name: document}))
+            await tx.session.execute(
+                sa.insert(ConversionRow).values(name="assistants", last_key="[]")
+            )
 
     await database.across_projects.write(write)
 
 
 async def read_document(database: Database) -> Any:
-    """Read the document."""
-
     async def read(tx: CrossProjectTransaction) -> bytes:
-        return (await tx.session.execute(select(AssistantRow.document))).scalar_one()
+        return (await tx.session.execute(sa.select(AssistantRow.document))).scalar_one()
 
     return json.loads(await database.across_projects.read(read))
 

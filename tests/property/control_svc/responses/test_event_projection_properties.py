@@ -52,7 +52,6 @@ class Log:
 
     @property
     def events(self) -> list[bytes]:
-        """All events."""
         return [data for entry in self.entries for data in entry]
 
 

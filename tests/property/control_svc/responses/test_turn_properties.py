@@ -31,7 +31,6 @@ PIECES = st.lists(
 
 
 def one_of_a_kind(pieces: Turn) -> Turn:
-    """The pieces as items have them: two of a kind are one."""
     return [
         (kind, "".join(text for _, text in same))
         for kind, same in groupby(pieces, key=lambda piece: piece[0])
@@ -39,13 +38,11 @@ def one_of_a_kind(pieces: Turn) -> Turn:
 
 
 def make_item(name: str, content: object, origin: str = "") -> Item:
-    """A completed item."""
     status = ItemStatus.COMPLETED
     return Item(id=name, status=status, created_at=NOW, content=content, origin=origin)  # type: ignore[arg-type]  # any content
 
 
 def written(pieces: Turn, kind: str) -> list[str]:
-    """The texts of a kind."""
     return [text for each, text in pieces if each == kind]
 
 

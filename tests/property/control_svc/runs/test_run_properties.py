@@ -43,8 +43,6 @@ ENDS = {
 
 @dataclass
 class Expected:
-    """Expected state of a run."""
-
     final: RunState | None = None
     tokens: int = 0
     was_cancelled: bool = False

@@ -25,7 +25,6 @@ CHUNKINGS = st.integers(100, 400).flatmap(
 
 
 def num_tokens(pieces: Sequence[Piece]) -> int:
-    """The number of tokens of pieces."""
     return sum(piece.num_tokens for piece in pieces)
 
 

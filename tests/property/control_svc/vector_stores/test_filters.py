@@ -6,24 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import orjson
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ColumnElement, Text, cast, literal, select
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from control_svc.vector_stores import filters
 from control_svc.vector_stores.filter_sql import filter_condition
-from control_svc.vector_stores.filters import (
-    MAX_CONDITIONS,
-    MAX_DEPTH,
-    Comparator,
-    Comparison,
-    Compound,
-    Filter,
-    Junction,
-    check_filter,
-    filter_from_json,
-)
 from control_svc.vector_stores.model import AttributeValue
 from tests.support.examples import examples, timeout
 from tests.support.postgres import create_database, run_test_postgres
@@ -39,10 +29,10 @@ VALUES: st.SearchStrategy[AttributeValue] = (
 )
 KEYS = st.sampled_from(["x", "y", 'z"', "$.x", "\u00e9"])
 ATTRIBUTES = st.dictionaries(KEYS, VALUES)
-LIST_COMPARATORS = (Comparator.IN, Comparator.NIN)
-COMPARISONS: st.SearchStrategy[Filter] = st.sampled_from(Comparator).flatmap(
+LIST_COMPARATORS = (filters.Comparator.IN, filters.Comparator.NIN)
+COMPARISONS: st.SearchStrategy[filters.Filter] = st.sampled_from(filters.Comparator).flatmap(
     lambda comparator: st.builds(
-        Comparison,
+        filters.Comparison,
         KEYS,
         st.just(comparator),
         st.lists(VALUES).map(tuple) if comparator in LIST_COMPARATORS else VALUES,
@@ -51,22 +41,21 @@ COMPARISONS: st.SearchStrategy[Filter] = st.sampled_from(Comparator).flatmap(
 FILTERS = st.recursive(
     COMPARISONS,
     lambda inner: st.builds(
-        Compound, st.sampled_from(Junction), st.lists(inner, min_size=1).map(tuple)
+        filters.Compound, st.sampled_from(filters.Junction), st.lists(inner, min_size=1).map(tuple)
     ),
     max_leaves=8,
 )
 
 
 def kind(value: AttributeValue) -> str:
-    """The JSON type of a value."""
     if isinstance(value, bool):
         return "boolean"
     return "string" if isinstance(value, str) else "number"
 
 
-def matches_plainly(condition: Filter, attributes: Mapping[str, AttributeValue]) -> bool:
+def matches_plainly(condition: filters.Filter, attributes: Mapping[str, AttributeValue]) -> bool:
     """A literal implementation of the documentation."""
-    if isinstance(condition, Compound):
+    if isinstance(condition, filters.Compound):
         results = [matches_plainly(inner, attributes) for inner in condition.filters]
         return all(results) if condition.junction == "and" else any(results)
     value = condition.value
@@ -99,15 +88,13 @@ def postgres() -> Iterator[str]:
 
 
 def open_engine(database: str, request: pytest.FixtureRequest) -> AsyncEngine:
-    """Open an empty database."""
     url = "sqlite+aiosqlite://" if database == "sqlite" else request.getfixturevalue("postgres")
     return create_async_engine(url.replace("postgresql:", "postgresql+asyncpg:"))
 
 
-def as_document(attributes: dict[str, AttributeValue], database: str) -> ColumnElement[str]:
-    """Attributes in the SQL of a database."""
-    document = literal(orjson.dumps(attributes).decode(), Text)
-    return document if database == "sqlite" else cast(document, JSONB)
+def as_document(attributes: dict[str, AttributeValue], database: str) -> sa.ColumnElement[str]:
+    document = sa.literal(orjson.dumps(attributes).decode(), sa.Text)
+    return document if database == "sqlite" else sa.cast(document, JSONB)
 
 
 @timeout(120)  # the server starts
@@ -116,17 +103,17 @@ def test_filters_match_as_documented(database: str, request: pytest.FixtureReque
     """For all combinations of types, and missing attributes."""
     engine = open_engine(database, request)
 
-    async def matches(condition: Filter, attributes: dict[str, AttributeValue]) -> bool:
+    async def matches(condition: filters.Filter, attributes: dict[str, AttributeValue]) -> bool:
         document = as_document(attributes, database)
         async with engine.connect() as connection:
-            query = select(filter_condition(condition, document, database))
+            query = sa.select(filter_condition(condition, document, database))
             return bool(await connection.scalar(query))
 
     with asyncio.Runner() as runner:
 
         @settings(deadline=None, max_examples=examples(50))
         @given(FILTERS, ATTRIBUTES)
-        def check(condition: Filter, attributes: dict[str, AttributeValue]) -> None:
+        def check(condition: filters.Filter, attributes: dict[str, AttributeValue]) -> None:
             result = runner.run(matches(condition, attributes))
             assert result is matches_plainly(condition, attributes)
 
@@ -143,15 +130,15 @@ def test_the_largest_filter_fits_into_a_statement(
     """A list is one parameter of the compiled statement, and each value one when it is executed:
     the databases limit their number, and many expressions take seconds to compile.
     """
-    condition = Comparison("x", Comparator.IN, (value,) * MAX_CONDITIONS)
-    largest = Compound(Junction.OR, (condition,) * MAX_CONDITIONS)
-    check_filter(largest)
+    condition = filters.Comparison("x", filters.Comparator.IN, (value,) * filters.MAX_CONDITIONS)
+    largest = filters.Compound(filters.Junction.OR, (condition,) * filters.MAX_CONDITIONS)
+    filters.check_filter(largest)
     engine = open_engine(database, request)
 
     async def matches(attribute: AttributeValue) -> bool:
         document = as_document({"x": attribute}, database)
-        query = select(filter_condition(largest, document, database))
-        assert len(query.compile(dialect=engine.dialect).params) < 10 * MAX_CONDITIONS
+        query = sa.select(filter_condition(largest, document, database))
+        assert len(query.compile(dialect=engine.dialect).params) < 10 * filters.MAX_CONDITIONS
         async with engine.connect() as connection:
             return bool(await connection.scalar(query))
 
@@ -161,9 +148,9 @@ def test_the_largest_filter_fits_into_a_statement(
         runner.run(engine.dispose())
 
 
-def to_json(condition: Filter) -> dict[str, object]:
+def to_json(condition: filters.Filter) -> dict[str, object]:
     """A filter in the JSON of the OpenAI API."""
-    if isinstance(condition, Compound):
+    if isinstance(condition, filters.Compound):
         return {
             "type": condition.junction,
             "filters": [to_json(inner) for inner in condition.filters],
@@ -172,13 +159,13 @@ def to_json(condition: Filter) -> dict[str, object]:
     return {"type": condition.comparator, "key": condition.key, "value": value}
 
 
-@given(FILTERS.filter(lambda condition: _depth(condition) <= MAX_DEPTH))
-def test_filters_are_parsed_from_json(condition: Filter) -> None:
+@given(FILTERS.filter(lambda condition: _depth(condition) <= filters.MAX_DEPTH))
+def test_filters_are_parsed_from_json(condition: filters.Filter) -> None:
     """Within the maximum depth."""
-    assert filter_from_json(json.dumps(to_json(condition))) == condition
+    assert filters.filter_from_json(json.dumps(to_json(condition))) == condition
 
 
-def _depth(condition: Filter) -> int:
-    if isinstance(condition, Comparison):
+def _depth(condition: filters.Filter) -> int:
+    if isinstance(condition, filters.Comparison):
         return 1
     return 1 + max(map(_depth, condition.filters))

@@ -82,7 +82,6 @@ IN_BODIES: dict[str, Any] = {
 
 
 def limited(descriptor: Any, path: str = "") -> Iterator[str]:
-    """The paths of the fields with a limit in a message."""
     for field in descriptor.fields:
         found = field.GetOptions().Extensions[limit_pb2.limit]
         if any(each.name != "name" for each, _ in found.ListFields()):
@@ -92,7 +91,6 @@ def limited(descriptor: Any, path: str = "") -> Iterator[str]:
 
 
 def options(path: str, value: Any) -> ChatRequest:
-    """A chat with one option."""
     request = ChatRequest()
     *outer, name = path.split(".")
     message: Message = request.options
@@ -114,7 +112,6 @@ def body(name: str, value: Any) -> dict[str, Any]:
 
 
 def refusal_of(call: Any, *arguments: Any) -> DomainError | None:
-    """The error of a call."""
     try:
         call(*arguments)
     except DomainError as error:
@@ -131,7 +128,6 @@ def check_same(path: str, sent: Any, written: Any) -> None:
 
 
 def field_of(path: str) -> FieldDescriptor:
-    """The field at a path of the options."""
     descriptor: Any = generation.GenerationOptions.DESCRIPTOR
     *outer, name = path.split(".")
     for step in outer:
@@ -141,7 +137,6 @@ def field_of(path: str) -> FieldDescriptor:
 
 
 def bounds(path: str) -> list[float]:
-    """The bounds of a number."""
     found = limit_of(generation.GenerationOptions, path)
     return [getattr(found, name) for name in ("gt", "gte", "lte") if found.HasField(name)]
 

@@ -6,18 +6,7 @@ from corral.control.v1 import item_pb2, response_event_pb2, response_pb2, tool_p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control_svc.items.model import (
-    ITEM_PREFIXES,
-    Content,
-    FileInput,
-    FunctionCall,
-    Image,
-    Message,
-    Reasoning,
-    Refusal,
-    Role,
-    Text,
-)
+from control_svc.items import model as item_model
 from control_svc.items.proto import ITEM, input_item
 from dialects.openai.responses.choices import tool_choice_object, tool_choice_to_proto
 from dialects.openai.responses.events import EVENT_TYPES, event_frame, event_object
@@ -33,29 +22,31 @@ from tests.support.open_responses import check_event, check_response, check_stre
 
 _ID = st.text(min_size=1)
 _ADDRESS = _ID.map("https://host/{}".format)
-_TEXTS = st.builds(Text, text=st.text())
+_TEXTS = st.builds(item_model.Text, text=st.text())
 _INPUT_PARTS = st.one_of(
     _TEXTS,
-    st.builds(Image, url=_ADDRESS, detail=st.sampled_from(["auto", "low", "high"])),
-    st.builds(Image, file_id=_ID, detail=st.just("auto")),
-    st.builds(FileInput, file_id=_ID, filename=st.text()),
-    st.builds(FileInput, data_url=_ID),
-    st.builds(FileInput, data_url=_ADDRESS),
+    st.builds(item_model.Image, url=_ADDRESS, detail=st.sampled_from(["auto", "low", "high"])),
+    st.builds(item_model.Image, file_id=_ID, detail=st.just("auto")),
+    st.builds(item_model.FileInput, file_id=_ID, filename=st.text()),
+    st.builds(item_model.FileInput, data_url=_ID),
+    st.builds(item_model.FileInput, data_url=_ADDRESS),
 )
-_OUTPUT_PARTS = st.one_of(_TEXTS, st.builds(Refusal, refusal=st.text()))
-_CONTENTS: st.SearchStrategy[Content] = st.one_of(
+_OUTPUT_PARTS = st.one_of(_TEXTS, st.builds(item_model.Refusal, refusal=st.text()))
+_CONTENTS: st.SearchStrategy[item_model.Content] = st.one_of(
     st.builds(
-        Message,
-        role=st.sampled_from([Role.USER, Role.SYSTEM, Role.DEVELOPER]),
+        item_model.Message,
+        role=st.sampled_from(
+            [item_model.Role.USER, item_model.Role.SYSTEM, item_model.Role.DEVELOPER]
+        ),
         content=st.lists(_INPUT_PARTS, max_size=3).map(tuple),
     ),
     st.builds(
-        Message,
-        role=st.just(Role.ASSISTANT),
+        item_model.Message,
+        role=st.just(item_model.Role.ASSISTANT),
         content=st.lists(_OUTPUT_PARTS, max_size=3).map(tuple),
     ),
-    st.builds(FunctionCall, call_id=_ID, name=_ID, arguments=st.text()),
-    st.builds(Reasoning, text=_ID, sealed=st.text()),
+    st.builds(item_model.FunctionCall, call_id=_ID, name=_ID, arguments=st.text()),
+    st.builds(item_model.Reasoning, text=_ID, sealed=st.text()),
 )
 
 
@@ -71,10 +62,12 @@ def test_items_are_the_same_after_a_round_trip(item: object) -> None:
     assert input_item(parsed, "x").content == input_item(proto, "x").content
 
 
-@pytest.mark.parametrize("kind", ITEM_PREFIXES)
+@pytest.mark.parametrize("kind", item_model.ITEM_PREFIXES)
 @settings(max_examples=examples(10))
 @given(data=st.data())
-def test_items_of_every_type_are_converted(kind: type[Content], data: st.DataObject) -> None:
+def test_items_of_every_type_are_converted(
+    kind: type[item_model.Content], data: st.DataObject
+) -> None:
     """Including invalid JSON of third parties."""
     shown = item_object(ITEM.to_message(data.draw(items_with(contents_of_kind(kind)))))
 

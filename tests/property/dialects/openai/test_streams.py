@@ -120,7 +120,6 @@ def test_the_chunks_of_a_completion_accumulate_to_its_object(
 
 
 def accumulate(frames: Sequence[bytes]) -> Any:
-    """Accumulate chunks as a client does."""
     choices: list[dict[str, Any]] = [
         {"content": "", "reasoning": "", "calls": {}, "logprobs": [], "finish_reason": None}
         for _ in range(NUM_CHOICES)

@@ -56,7 +56,6 @@ def test_a_long_text_is_decoded_in_pieces(size: int, width: int) -> None:
 
 
 def test_nothing_follows_the_padding() -> None:
-    """Also where it ends a piece."""
     piece = base64.b64encode(bytes(256 * 1024 // 4 * 3 - 1)).decode()
     with pytest.raises(InvalidField):
         media.decode_base64("data", f"{piece}AAAA")

@@ -35,7 +35,6 @@ ENDS = [Finished(0, each, None, None, 1, Timings(0.0, 0.0, 0.0)) for each in Fin
 
 
 def without_frames(turn: Golden) -> str:
-    """Remove the frame texts of the format from the text."""
     frames = turn.turn_format.frame_texts
     return re.sub("|".join(map(re.escape, frames)), "", turn.text) if frames else turn.text
 
@@ -120,8 +119,10 @@ WRITTEN = {
 }
 """The families of which examples tell how they write calls."""
 CLOSINGS = {
-    name: tuple({text for way in ways for text in (*way.ends, *way.section_ends)})
-    for name, ways in WRITTEN.items()
+    name: tuple(
+        {text for notation in notations for text in (*notation.ends, *notation.section_ends)}
+    )
+    for name, notations in WRITTEN.items()
 } | {
     "gemma": gemma.ENDS,
     "llama": ("<|python_end|>",),
@@ -136,7 +137,6 @@ CLOSINGS = {
 def test_closing_markers_at_the_end_of_a_turn_are_not_content(
     family: str, data: st.DataObject
 ) -> None:
-    """Behind text, and behind a call and text."""
     strays = data.draw(st.lists(st.sampled_from(("\n", *CLOSINGS[family])), min_size=1, max_size=4))
     turns = (each for each in GOLDEN[family] if each.expected.calls)
     turn = next(each for each in turns if not each.opens_in_reasoning)
@@ -150,10 +150,10 @@ def test_closing_markers_at_the_end_of_a_turn_are_not_content(
 
 
 SECTIONS = {
-    way.opening: way
-    for ways in WRITTEN.values()
-    for way in ways[:1]
-    if not (way.encloses_each or way.is_list)
+    notation.opening: notation
+    for notations in WRITTEN.values()
+    for notation in notations[:1]
+    if not (notation.encloses_each or notation.is_list)
 }
 """The families that write calls in sections, by the text that begins one."""
 
@@ -183,7 +183,6 @@ def test_noise_between_a_section_and_its_call_is_not_content(
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:
-    """A text in pieces."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
@@ -220,7 +219,6 @@ def test_the_dropped_beginning_of_a_marker_has_no_log_probability(cut: str) -> N
 
 
 def chat_deltas(turn: Golden, pieces: Sequence[bytes], end: Finished) -> list[ChatDelta]:
-    """Parse a turn whose tokens have these bytes."""
     chat, detokenizer = ChatTurn(0, turn.parser(), token_ids=False), Detokenizer()
     responses: list[ChatResponse] = []
     for piece in pieces:

@@ -38,7 +38,7 @@ WORDS = st.sampled_from(["a tag", " ", "\n", ".", "`", '"', "{", "}", "name", "c
 def markers_of(turn_format: TurnFormat) -> list[str]:
     """The texts of a format that may be mentioned: all but those that end its thoughts."""
     family = turn_format.family
-    texts = {*turn_format.marker_texts, *family.triggers, *family.interrupts, *family.barred}
+    texts = {*turn_format.marker_texts, *family.triggers, *family.interrupts, *family.excludes}
     ends = turn_format.reasoning_ends
     return sorted(text for text in texts if text and not any(end in text for end in ends))
 
@@ -50,7 +50,6 @@ def is_whole(turn_format: TurnFormat, text: str) -> bool:
 
 
 def splits(data: st.DataObject, text: str) -> list[str]:
-    """A text in pieces."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     return [text[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(text)])]
 
@@ -85,13 +84,12 @@ def test_a_marker_that_a_thought_mentions_does_not_end_it(family: str, data: st.
     text = f"{markers.begin}{thought}{markers.end}{after}Yes."
     turn = Golden("", turn_format, text, Parsed())
 
-    ways = turn_format.calls_in_thoughts
-    if not any(is_whole(turn_format, thought[at:]) for at in places(thought, ways)):
+    calls = turn_format.calls_in_thoughts
+    if not any(is_whole(turn_format, thought[at:]) for at in places(thought, calls)):
         assert turn.parse(splits(data, text)) == Parsed("Yes.", thought)
 
 
 def places(text: str, markers: tuple[str, ...]) -> list[int]:
-    """Where a text has one of these markers."""
     return [at for at in range(len(text)) if text.startswith(markers, at)]
 
 
@@ -127,8 +125,8 @@ def test_a_whole_call_ends_a_thought_that_is_open(
     thought, markers = data.draw(mentions(family)), FORMATS[family].reasoning_markers
     assert markers is not None
     text = f"{markers.begin}{thought}. {golden.text}"
-    ways = FORMATS[family].calls_in_thoughts
-    if places(thought, (*ways, *FORMATS[family].interrupts)):
+    calls = FORMATS[family].calls_in_thoughts
+    if places(thought, (*calls, *FORMATS[family].interrupts)):
         return  # what follows may belong to the call that has begun there
     expected = golden.parse([golden.text])._replace(reasoning=f"{thought}.")
 
@@ -154,7 +152,6 @@ REPEATED = {
 
 
 def num_steps(turn: Golden, pieces: list[str]) -> int:
-    """How many functions are called to parse a turn."""
     count, before = 0, sys.getprofile()
 
     def add(*_: object) -> None:

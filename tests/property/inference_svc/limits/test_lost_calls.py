@@ -43,7 +43,6 @@ class Ledger(RuleBasedStateMachine):
 
     @initialize(amount=st.integers(2, 60), num_holders=st.integers(1, 3))
     def begin(self, amount: int, num_holders: int) -> None:
-        """Start the holders."""
         limit = make_limit("one", self.unit[0], amount, self.unit[1])
         self.installation = Installation(limit, num_holders, grace_s=self.grace_s, patience_s=0)
         self.installation.control.refills = False
@@ -75,7 +74,6 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 9))
     def finish(self, number: int) -> None:
-        """End a request."""
         if running := self.installation.running:
             self.installation.finish(number % len(running))
 
@@ -135,7 +133,6 @@ class Ledger(RuleBasedStateMachine):
 
     @property
     def used(self) -> int:
-        """What all requests have used."""
         return sum(each.used for each in self.installation.reservations)
 
     @invariant()

@@ -91,7 +91,6 @@ def open_pool() -> SandboxPool:
 
 
 async def decode(decoder: MediaDecoder, data: bytes, *, is_picture: bool) -> str | None:
-    """Decode a file, or return the field of its error."""
     try:
         if is_picture:
             picture = await decoder.decode_image("image_url", data, ImageSize(side=64))

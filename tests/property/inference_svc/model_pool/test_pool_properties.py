@@ -89,8 +89,6 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def call(self, name: str) -> None:
-        """Start a call."""
-
         async def begin() -> None:
             self.calls.append(Call(self.harness, name))
 
@@ -107,7 +105,6 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.harness.loader.loading())
     @rule(fails=st.sampled_from([False, False, False, True]))
     def end_a_load(self, fails: bool) -> None:
-        """End the running load."""
         (engine,) = self.harness.loader.loading()
 
         async def end() -> None:
@@ -117,8 +114,6 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def load(self, name: str) -> None:
-        """Load a model without waiting for it."""
-
         async def begin() -> None:
             try:
                 await self.harness.pool.load(self.harness[name], wait=False)
@@ -144,8 +139,6 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def crash_or_recover_an_engine(self, name: str) -> None:
-        """Crash the running engines of a model, or recover those that crashed."""
-
         async def change() -> None:
             for engine in self.harness.loader.alive(name):
                 if self.harness[name].is_down:

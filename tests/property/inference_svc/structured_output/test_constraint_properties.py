@@ -210,7 +210,6 @@ _schemas = st.recursive(
 
 @pytest.fixture(scope="module")
 def guides() -> Iterator[GrammarGuides]:
-    """Guides over a vocabulary of bytes."""
     grammar_guides = GrammarGuides(lambda: byte_tokenizer(BYTES, {}, [END]), BYTES)
     yield grammar_guides
     grammar_guides.close()

@@ -178,10 +178,9 @@ def exact_json(text: str) -> Any:
 
 
 def calls(family: ToolCallFormat, schema: Any, *, strict: bool = True) -> dict[str, Any]:
-    """Compile required calls of a tool with this schema."""
     tool = CallableTool("f", json.dumps(schema), strict, "tools[0]")
-    ways = FAMILIES[family].syntaxes
-    spec = OutputSpec(None, ToolCallSpec(ways, (tool,), required=True, several=False), None)
+    syntaxes = FAMILIES[family].syntaxes
+    spec = OutputSpec(None, ToolCallSpec(syntaxes, (tool,), required=True, several=False), None)
     asked = json.loads(json.dumps(asdict(spec)))  # as in the sandbox
     return compile_grammar(
         {"asked": asked, "vocabulary": {"size": SIZE, "control": {}, "ends": [END]}}

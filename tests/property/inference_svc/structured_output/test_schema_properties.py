@@ -152,25 +152,21 @@ def _near(draw: st.DataObject, schema: dict[str, Any]) -> Any:
 
 
 def compile_format(schema: Any) -> dict[str, Any]:
-    """Compile a schema as an output format."""
     return compile_text(write(schema))
 
 
 def compile_text(schema: str) -> dict[str, Any]:
-    """Compile the text of a schema as an output format."""
     form = OutputFormat(OutputFormatKind.JSON_SCHEMA, schema, "constraint.json_schema")
     return compile_spec(OutputSpec(form, None, None))
 
 
 def compile_tool(schema: str, *, strict: bool) -> dict[str, Any]:
-    """Compile the text of a schema as the arguments of a tool."""
     tool = CallableTool("f", schema, strict, "tools[0]")
     calls = ToolCallSpec((ToolCallSyntax("[", "|", "]"),), (tool,), True, False)
     return compile_spec(OutputSpec(None, calls, None))
 
 
 def compile_spec(spec: OutputSpec) -> dict[str, Any]:
-    """Compile a spec as the sandbox does."""
     asked = json.loads(json.dumps(asdict(spec)))
     vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
     return compile_grammar({"asked": asked, "vocabulary": vocabulary})

@@ -47,12 +47,10 @@ def make_report(adapter: adapter_pb2.Adapter, **fields: Any) -> adapter_pb2.Adap
 
 
 async def send_reports(registry: Registry, *reports: adapter_pb2.AdapterReport) -> None:
-    """Call ReportAdapters as the frontend fe_1."""
     await registry.call("ReportAdapters", frontend="fe_1", address="host:1", reports=reports)
 
 
 async def list_names(registry: Registry, **request: Any) -> list[str]:
-    """Return the names on one page of ListAdapters."""
     return [each.name for each in (await registry.call("ListAdapters", **request)).adapters]
 
 
@@ -541,7 +539,6 @@ class MissingBlobs(FolderBlobs):
         self._before_read = before_read
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
-        """Run `before_read`, then raise BlobMissing."""
         await self._before_read()
         raise errors.BlobMissing(blob=key)
         yield b""

@@ -23,12 +23,10 @@ ORDER = call_script("order", '{"ware":"tea"}')
 
 
 def remote(**fields: Any) -> tool_pb2.Tool:
-    """The tools of the MCP server."""
     return tool_pb2.Tool(mcp=tool_pb2.McpTool(server_label=LABEL, **fields))
 
 
 def approval(request_id: str, *, approve: bool, reason: str = "") -> item_pb2.Item:
-    """The approval or refusal of a call."""
     response = item_pb2.McpApprovalResponseItem(
         approval_request_id=request_id, approve=approve, reason=reason
     )
@@ -37,7 +35,6 @@ def approval(request_id: str, *, approve: bool, reason: str = "") -> item_pb2.It
 
 @pytest.fixture(scope="module")
 def open_shop() -> Iterator[Shop]:
-    """The MCP server."""
     with run_shop() as running:
         yield running
 
@@ -61,7 +58,6 @@ def model() -> ScriptedTurns:
 async def running(
     tmp_path: Path, model: ScriptedTurns, shop: Shop
 ) -> AsyncIterator[RunningControl]:
-    """A control service with this MCP server and an unreachable one."""
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     server = {
@@ -79,17 +75,14 @@ async def running(
 
 @pytest.fixture
 def client(running: RunningControl) -> ResponseClient:
-    """A client of the running service."""
     return ResponseClient(running.client)
 
 
 def kinds(response: response_pb2.Response) -> list[str | None]:
-    """Kinds of the output items."""
     return [item.WhichOneof("content") for item in response.output]
 
 
 def script(model: ScriptedTurns, *scripts: Script) -> None:
-    """Set the scripts of the model."""
     model.choose = in_order(*scripts)
 
 
@@ -297,7 +290,6 @@ async def test_a_list_of_tools_survives_compaction(
 
 
 def prompt_texts(request: TurnRequest) -> list[str]:
-    """Return the text of each message of the prompt."""
     return [
         "".join(part.text for part in message.parts if isinstance(part, TextPart))
         for message in request.messages
@@ -345,7 +337,6 @@ async def test_an_approval_of_a_tool_that_is_not_allowed_is_refused(
 async def test_a_failed_call_is_a_result(
     client: ResponseClient, model: ScriptedTurns, subtests: pytest.Subtests
 ) -> None:
-    """The model reads the problem, and the stream contains it."""
     for name, arguments, problem in (
         ("break_down", "{}", "the shop is on fire"),
         ("flood", "{}", "16384 bytes"),

@@ -130,7 +130,6 @@ async def test_a_compressed_answer_is_refused() -> None:
 
 
 def page(num_tools: int, description: str, cursor: str | None = None) -> dict[str, Any]:
-    """A page of the list of tools."""
     tools = [
         {"name": f"t{cursor}_{i}", "description": description, "inputSchema": {"type": "object"}}
         for i in range(num_tools)

@@ -28,7 +28,6 @@ Parts = Sequence[chat_pb2.ContentPart]
 
 @asynccontextmanager
 async def run_with_model(folder: Path) -> AsyncIterator[tuple[RunningControl, FakeInference]]:
-    """A control service with an inference service that records its requests."""
     fake = FakeInference()
     async with (
         run_inference_service(fake, service_token_file=write_service_token(folder)) as inference,
@@ -39,23 +38,19 @@ async def run_with_model(folder: Path) -> AsyncIterator[tuple[RunningControl, Fa
 
 @pytest.fixture
 async def both(tmp_path: Path) -> AsyncIterator[tuple[RunningControl, FakeInference]]:
-    """A control service and its inference service."""
     async with run_with_model(tmp_path) as running:
         yield running
 
 
 def image(**fields: str) -> item_pb2.ItemPart:
-    """A picture."""
     return item_pb2.ItemPart(image=item_pb2.ImagePart(**fields))
 
 
 def document(**fields: str) -> item_pb2.ItemPart:
-    """A document."""
     return item_pb2.ItemPart(file=item_pb2.FilePart(**fields))
 
 
 def user_message(*parts: item_pb2.ItemPart) -> item_pb2.Item:
-    """A message of a user."""
     message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts)
     return item_pb2.Item(message=message)
 
@@ -149,7 +144,6 @@ async def test_pictures_of_a_thread_reach_the_model(
 async def test_a_file_that_is_gone_ends_the_turn_with_the_name_of_the_item(
     both: tuple[RunningControl, FakeInference],
 ) -> None:
-    """It was there when the message was created: for a response of a conversation, and a run."""
     control, _ = both
     client = control.client
     file = await client.create(PNG)

@@ -77,7 +77,6 @@ async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Da
 
 
 def make_thread() -> Thread:
-    """A thread with metadata."""
     settings = ThreadSettings(metadata={"who": "me"})
     return Thread(id=IDS.new(THREAD), settings=settings, created_at=CLOCK())
 
@@ -94,8 +93,6 @@ def make_message(thread: Thread, text: str = "hello") -> ThreadMessage:
 
 
 async def insert(database: Database, thread: Thread, *messages: ThreadMessage) -> None:
-    """Insert a thread and messages."""
-
     async def add(tx: Transaction) -> None:
         await ThreadQueries(tx).add(thread)
         await MessageQueries(tx).add(messages)

@@ -25,20 +25,7 @@ from corral.inference.v1 import generation_pb2, sampling_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from svc_kit.errors import (
-    AssistantNotFound,
-    DomainError,
-    EmbeddingModelMissing,
-    FileNotFound,
-    InvalidField,
-    MessageNotFound,
-    MissingField,
-    StaleGeneration,
-    TooLong,
-    UnsupportedField,
-    UnsupportedValue,
-    VectorStoreNotFound,
-)
+from svc_kit import errors
 from tests.support.control import RunningControl, run_control
 from tests.support.examples import examples
 from tests.support.threads import ThreadClient, make_new_message, message_text
@@ -51,7 +38,6 @@ SAMPLING = sampling_pb2.SamplingParams(temperature=0.5, top_k=3)
 
 @pytest.fixture
 def client(running: RunningControl) -> ThreadClient:
-    """A client of the running service."""
     return ThreadClient(running.client)
 
 
@@ -84,33 +70,33 @@ async def test_an_update_with_an_old_etag_is_refused(client: ThreadClient) -> No
     created = await client.create_assistant(name="Ada")
     await client.update_assistant(created.id, name="Bob", etag=created.etag)
 
-    with pytest.raises(StaleGeneration):
+    with pytest.raises(errors.StaleGeneration):
         await client.update_assistant(created.id, name="Cid", etag=created.etag)
     assert (await client.get_assistant(created.id)).name == "Bob"
 
 
-INVALID_ASSISTANTS: list[tuple[dict[str, Any], type[DomainError], str]] = [
-    ({"model": ""}, MissingField, "model"),
-    ({"name": "x" * 257}, TooLong, "name"),
-    ({"description": "x" * 513}, TooLong, "description"),
-    ({"instructions": "x" * 256_001}, TooLong, "instructions"),
-    ({"reasoning_effort": "huge"}, UnsupportedValue, "reasoning_effort"),
-    ({"tools": [tool_pb2.Tool()]}, MissingField, "tools[0]"),
-    ({"tools": [{"custom": {"name": "c"}}]}, UnsupportedValue, "tools[0].type"),
-    ({"tools": [{"function": {"name": "a b"}}]}, InvalidField, "tools[0].function.name"),
-    ({"tools": [{"function": {"name": "f"}}] * 2}, InvalidField, "tools[1]"),
+INVALID_ASSISTANTS: list[tuple[dict[str, Any], type[errors.DomainError], str]] = [
+    ({"model": ""}, errors.MissingField, "model"),
+    ({"name": "x" * 257}, errors.TooLong, "name"),
+    ({"description": "x" * 513}, errors.TooLong, "description"),
+    ({"instructions": "x" * 256_001}, errors.TooLong, "instructions"),
+    ({"reasoning_effort": "huge"}, errors.UnsupportedValue, "reasoning_effort"),
+    ({"tools": [tool_pb2.Tool()]}, errors.MissingField, "tools[0]"),
+    ({"tools": [{"custom": {"name": "c"}}]}, errors.UnsupportedValue, "tools[0].type"),
+    ({"tools": [{"function": {"name": "a b"}}]}, errors.InvalidField, "tools[0].function.name"),
+    ({"tools": [{"function": {"name": "f"}}] * 2}, errors.InvalidField, "tools[1]"),
     (
         {"tool_resources": {"vector_store_ids": ["a", "b"]}},
-        TooLong,
+        errors.TooLong,
         "tool_resources.file_search.vector_store_ids",
     ),
-    ({"options": {"num_choices": 2}}, UnsupportedField, "options.num_choices"),
+    ({"options": {"num_choices": 2}}, errors.UnsupportedField, "options.num_choices"),
     (
         {"options": {"cache": {"keep_for": "thread_of_another"}}},
-        UnsupportedField,
+        errors.UnsupportedField,
         "options.cache.keep_for",
     ),
-    ({"metadata": {"k" * 65: ""}}, TooLong, "metadata"),
+    ({"metadata": {"k" * 65: ""}}, errors.TooLong, "metadata"),
 ]
 
 
@@ -136,7 +122,6 @@ async def test_an_invalid_assistant_is_refused(
 
 
 async def test_a_thread_is_created_with_messages(client: ThreadClient) -> None:
-    """In order, with their metadata and attachments."""
     file = await client.client.create()
     attached = message_pb2.Attachment(file_id=file.id)
     thread = await client.create_thread(
@@ -160,37 +145,37 @@ async def test_server_fields_of_text_are_ignored(client: ThreadClient) -> None:
     assert list(message.parts) == [item_pb2.ItemPart(text=item_pb2.TextPart(text="hi"))]
 
 
-INVALID_MESSAGES: list[tuple[message_pb2.NewMessage, type[DomainError], str]] = [
-    (make_new_message(""), MissingField, "content[0].text"),
-    (make_new_message("", parts=[]), MissingField, "content"),
-    (make_new_message("x", role=item_pb2.ITEM_ROLE_SYSTEM), UnsupportedValue, "role"),
-    (make_new_message("x", role=0), MissingField, "role"),
-    (make_new_message("x" * 1_048_577), TooLong, "content"),
+INVALID_MESSAGES: list[tuple[message_pb2.NewMessage, type[errors.DomainError], str]] = [
+    (make_new_message(""), errors.MissingField, "content[0].text"),
+    (make_new_message("", parts=[]), errors.MissingField, "content"),
+    (make_new_message("x", role=item_pb2.ITEM_ROLE_SYSTEM), errors.UnsupportedValue, "role"),
+    (make_new_message("x", role=0), errors.MissingField, "role"),
+    (make_new_message("x" * 1_048_577), errors.TooLong, "content"),
     (
         make_new_message("", parts=[item_pb2.ItemPart(refusal="no")]),
-        UnsupportedValue,
+        errors.UnsupportedValue,
         "content[0].type",
     ),
     (
         make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart())]),
-        InvalidField,
+        errors.InvalidField,
         "content[0]",
     ),
     (
         make_new_message("", parts=[item_pb2.ItemPart(image=item_pb2.ImagePart(file_id="file-0"))]),
-        FileNotFound,
+        errors.FileNotFound,
         "content[0].image_file.file_id",
     ),
     (
         make_new_message("x", attachments=[message_pb2.Attachment(file_id="file-0")]),
-        FileNotFound,
+        errors.FileNotFound,
         "attachments[0].file_id",
     ),
     (
         make_new_message(
             "x", attachments=[message_pb2.Attachment(file_id="file-0", tools=[UNSPECIFIED])]
         ),
-        MissingField,
+        errors.MissingField,
         "attachments[0].tools[0]",
     ),
 ]
@@ -221,11 +206,11 @@ async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) ->
     (message,) = (await client.page(thread.id)).messages
     request = message_service_pb2.GetMessageRequest(thread_id=other.id, message_id=message.id)
 
-    with pytest.raises(MessageNotFound):
+    with pytest.raises(errors.MessageNotFound):
         await client.call(client.messages.GetMessage, request)
-    with pytest.raises(MessageNotFound):
+    with pytest.raises(errors.MessageNotFound):
         await client.delete_message(other.id, message.id)
-    with pytest.raises(AssistantNotFound):
+    with pytest.raises(errors.AssistantNotFound):
         await client.get_assistant("asst_x")
 
 
@@ -301,7 +286,7 @@ async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient) -> None
     thread = await client.create_thread()
 
     for cursor in ("after", "before"):
-        with pytest.raises(InvalidField, match=cursor):
+        with pytest.raises(errors.InvalidField, match=cursor):
             await client.page(thread.id, **{cursor: thread.id})
 
 
@@ -312,7 +297,6 @@ async def test_a_cursor_of_another_kind_is_refused(client: ThreadClient) -> None
 async def client_without_embeddings(
     tmp_path: Path, database_url: str | None
 ) -> AsyncIterator[ThreadClient]:
-    """A client of a service without an embedding model."""
     async with run_control(tmp_path, database_url) as control:
         yield ThreadClient(control.client)
 
@@ -344,14 +328,13 @@ async def test_file_search_needs_an_embedding_model(
     thread = await client.create_thread()
     attached = [message_pb2.Attachment(file_id=file.id, tools=[FILE_SEARCH])]
 
-    with pytest.raises(EmbeddingModelMissing, match="--embedding-model"):
+    with pytest.raises(errors.EmbeddingModelMissing, match="--embedding-model"):
         await client.add_message(thread.id, "x", attachments=attached)
     assert not (await client.page(thread.id)).messages
     await client.add_message(thread.id, "x", attachments=[message_pb2.Attachment(file_id=file.id)])
 
 
 async def test_an_unknown_store_is_refused(client: ThreadClient) -> None:
-    """When assistants and threads are created or updated."""
     unknown = tool_pb2.ToolResources(vector_store_ids=["vs_nowhere"])
     assistant = await client.create_assistant()
 
@@ -360,7 +343,7 @@ async def test_an_unknown_store_is_refused(client: ThreadClient) -> None:
         client.create_thread(tool_resources=unknown),
         client.update_assistant(assistant.id, tool_resources=unknown),
     ):
-        with pytest.raises(VectorStoreNotFound) as refused:
+        with pytest.raises(errors.VectorStoreNotFound) as refused:
             await forbidden
         assert refused.value.field == "tool_resources.file_search.vector_store_ids"
 
@@ -394,11 +377,11 @@ async def test_a_store_is_created_with_an_assistant_or_a_thread(client: ThreadCl
         create_assistant(new, new),
         create_assistant(new, tool_resources={"vector_store_ids": ["vs_x"]}),
     ):
-        with pytest.raises(TooLong, match="vector_stores"):
+        with pytest.raises(errors.TooLong, match="vector_stores"):
             await too_many
-    with pytest.raises(FileNotFound, match="file-0"):
+    with pytest.raises(errors.FileNotFound, match="file-0"):
         await create_thread(invalid)
-    with pytest.raises(FileNotFound) as refused:
+    with pytest.raises(errors.FileNotFound) as refused:
         await create_thread_and_run(invalid)
     run_thread = await create_thread_and_run(new)
     stores = VectorStoreServiceStub(client.client.channel)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from prometheus_client import CollectorRegistry
-from sqlalchemy import select, text
 
 from control_svc.backup.backup import back_up, suspended_deletions
 from control_svc.backup.check import check
@@ -58,7 +58,6 @@ def make_place(tmp_path: Path, database_url: str | None) -> MakePlace:
 
 @pytest.fixture
 async def installation(tmp_path: Path, database_url: str | None) -> Installation:
-    """An installation with files, a part of an upload, and a message."""
     installation = await Installation.make(tmp_path / "one", database_url)
     async with installation.run() as client:
         await client.create(b"12345", filename="one.txt")
@@ -79,13 +78,12 @@ def ignore(_num_blobs: int) -> None:
 
 
 async def rows(installation: Installation) -> Rows:
-    """All rows of all tables."""
     async with installation.database() as database, database.writer.connect() as connection:
         found = {
-            table.name: sorted(map(tuple, await connection.execute(select(table))), key=repr)
+            table.name: sorted(map(tuple, await connection.execute(sa.select(table))), key=repr)
             for table in METADATA.sorted_tables
         }
-        index = await connection.execute(text(f"SELECT * FROM {TABLE}"))  # noqa: S608
+        index = await connection.execute(sa.text(f"SELECT * FROM {TABLE}"))  # noqa: S608
         return {**found, TABLE: sorted(map(tuple, index), key=repr)}
 
 
@@ -166,7 +164,6 @@ async def test_a_second_backup_copies_only_new_bytes(
 
 
 async def listed_ids(installation: Installation, folder: Path) -> list[str]:
-    """The ids that `--list` prints."""
     result = await installation.corral("restore", folder, "--list", "--json")
     return [json.loads(line)["backup_id"] for line in result.stdout.splitlines()]
 
@@ -227,12 +224,10 @@ async def test_a_backup_is_not_restored_where_something_is(
 
 
 def remove_blob(backup: Path) -> None:
-    """Remove a blob."""
     next((backup.parent / "blobs").glob("??/*")).unlink()
 
 
 def change_database(backup: Path) -> None:
-    """Change a byte of the database."""
     path = next(path for path in backup.iterdir() if path.name.startswith(("control", "files")))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -240,12 +235,10 @@ def change_database(backup: Path) -> None:
 
 
 def remove_list(backup: Path) -> None:
-    """Remove the list of blobs."""
     (backup / "blobs.jsonl.gz").unlink()
 
 
 def cut_manifest(backup: Path) -> None:
-    """Cut the manifest."""
     manifest = backup / "manifest.json"
     manifest.write_bytes(manifest.read_bytes()[:-10])
 
@@ -266,7 +259,6 @@ def make_foreign(backup: Path) -> None:
 
 
 def replace_in_manifest(backup: Path, name: str, value: str) -> None:
-    """Change a field of a manifest."""
     path = backup / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
 
@@ -324,7 +316,7 @@ async def test_all_tables_are_copied_in_one_snapshot(
         open_read_only(database_url, tmp_path) as database,
         database.engine.connect() as connection,
     ):
-        await connection.execute(text("SELECT 1 FROM uploads"))
+        await connection.execute(sa.text("SELECT 1 FROM uploads"))
         async with installation.run() as client:
             await client.create(b"late", filename="late.txt")
         tables = await copy_tables(connection, tmp_path.joinpath)
@@ -363,7 +355,6 @@ async def test_a_later_release_restores_a_backup_and_upgrades_it(
 async def test_a_bucket_is_backed_up_and_restored(
     installation: Installation, tmp_path: Path, make_place: MakePlace
 ) -> None:
-    """From a folder to a bucket, and from there to a folder."""
     with run_s3_bucket() as bucket:
         url = bucket.url("files")
         keys = {

@@ -25,14 +25,12 @@ async def installation(tmp_path: Path) -> Installation:
 
 
 async def make(folder: Path, *contents: bytes) -> Installation:
-    """Make an installation with files."""
     installation = await Installation.make(folder, None)
     await add(installation, *contents)
     return installation
 
 
 async def add(installation: Installation, *contents: bytes) -> None:
-    """Store files."""
     async with installation.run() as client:
         for content in contents:
             await client.create(content)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, text, update
+import sqlalchemy as sa
 
 from control_svc.base.ids import IdSource
 from control_svc.config import ControlSettings
@@ -54,7 +54,6 @@ async def add_sealed_items(tx: Transaction) -> None:
 
 
 def make_item(content: Content) -> Item:
-    """An item with a content."""
     now = datetime.now(UTC)
     item_id = IdSource(lambda: now).new("rs_")
     return Item(id=item_id, status=ItemStatus.COMPLETED, created_at=now, content=content)
@@ -92,16 +91,14 @@ async def block(installation: Installation) -> None:
 
 
 async def orphan(installation: Installation) -> None:
-    """Remove the upload of a part."""
     # The migrator has no foreign keys on SQLite.
     async with installation.database() as database, database.migrator.begin() as connection:
         if database.is_shared:
-            await connection.execute(text("SET session_replication_role = replica"))
-        await connection.execute(delete(UploadRow))
+            await connection.execute(sa.text("SET session_replication_role = replica"))
+        await connection.execute(sa.delete(UploadRow))
 
 
 async def change_key(installation: Installation) -> None:
-    """Replace the key of encrypted contents."""
     await change_secret(installation, "seal_key", bytes(64))
 
 
@@ -111,10 +108,9 @@ async def change_owner(installation: Installation) -> None:
 
 
 async def change_secret(installation: Installation, name: str, value: bytes) -> None:
-    """Replace a secret."""
     async with installation.database() as database, database.writer.begin() as connection:
         await connection.execute(
-            update(SecretRow).where(SecretRow.name == name).values(value=value)
+            sa.update(SecretRow).where(SecretRow.name == name).values(value=value)
         )
 
 

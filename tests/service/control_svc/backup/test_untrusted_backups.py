@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from alembic import command
-from sqlalchemy import create_engine, text
 
 from control_svc.backup.database_copy import check_sqlite, copy_sqlite
 from control_svc.backup.layout import Manifest
@@ -44,12 +44,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(sound: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return shutil.copytree(sound, tmp_path / "backups")
 
 
 async def make_backup(root: Path, url: str | None) -> Path:
-    """Make an installation with files, and its backup."""
     installation = await Installation.make(root / "data", url)
     async with installation.run() as client:
         for content in (b"12345", b"6"):
@@ -59,7 +57,6 @@ async def make_backup(root: Path, url: str | None) -> Path:
 
 
 def place_of(folder: Path) -> Path:
-    """The folder of the only backup."""
     (manifest,) = folder.glob("*/manifest.json")
     return manifest.parent
 
@@ -73,13 +70,10 @@ def change(folder: Path, **fields: Any) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The digest of a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def listing(*lines: bytes | list[Any]) -> Damage:
-    """Put other lines into the list of blobs."""
-
     def damage(folder: Path) -> None:
         with gzip.open(place_of(folder) / "blobs.jsonl.gz", "wb", compresslevel=1) as file:
             for line in lines:
@@ -118,13 +112,10 @@ def content(name: str, text: bytes) -> Damage:
 
 
 def manifest(**fields: Any) -> Damage:
-    """Change fields of the manifest."""
     return lambda folder: change(folder, **fields)
 
 
 def raw_manifest(text: bytes) -> Damage:
-    """Replace the manifest."""
-
     def damage(folder: Path) -> None:
         (place_of(folder) / "manifest.json").write_bytes(text)
 
@@ -132,8 +123,6 @@ def raw_manifest(text: bytes) -> Damage:
 
 
 def link(name: str) -> Damage:
-    """Replace a file or a folder by a link to it."""
-
     def damage(folder: Path) -> None:
         path = next(folder.glob(name))
         moved = folder.parent / "moved"
@@ -155,7 +144,6 @@ def sql(statement: str) -> Damage:
 
 
 def cut_page(folder: Path) -> None:
-    """Overwrite a page of the database."""
     path = place_of(folder) / "control.sqlite3"
     data = bytearray(path.read_bytes())
     data[4096:8192] = b"\xff" * 4096
@@ -163,7 +151,6 @@ def cut_page(folder: Path) -> None:
 
 
 def change_blob(folder: Path) -> None:
-    """Change the bytes of the last blob."""
     blob = max((folder / "blobs").glob("??/*"))
     blob.write_bytes(b"x" * blob.stat().st_size)
 
@@ -251,9 +238,9 @@ def test_an_upgraded_database_is_like_a_new_one(tmp_path: Path) -> None:
     """Backups of an installation that began with release 0.1 are restored."""
     unpack("release-0.1", "sqlite", tmp_path)
     file = tmp_path / "control" / FILE_NAME
-    with create_engine(f"sqlite:///{file}").begin() as connection:
+    with sa.create_engine(f"sqlite:///{file}").begin() as connection:
         command.upgrade(migrations.configuration(connection), migrations.head())
-        query = text("SELECT hex(value) FROM secrets WHERE name = :name")
+        query = sa.text("SELECT hex(value) FROM secrets WHERE name = :name")
         (installation,) = connection.execute(query, {"name": INSTALLATION}).one()
     copy_sqlite(file, tmp_path / "copy")
 
@@ -291,12 +278,10 @@ async def test_a_refused_restore_leaves_what_was_there(folder: Path, tmp_path: P
 
 
 def junk_table(folder: Path) -> None:
-    """Replace the rows of a table."""
     content("files.copy.gz", gzip.compress(b"junk\n"))(folder)
 
 
 def cut_table(folder: Path) -> None:
-    """Cut the rows of a table."""
     content("files.copy.gz", b"junk")(folder)
 
 
@@ -354,7 +339,7 @@ async def test_a_restore_keeps_tables_that_others_have_created_meanwhile(
         async with open_database(urls[1], tmp_path) as database:
             await migrations.upgrade(database.migrator)
             async with database.migrator.begin() as connection:
-                await connection.execute(text("INSERT INTO secrets VALUES ('others', 'x')"))
+                await connection.execute(sa.text("INSERT INTO secrets VALUES ('others', 'x')"))
 
     def create_tables(_num_copied: int) -> None:
         with ThreadPoolExecutor() as threads:
@@ -366,7 +351,7 @@ async def test_a_restore_keeps_tables_that_others_have_created_meanwhile(
     async with open_database(urls[1], tmp_path) as database:
         await migrations.check(database.migrator)
         async with database.migrator.begin() as connection:
-            names = list(await connection.scalars(text("SELECT name FROM secrets")))
+            names = list(await connection.scalars(sa.text("SELECT name FROM secrets")))
     assert names == ["others"]
     assert not (tmp_path / "new").exists()
 

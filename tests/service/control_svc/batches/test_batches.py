@@ -128,7 +128,6 @@ async def test_a_batch_of_chats_completes(running: RunningBatches) -> None:
 
 
 async def test_lines_run_as_their_project_at_the_lowest_priority(running: RunningBatches) -> None:
-    """The call metadata has the project, the priority and the scope."""
     await running.of_project("acme").run([chat_line("a")])
     (metadata,) = running.fake.calls.metadata
 
@@ -152,7 +151,6 @@ async def test_requests_contain_the_batch_priority(running: RunningBatches) -> N
 
 
 async def test_completions_and_embeddings_are_endpoints(running: RunningBatches) -> None:
-    """The response body is the object of the endpoint."""
     texts = [batch_line("a", COMPLETIONS, prompt=["one", "two"], echo=True)]
     vectors = [batch_line("a", EMBEDDINGS, input=["one", "two"])]
     generated = await running.batches.run(texts, endpoint=COMPLETIONS)
@@ -232,7 +230,6 @@ async def test_a_chat_of_ollama_that_is_too_long_loses_its_oldest_turns(
 
 
 async def test_the_error_of_a_line_names_the_invalid_prompt(running: RunningBatches) -> None:
-    """As over HTTP."""
     running.fake.script = Script(refusal=MissingField(field="prompt"))
     lines = [
         batch_line("a", COMPLETIONS, prompt=["", "two"]),
@@ -282,7 +279,6 @@ async def test_an_invalid_file_fails_the_batch(running: RunningBatches) -> None:
 
 
 async def test_the_input_file_can_be_deleted_while_the_batch_runs(running: RunningBatches) -> None:
-    """The lines are stored with the batch."""
     release = running.fake.block("a")
     file = await running.batches.client.create(jsonl([chat_line("a")]), purpose=BATCH)
     batch = await running.batches.create_from_file(file.id)

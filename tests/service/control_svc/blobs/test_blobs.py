@@ -49,7 +49,6 @@ async def blobs(url: str | None, tmp_path: Path) -> BlobStore:
 
 
 async def store(blobs: BlobStore, *chunks: bytes) -> str:
-    """Store a blob and return its key."""
     async with blobs.create() as sink:
         for chunk in chunks:
             await sink.write(chunk)
@@ -57,12 +56,10 @@ async def store(blobs: BlobStore, *chunks: bytes) -> str:
 
 
 async def read(blobs: BlobStore, key: str, offset: int, length: int) -> bytes:
-    """Read a range."""
     return b"".join([chunk async for chunk in blobs.read(key, offset, length)])
 
 
 async def all_keys(blobs: BlobStore) -> set[str]:
-    """List all keys in a store."""
     groups = blobs.keys()
     return {stored.key async for group in groups for stored in group}
 
@@ -346,7 +343,6 @@ class EndlessList(BaseHTTPRequestHandler):
         """Write no log."""
 
     def do_GET(self) -> None:
-        """Answer with the next page."""
         type(self).num_requests += 1
         keys = (f"files/suspensions/{self.num_requests}-{number}" for number in range(1000))
         contents = "".join(

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from corral.control.v1 import conversation_service_pb2 as pb
 from corral.control.v1 import item_pb2, listing_pb2, response_pb2
-from sqlalchemy import Engine, event
 
 from control_svc.base.ids import IdSource
 from control_svc.base.pagination import PageTokens
@@ -16,16 +16,7 @@ from control_svc.conversations.service import Conversations
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
 from control_svc.items.queries import ItemRow, TimelineItemRow
-from svc_kit.errors import (
-    ConversationLocked,
-    ConversationNotFound,
-    FileNotFound,
-    InvalidField,
-    ItemNotFound,
-    MissingField,
-    ToolCallMissing,
-    TooLong,
-)
+from svc_kit import errors
 from tests.support.archives import NO_ARCHIVE
 from tests.support.control import RunningControl, SetClock
 from tests.support.conversation_client import ConversationClient, get_item_text, make_message
@@ -47,18 +38,15 @@ def usecases(database: Database) -> Conversations:
 
 
 async def create(usecases: Conversations, *items: item_pb2.Item) -> Conversation:
-    """Create a conversation with items."""
     return await usecases.create(P, pb.CreateConversationRequest(items=items))
 
 
 async def add(usecases: Conversations, conversation_id: str, item: item_pb2.Item) -> None:
-    """Append an item."""
     request = pb.CreateConversationItemsRequest(conversation_id=conversation_id, items=[item])
     await usecases.CreateConversationItems(P, request)
 
 
 async def remove(usecases: Conversations, conversation_id: str, item_id: str) -> None:
-    """Remove an item."""
     request = pb.DeleteConversationItemRequest(conversation_id=conversation_id, item_id=item_id)
     await usecases.DeleteConversationItem(P, request)
 
@@ -66,8 +54,6 @@ async def remove(usecases: Conversations, conversation_id: str, item_id: str) ->
 async def update_row(
     database: Database, conversation_id: str, edit: Callable[[Conversation], Conversation]
 ) -> None:
-    """Update the row of a conversation, as a response does."""
-
     async def update(tx: Transaction) -> None:
         conversation = await ConversationQueries(tx).lock(conversation_id)
         await ConversationQueries(tx).update(edit(conversation))
@@ -77,7 +63,6 @@ async def update_row(
 
 @pytest.fixture
 def conversations(running: RunningControl) -> ConversationClient:
-    """A client of the running service."""
     return ConversationClient(running.client)
 
 
@@ -110,7 +95,7 @@ async def test_conversations_are_listed_newest_first(conversations: Conversation
 
     assert [each.id for page in (first, rest) for each in page.conversations] == ids[::-1]
     assert [dict(each.metadata) for each in later.conversations] == [{"n": "1"}, {"n": "2"}]
-    with pytest.raises(InvalidField, match="after"):
+    with pytest.raises(errors.InvalidField, match="after"):
         await conversations.client.call(method, pb.ListConversationsRequest(after="item_1"))
 
 
@@ -150,7 +135,7 @@ async def test_an_item_is_shared_by_its_id(conversations: ConversationClient) ->
     remaining = await conversations.items(second.id, order=OLDEST_FIRST)
     assert [get_item_text(each) for each in remaining] == ["before", "shared", "after"]
     assert remaining[1] == item
-    with pytest.raises(InvalidField, match="already in the conversation"):
+    with pytest.raises(errors.InvalidField, match="already in the conversation"):
         await conversations.add(second.id, item_pb2.Item(id=item.id))
 
 
@@ -173,7 +158,7 @@ async def test_a_deleted_conversation_leaves_nothing(
         usecases.get(P, pb.GetConversationRequest(conversation_id=created.id)),
         usecases.ListConversationItems(P, every),
     ):
-        with pytest.raises(ConversationNotFound):
+        with pytest.raises(errors.ConversationNotFound):
             await read
 
 
@@ -207,7 +192,7 @@ async def test_items_cannot_change_during_a_response(
         usecases.delete(P, pb.DeleteConversationRequest(conversation_id=created.id)),
         update_row(database, created.id, lambda row: row.claimed_by("resp_2")),
     ):
-        with pytest.raises(ConversationLocked, match="resp_1"):
+        with pytest.raises(errors.ConversationLocked, match="resp_1"):
             await refused
     await usecases.update(
         P, pb.UpdateConversationRequest(conversation_id=created.id, metadata={"a": "b"})
@@ -228,18 +213,22 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
     unknown_file = make_message("x", file_id="file-" + "0" * 32)
     two_sources = make_message("x", file_id="file-1", url="data:,")
     for call, error, field in (
-        (conversations.add(UNKNOWN, make_message("x")), ConversationNotFound, "conversation_id"),
-        (conversations.item(created.id, "msg_no"), ItemNotFound, "item_id"),
+        (
+            conversations.add(UNKNOWN, make_message("x")),
+            errors.ConversationNotFound,
+            "conversation_id",
+        ),
+        (conversations.item(created.id, "msg_no"), errors.ItemNotFound, "item_id"),
         (
             conversations.create(make_message("x"), item_pb2.Item(id="msg_no")),
-            ItemNotFound,
+            errors.ItemNotFound,
             "items[1].id",
         ),
-        (conversations.create(unknown_file), FileNotFound, "items[0].content[1].file_id"),
-        (conversations.create(two_sources), InvalidField, "items[0].content[1]"),
-        (conversations.create(*[make_message("x")] * 21), TooLong, "items"),
-        (conversations.add(created.id), MissingField, "items"),
-        (conversations.items(created.id, after="nonsense"), InvalidField, "after"),
+        (conversations.create(unknown_file), errors.FileNotFound, "items[0].content[1].file_id"),
+        (conversations.create(two_sources), errors.InvalidField, "items[0].content[1]"),
+        (conversations.create(*[make_message("x")] * 21), errors.TooLong, "items"),
+        (conversations.add(created.id), errors.MissingField, "items"),
+        (conversations.items(created.id, after="nonsense"), errors.InvalidField, "after"),
     ):
         with pytest.raises(error) as refused:
             await call
@@ -249,14 +238,12 @@ async def test_invalid_requests_are_refused(conversations: ConversationClient) -
 
 
 def call(call_id: str) -> item_pb2.Item:
-    """A new call."""
     return item_pb2.Item(
         function_call=item_pb2.FunctionCallItem(call_id=call_id, name="f", arguments_json="{}")
     )
 
 
 def output(call_id: str) -> item_pb2.Item:
-    """Its output."""
     parts = [item_pb2.ItemPart(text=item_pb2.TextPart(text="SECRET"))]
     return item_pb2.Item(
         function_call_output=item_pb2.ToolOutputItem(call_id=call_id, output=parts)
@@ -270,10 +257,10 @@ async def test_outputs_are_paired_with_calls_whatever_their_ids(usecases: Conver
     for call_id in ids:
         await add(usecases, conversation.id, call(call_id))
     for call_id in ids:
-        with pytest.raises(InvalidField, match="two function calls"):
+        with pytest.raises(errors.InvalidField, match="two function calls"):
             await add(usecases, conversation.id, call(call_id))
         await add(usecases, conversation.id, output(call_id))
-        with pytest.raises(ToolCallMissing):
+        with pytest.raises(errors.ToolCallMissing):
             await add(usecases, conversation.id, output(call_id))
 
 
@@ -289,12 +276,12 @@ async def test_appended_items_do_not_read_those_before(usecases: Conversations) 
             num_rows.append(len(rows))
             documents.extend(str(row) for row in rows if "SECRET" in str(row))
 
-    event.listen(Engine, "after_cursor_execute", record)
+    sa.event.listen(sa.Engine, "after_cursor_execute", record)
     try:
         for item in (make_message("Hi"), output("y")):
             await add(usecases, conversation.id, item)
     finally:
-        event.remove(Engine, "after_cursor_execute", record)
+        sa.event.remove(sa.Engine, "after_cursor_execute", record)
 
     assert documents == []
     assert num_rows == [1, 3, 1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import select
+import sqlalchemy as sa
 
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
 from control_svc.base.pagination import Window
@@ -96,7 +96,7 @@ async def test_tables_are_read_while_they_are_converted(
         while await database.across_projects.write(convert_rows):
             states.append(await read_all(world, run))
         left = await database.across_projects.read(
-            lambda tx: tx.session.scalar(select(ConversionRow))
+            lambda tx: tx.session.scalar(sa.select(ConversionRow))
         )
 
     changed = (thread, *expected[1:])
@@ -167,7 +167,6 @@ async def test_a_killed_conversion_continues(tmp_path: Path, database_url: str |
 
 
 def serve(folder: Path, url: str | None) -> Program:
-    """Start the control service on the database."""
     settings = {"listen": "127.0.0.1:0"} | ({} if url is None else {"database_url": url})
     return start(folder, "serve", "control", control=settings)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+import sqlalchemy as sa
 
 from control_svc.db import migrations
 from control_svc.db.engine import FILE_NAME, Database, open_database
@@ -41,7 +41,7 @@ async def short(tmp_path: Path, database_url: str | None) -> AsyncIterator[Datab
         open_test_database(tmp_path, database_url) as database,
         database.writer.begin() as connection,
     ):
-        await connection.execute(text("INSERT INTO counters VALUES ('a', 1)"))
+        await connection.execute(sa.text("INSERT INTO counters VALUES ('a', 1)"))
     async with open_database(database_url, tmp_path, limits=SHORT) as database:
         yield database
 
@@ -56,7 +56,7 @@ async def locked(database: Database, folder: Path, statement: str) -> AsyncItera
         return
     engine = database.connect_dedicated()
     async with engine.begin() as connection:
-        await connection.execute(text(statement))
+        await connection.execute(sa.text(statement))
         yield
     await engine.dispose()
 
@@ -71,13 +71,11 @@ def fails_in_time(error: type[Exception], match: str) -> Iterator[None]:
 
 
 async def increment(tx: CrossProjectTransaction) -> None:
-    """Update the counter."""
-    await tx.session.execute(text("UPDATE counters SET value = value + 1"))
+    await tx.session.execute(sa.text("UPDATE counters SET value = value + 1"))
 
 
 async def count(tx: CrossProjectTransaction) -> int | None:
-    """Read the counter."""
-    value: int | None = await tx.session.scalar(text("SELECT value FROM counters"))
+    value: int | None = await tx.session.scalar(sa.text("SELECT value FROM counters"))
     return value
 
 
@@ -130,7 +128,7 @@ async def test_a_statement_that_takes_long_is_unavailable(
             transactions = CrossProjectTransactions(engine, engine, database.notifications)
         async with locked(database, tmp_path, held):
             with fails_in_time(UpstreamUnavailable, "database"):
-                await transactions.read(lambda tx: tx.session.execute(text(query)))
+                await transactions.read(lambda tx: tx.session.execute(sa.text(query)))
         if is_dedicated:
             await engine.dispose()
 
@@ -165,7 +163,7 @@ async def test_an_upgrade_does_not_wait_for_searches_to_add_pgvector(
     async with open_database(postgres_url, tmp_path, limits=SHORT) as database:
         async with database.writer.begin() as connection:
             await connection.execute(
-                text("ALTER TABLE vector_chunk_index DROP COLUMN IF EXISTS embedding")
+                sa.text("ALTER TABLE vector_chunk_index DROP COLUMN IF EXISTS embedding")
             )
         async with locked(database, tmp_path, LOCK_CHUNKS), asyncio.timeout(HANG_S):
             await add_vector_column(database.migrator)

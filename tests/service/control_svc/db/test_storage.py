@@ -38,14 +38,12 @@ async def start(data_dir: Path, url: str | None = None) -> None:
 
 
 async def store(blobs: FolderBlobs, content: bytes = b"kept") -> str:
-    """Store a blob and return its key."""
     async with blobs.create() as sink:
         await sink.write(content)
         return (await sink.commit()).key
 
 
 async def all_keys(blobs: FolderBlobs) -> list[str]:
-    """List all keys in a store."""
     groups = blobs.keys()
     return [stored.key async for group in groups for stored in group]
 
@@ -170,10 +168,7 @@ async def test_small_chunks_are_written_in_batches(tmp_path: Path, blobs: Folder
 
 
 class FullTransactions(CrossProjectTransactions):
-    """Transactions of a database whose disk is full."""
-
     async def delete(self, work: object) -> NoReturn:
-        """Raise StorageFailed."""
         raise StorageFailed(problem="the database's disk is full")
 
 
@@ -237,8 +232,6 @@ async def test_timeouts_of_the_database_are_unavailable(tmp_path: Path, state: s
 
 
 class CodedError(Exception):
-    """An error of a driver."""
-
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.sqlite_errorname = code if code.startswith("SQLITE") else None

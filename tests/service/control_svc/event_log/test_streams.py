@@ -46,20 +46,17 @@ async def database(tmp_path: Path, database_url: str | None) -> AsyncIterator[Da
 
 @pytest.fixture
 def jobs(database: Database) -> Jobs:
-    """The jobs of a project."""
     return Jobs(database, IdSource(utc_now))
 
 
 @pytest.fixture
 async def here(database: Database) -> AsyncIterator[StreamProcess]:
-    """The process whose writers are tested."""
     async with make_process(database).run() as process:
         yield process
 
 
 @pytest.fixture
 async def elsewhere(database: Database) -> AsyncIterator[StreamProcess]:
-    """Another process, which reads streams from the database."""
     async with make_process(database, "b").run() as process:
         yield process
 
@@ -249,12 +246,10 @@ async def test_an_invalid_stream_id_fails_alone(here: StreamProcess, jobs: Jobs)
 
 
 async def end_stream(jobs: Jobs, stream_id: str) -> None:
-    """End a stream."""
     await jobs.transactions.of(PROJECT).write(lambda tx: StreamQueries(tx).end(stream_id))
 
 
 async def read_stream(jobs: Jobs, stream_id: str) -> list[bytes]:
-    """Read all events of a stream."""
     events = await jobs.across_projects.read(lambda tx: read_stored_events(tx, stream_id))
     return [event.data for event in events]
 

@@ -23,7 +23,6 @@ def make_header(**fields: Any) -> file_pb2.FileHeader:
 
 
 async def list_filenames(client: Client, **request: Any) -> list[str]:
-    """Return the filenames on one page of ListFiles."""
     return [file.filename for file in (await client.page(**request)).files]
 
 

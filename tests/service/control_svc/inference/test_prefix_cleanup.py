@@ -51,7 +51,6 @@ class Services:
 
     @property
     def client(self) -> Client:
-        """A client of the default project."""
         return self.running.client
 
     def archive_ids(self) -> list[str]:
@@ -166,7 +165,6 @@ class UnavailableArchive:
     """An archive that cannot be reached."""
 
     async def delete(self, object_id: str) -> None:
-        """Raise EngineRestarting."""
         raise EngineRestarting()
 
 

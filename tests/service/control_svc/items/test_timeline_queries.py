@@ -53,7 +53,6 @@ def make_items(count: int) -> list[Item]:
 
 
 async def append_new(database: Database, timeline: str, count: int) -> list[Item]:
-    """Append new items to a timeline, and return them."""
     items = make_items(count)
     await database.transactions.of(P).write(lambda tx: TimelineQueries(tx).append(timeline, items))
     return items
@@ -120,7 +119,6 @@ async def test_positions_of_removed_items_are_not_reused(database: Database) -> 
 
 
 async def test_what_pairs_items_is_read_without_their_contents(database: Database) -> None:
-    """As from the items themselves, in any timeline."""
     contents: list[Content] = [
         Message(role=Role.USER, content=(Text(text="Hi"),)),
         FunctionCall(call_id="c1", name="f", arguments="{}"),
@@ -198,7 +196,6 @@ async def test_timelines_deleted_concurrently_leave_no_items(database: Database)
 
 
 async def test_an_updated_item_is_stored(database: Database) -> None:
-    """With its new content and status."""
     (item,) = await append_new(database, "thread_1", 1)
     changed = item.with_content(
         Message(role=Role.ASSISTANT, content=(Text(text="\x00 é 你"),)), ItemStatus.INCOMPLETE

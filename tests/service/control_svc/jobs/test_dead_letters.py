@@ -60,7 +60,6 @@ class MissingModel(WordInference):
     async def Embed(
         self, request: inference_service_pb2.EmbedRequest, context: Context
     ) -> inference_service_pb2.EmbedResponse:
-        """Embed, or raise ModelNotFound."""
         if self.num_calls and not self.is_available:
             raise ModelNotFound(model=request.model)
         return await super().Embed(request, context)
@@ -83,7 +82,6 @@ async def ingest_failing(client: VectorClient) -> tuple[str, str]:
 
 
 async def only_dead_job(operator: Operator) -> JobPb:
-    """The only dead letter."""
     (job,) = (await operator.list_jobs(state=JobPb.STATE_DEAD)).jobs
     return job
 
@@ -128,8 +126,6 @@ async def test_a_file_removed_from_its_store_is_not_retried(vectors: RunningVect
 
 @dataclass(frozen=True)
 class FailedWork:
-    """A run and a response whose jobs are dead, and what clients have read of them."""
-
     operator: Operator
     responses: ResponseClient
     response_id: str
@@ -163,7 +159,6 @@ class FailedWork:
         return work
 
     async def watch_run(self, after: int | None) -> list[run_service_pb2.WatchRunResponse]:
-        """The events of the run after a number."""
         request = run_service_pb2.WatchRunRequest(
             thread_id=self.run.thread_id, run_id=self.run.id, after=after
         )

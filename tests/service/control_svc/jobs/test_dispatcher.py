@@ -8,20 +8,10 @@ from prometheus_client import CollectorRegistry
 
 from control_svc.db.engine import Database
 from control_svc.db.transaction import Transaction
+from control_svc.jobs import model as job_model
 from control_svc.jobs.dispatcher import Dispatcher, JobGauges
 from control_svc.jobs.handler import JobContext
 from control_svc.jobs.leases import LeaseTerms
-from control_svc.jobs.model import (
-    MAX_ATTEMPTS,
-    MAX_LOST,
-    MAX_POSTPONED_BY_SANDBOX,
-    AttemptResult,
-    Claim,
-    EngineDied,
-    Job,
-    JobState,
-    Outcome,
-)
 from svc_kit.errors import (
     EngineRestarting,
     FileNotFound,
@@ -54,7 +44,7 @@ async def test_a_new_job_runs_without_a_poll(database: Database, jobs: Jobs) -> 
         added = await jobs.add()
         done = await work.ended.get()
 
-    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 1)
+    assert (done.id, done.state, done.attempt) == (added.id, job_model.JobState.DONE, 1)
     assert [claim.subject for claim in handler.claims] == [added.subject]
     labels = {"kind": handler.kind, "outcome": "done"}
     assert work.metrics.get_sample_value("corral_job_attempts_total", labels) == 1
@@ -66,7 +56,7 @@ async def test_long_jobs_are_released_for_a_project_that_waits(
     """Its job runs beside endless ones of another project, of which one is queued again."""
     blue, red = (Jobs(database, jobs.ids, project) for project in ("blue", "red"))
 
-    async def run(claim: Claim, context: JobContext) -> None:
+    async def run(claim: job_model.Claim, context: JobContext) -> None:
         if claim.project == "blue":
             await run_forever(claim, context)
 
@@ -81,8 +71,8 @@ async def test_long_jobs_are_released_for_a_project_that_waits(
         ended = [await work.ended.get() for _ in range(2)]
 
     assert [(job.project, job.state) for job in ended] == [
-        ("blue", JobState.QUEUED),
-        ("red", JobState.DONE),
+        ("blue", job_model.JobState.QUEUED),
+        ("red", job_model.JobState.DONE),
     ]
     assert len(handler.claims) >= 3
 
@@ -92,7 +82,7 @@ async def test_the_handler_limits_the_concurrency(database: Database, jobs: Jobs
     pair = asyncio.Barrier(2)
     running = max_running = 0
 
-    async def count(_claim: Claim, _context: JobContext) -> None:
+    async def count(_claim: job_model.Claim, _context: JobContext) -> None:
         nonlocal running, max_running
         running += 1
         max_running = max(max_running, running)
@@ -105,26 +95,26 @@ async def test_the_handler_limits_the_concurrency(database: Database, jobs: Jobs
             await jobs.add()
         ended = [await work.ended.get() for _ in range(6)]
 
-    assert {job.state for job in ended} == {JobState.DONE}
+    assert {job.state for job in ended} == {job_model.JobState.DONE}
     assert max_running == 2
 
 
 @pytest.mark.parametrize(
     ("error", "state", "attempt"),
     [
-        (FileNotFound(file="f"), JobState.DEAD, 1),
-        (TOO_SLOW, JobState.QUEUED, 1),
-        (RuntimeError("a defect"), JobState.QUEUED, 1),
-        (UpstreamUnavailable(service="inference"), JobState.QUEUED, 0),
-        (EngineDied(EngineRestarting()), JobState.QUEUED, 0),
+        (FileNotFound(file="f"), job_model.JobState.DEAD, 1),
+        (TOO_SLOW, job_model.JobState.QUEUED, 1),
+        (RuntimeError("a defect"), job_model.JobState.QUEUED, 1),
+        (UpstreamUnavailable(service="inference"), job_model.JobState.QUEUED, 0),
+        (job_model.EngineDied(EngineRestarting()), job_model.JobState.QUEUED, 0),
     ],
 )
 async def test_the_error_of_an_attempt_decides_whether_it_is_retried(
-    database: Database, jobs: Jobs, error: Exception, state: JobState, attempt: int
+    database: Database, jobs: Jobs, error: Exception, state: job_model.JobState, attempt: int
 ) -> None:
     """The job is dead, or queued again; outages and engine deaths do not count as attempts."""
 
-    async def fail(_claim: Claim, _context: JobContext) -> None:
+    async def fail(_claim: job_model.Claim, _context: JobContext) -> None:
         raise error
 
     async with run_dispatcher(database, Handler(fail)) as work:
@@ -141,21 +131,21 @@ async def test_a_job_that_makes_the_sandbox_fail_dies(
 ) -> None:
     """Its document may be the cause. Other outages postpone it without limit."""
 
-    async def fail(_claim: Claim, _context: JobContext) -> None:
-        is_long = len(ended) > MAX_POSTPONED_BY_SANDBOX
+    async def fail(_claim: job_model.Claim, _context: JobContext) -> None:
+        is_long = len(ended) > job_model.MAX_POSTPONED_BY_SANDBOX
         raise UpstreamUnavailable(service=SANDBOX if is_long else "inference")
 
-    ended: list[Job] = []
+    ended: list[job_model.Job] = []
     async with run_dispatcher(database, Handler(fail)) as work:
         await jobs.add()
         ended.append(await work.ended.get())
-        while ended[-1].state is not JobState.DEAD:
+        while ended[-1].state is not job_model.JobState.DEAD:
             clock.now = ended[-1].run_after
             database.notifications.send(["jobs"])
             ended.append(await work.ended.get())
 
-    uncounted = MAX_POSTPONED_BY_SANDBOX + 1
-    assert [job.attempt for job in ended] == [*(0,) * uncounted, 1, 2, MAX_ATTEMPTS]
+    uncounted = job_model.MAX_POSTPONED_BY_SANDBOX + 1
+    assert [job.attempt for job in ended] == [*(0,) * uncounted, 1, 2, job_model.MAX_ATTEMPTS]
 
 
 async def test_a_job_dies_of_its_third_failure_without_progress(
@@ -163,7 +153,7 @@ async def test_a_job_dies_of_its_third_failure_without_progress(
 ) -> None:
     """Progress resets the count; the dead letter has the error."""
 
-    async def fail(claim: Claim, context: JobContext) -> None:
+    async def fail(claim: job_model.Claim, context: JobContext) -> None:
         if len(handler.claims) == 2:
             await context.write(no_change, progress=True)
         raise TOO_SLOW
@@ -172,7 +162,7 @@ async def test_a_job_dies_of_its_third_failure_without_progress(
     async with run_dispatcher(database, handler) as work:
         added = await jobs.add()
         ended = [await work.ended.get()]
-        while ended[-1].state is not JobState.DEAD:
+        while ended[-1].state is not job_model.JobState.DEAD:
             clock.now = ended[-1].run_after
             database.notifications.send(["jobs"])
             ended.append(await work.ended.get())
@@ -188,7 +178,7 @@ async def test_a_running_job_is_notified_of_its_cancellation(
 ) -> None:
     """The handler's `cancelled` event is set, and it can still finish the job."""
 
-    async def until_cancelled(_claim: Claim, context: JobContext) -> None:
+    async def until_cancelled(_claim: job_model.Claim, context: JobContext) -> None:
         await context.cancelled.wait()
         await context.finish(no_change)
 
@@ -199,7 +189,7 @@ async def test_a_running_job_is_notified_of_its_cancellation(
         await jobs.cancel(added)
         ended = await work.ended.get()
 
-    assert ended.state is JobState.DONE
+    assert ended.state is job_model.JobState.DONE
 
 
 async def test_a_dispatcher_that_stops_releases_its_jobs(database: Database, jobs: Jobs) -> None:
@@ -212,8 +202,8 @@ async def test_a_dispatcher_that_stops_releases_its_jobs(database: Database, job
     async with run_dispatcher(database, second, "second") as work:
         ended = await work.ended.get()
 
-    assert (released.state, released.attempt) == (JobState.QUEUED, 0)
-    assert (ended.id, ended.state, ended.attempt) == (added.id, JobState.DONE, 1)
+    assert (released.state, released.attempt) == (job_model.JobState.QUEUED, 0)
+    assert (ended.id, ended.state, ended.attempt) == (added.id, job_model.JobState.DONE, 1)
     assert ended.fence > released.fence
 
 
@@ -222,8 +212,7 @@ class StoppingLeases(WatchedLeases):
 
     dispatcher: Dispatcher
 
-    async def claim(self, kinds: Collection[str]) -> Job | None:
-        """Stop the dispatcher, then claim."""
+    async def claim(self, kinds: Collection[str]) -> job_model.Job | None:
         self.dispatcher.stop()
         return await super().claim(kinds)
 
@@ -241,7 +230,7 @@ async def test_a_job_claimed_during_the_stop_is_released(database: Database, job
         await leases.dispatcher.run(NEVER_S)
 
     job = await jobs.get(added)
-    assert (job.state, job.attempt, job.fence) == (JobState.QUEUED, 0, 1)
+    assert (job.state, job.attempt, job.fence) == (job_model.JobState.QUEUED, 0, 1)
     assert handler.claims == []
 
 
@@ -251,14 +240,14 @@ async def test_an_attempt_that_lost_its_lease_is_cancelled(
     """The process that took the job over finishes it."""
     cancelled = asyncio.Event()
 
-    async def stall_at_first(claim: Claim, _context: JobContext) -> None:
+    async def stall_at_first(claim: job_model.Claim, _context: JobContext) -> None:
         if claim.fence == 1:
             try:
                 await asyncio.Event().wait()
             finally:
                 cancelled.set()
 
-    handler, ended = Handler(stall_at_first), asyncio.Queue[Job]()
+    handler, ended = Handler(stall_at_first), asyncio.Queue[job_model.Job]()
     async with run_dispatcher(database, handler, "first", ended=ended):
         added = await jobs.add()
         await handler.is_called.wait()
@@ -268,7 +257,7 @@ async def test_an_attempt_that_lost_its_lease_is_cancelled(
             database.notifications.send(["jobs"])
             await cancelled.wait()
 
-    assert (done.id, done.state, done.num_lost) == (added.id, JobState.DONE, 0)
+    assert (done.id, done.state, done.num_lost) == (added.id, job_model.JobState.DONE, 0)
     assert ended.empty()
 
 
@@ -283,9 +272,13 @@ async def test_a_claim_whose_commit_got_no_response_is_found(
     async with run_dispatcher(database, Handler(), "a") as work:
         released, done = await work.ended.get(), await work.ended.get()
 
-    assert (released.id, released.state, released.attempt) == (added.id, JobState.QUEUED, 0)
+    assert (released.id, released.state, released.attempt) == (
+        added.id,
+        job_model.JobState.QUEUED,
+        0,
+    )
     assert (released.num_lost, released.error) == (0, None)
-    assert (done.id, done.state, done.attempt) == (added.id, JobState.DONE, 1)
+    assert (done.id, done.state, done.attempt) == (added.id, job_model.JobState.DONE, 1)
 
 
 async def test_a_failing_dead_letter_handler_blocks_no_other_job(
@@ -294,13 +287,15 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
     """Its job keeps running, to be tried again; others are taken over and done."""
 
     class Broken(Handler):
-        async def on_dead(self, tx: Transaction, job: Job) -> None:
+        async def on_dead(self, tx: Transaction, job: job_model.Job) -> None:
             raise RuntimeError("a defect")
 
     dead_worker, failing_job = make_leases(database.across_projects, "gone"), await jobs.add()
-    for _ in range(MAX_LOST - 1):
+    for _ in range(job_model.MAX_LOST - 1):
         job = await dead_worker.claim_next()
-        clock.now = (await dead_worker.end(job.claim, AttemptResult(Outcome.LOST))).run_after
+        clock.now = (
+            await dead_worker.end(job.claim, job_model.AttemptResult(job_model.Outcome.LOST))
+        ).run_after
     await dead_worker.claim_next()
     orphan = await jobs.add()
     await dead_worker.claim_next()
@@ -311,7 +306,7 @@ async def test_a_failing_dead_letter_handler_blocks_no_other_job(
         ended = [await work.ended.get() for _ in range(2)]
 
     assert {job.id for job in ended} == {orphan.id, added.id}
-    assert (await jobs.get(failing_job)).state is JobState.RUNNING
+    assert (await jobs.get(failing_job)).state is job_model.JobState.RUNNING
 
 
 async def test_the_result_is_stored_once_the_database_is_available(
@@ -319,7 +314,7 @@ async def test_the_result_is_stored_once_the_database_is_available(
 ) -> None:
     """A failure at the end of an attempt does not repeat the work."""
 
-    async def fail_next_write(_claim: Claim, _context: JobContext) -> None:
+    async def fail_next_write(_claim: job_model.Claim, _context: JobContext) -> None:
         work.transactions.faults = [Fault.UNAVAILABLE]
 
     handler = Handler(fail_next_write)
@@ -328,7 +323,7 @@ async def test_the_result_is_stored_once_the_database_is_available(
         ended = await work.ended.get()
 
     assert work.transactions.faults == []
-    assert (ended.state, ended.fence, len(handler.claims)) == (JobState.DONE, 1, 1)
+    assert (ended.state, ended.fence, len(handler.claims)) == (job_model.JobState.DONE, 1, 1)
 
 
 async def test_gauges_count_jobs(database: Database, jobs: Jobs, clock: SetClock) -> None:

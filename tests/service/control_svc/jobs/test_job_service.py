@@ -33,7 +33,6 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
 
 @pytest.fixture
 def operator(running: RunningBatches) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running.control)
 
 

@@ -127,7 +127,6 @@ async def test_a_renewed_lease_is_not_taken_over(
 
 
 async def test_a_refused_job_dies_at_once(database: Database, jobs: Jobs) -> None:
-    """With its error, and its dead-letter handler is called."""
     added = await jobs.add()
     handler = Handler()
     leases = make_leases(database.across_projects, "a", {KIND: handler})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy import insert, select
+import sqlalchemy as sa
 
 from control_svc.app import utc_now
 from control_svc.base.ids import IdSource
@@ -57,9 +57,9 @@ async def test_a_claim_reads_the_index_of_queued_jobs(postgres_url: str, tmp_pat
             dialect=database.writer.dialect, compile_kwargs={"literal_binds": True}
         )
         async with database.writer.begin() as connection:
-            [job] = (await connection.execute(select(JobRow.__table__))).mappings()
+            [job] = (await connection.execute(sa.select(JobRow.__table__))).mappings()
             others = [{**job, "id": f"job_{n}", "subject": f"job_{n}"} for n in range(5_000)]
-            await connection.execute(insert(JobRow), others)
+            await connection.execute(sa.insert(JobRow), others)
             await connection.exec_driver_sql("ANALYZE jobs")
             plan = (await connection.exec_driver_sql(f"EXPLAIN ANALYZE {query}")).scalars().all()
 

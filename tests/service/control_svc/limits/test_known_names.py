@@ -8,17 +8,7 @@ import pytest
 from corral.control.v1 import key_service_pb2 as key_pb
 from corral.control.v1 import limit_service_pb2 as pb
 
-from svc_kit.errors import (
-    ApiKeyNotFound,
-    DomainError,
-    InvalidField,
-    LimitExists,
-    ModelNotFound,
-    ProjectNotFound,
-    RequestIdReused,
-    TooLong,
-    UpstreamUnavailable,
-)
+from svc_kit import errors
 from tests.support.control import RunningControl, run_control, write_service_token
 from tests.support.fake_inference import FakeInference
 from tests.support.loopback_gateway import run_inference_service
@@ -29,7 +19,6 @@ GENERATE = key_pb.KEY_SCOPE_GENERATE
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    """An operator of a control service whose inference service has the model "fake"."""
     async with (
         run_inference_service(
             FakeInference(), service_token_file=write_service_token(tmp_path)
@@ -44,16 +33,16 @@ async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"project": "rde"}, ProjectNotFound),
-        ({"project": "red", "model": "faek"}, ModelNotFound),
-        ({"key": "key_" + "0" * 32}, ApiKeyNotFound),
+        ({"project": "rde"}, errors.ProjectNotFound),
+        ({"project": "red", "model": "faek"}, errors.ModelNotFound),
+        ({"key": "key_" + "0" * 32}, errors.ApiKeyNotFound),
         ({"project": "red", "model": "fake"}, None),
         ({"project": "default", "key": "a name in the settings"}, None),
     ],
     ids=str,
 )
 async def test_a_limit_of_what_does_not_exist_is_refused_unless_allowed(
-    operator: Operator, fields: dict[str, str], error: type[DomainError] | None
+    operator: Operator, fields: dict[str, str], error: type[errors.DomainError] | None
 ) -> None:
     """It would limit nothing, and nobody would notice."""
     limit = make_limit("one", "REQUESTS", 5, **fields)
@@ -75,7 +64,7 @@ async def test_a_key_for_a_model_that_does_not_exist_is_refused_unless_allowed(
 ) -> None:
     """It could do nothing."""
     request: dict[str, Any] = {"scopes": [GENERATE], "models": ["fake", "faek"]}
-    with pytest.raises(ModelNotFound, match="faek"):
+    with pytest.raises(errors.ModelNotFound, match="faek"):
         await operator.create_key("red", allow_unknown=False, **request)
     await operator.create_key("red", allow_unknown=True, **request)
     await operator.create_key("red", allow_unknown=False, scopes=[GENERATE], models=["fake"])
@@ -83,11 +72,11 @@ async def test_a_key_for_a_model_that_does_not_exist_is_refused_unless_allowed(
 
 @pytest.mark.parametrize(
     ("fields", "error"),
-    [({"project": "rde"}, ProjectNotFound), ({"model": "faek"}, ModelNotFound)],
+    [({"project": "rde"}, errors.ProjectNotFound), ({"model": "faek"}, errors.ModelNotFound)],
     ids=str,
 )
 async def test_a_limit_of_a_new_key_is_refused_as_others_are(
-    operator: Operator, fields: dict[str, str], error: type[DomainError]
+    operator: Operator, fields: dict[str, str], error: type[errors.DomainError]
 ) -> None:
     """Unless what does not exist is allowed."""
     request: dict[str, Any] = {"limits": [make_limit("", "REQUESTS", 5, **fields)]}
@@ -103,11 +92,11 @@ async def test_models_of_a_key_are_looked_up_last(running: RunningControl) -> No
     created = await operator.create_key(**request)
     repeated = await operator.create_key(allow_unknown=False, **request)
     assert repeated.key.id == created.key.id
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await operator.create_key(allow_unknown=False, name="other", **request)
-    with pytest.raises(InvalidField):
+    with pytest.raises(errors.InvalidField):
         await operator.create_key(allow_unknown=False, models=["demo"])
-    with pytest.raises(TooLong):
+    with pytest.raises(errors.TooLong):
         await operator.create_key(allow_unknown=False, scopes=[GENERATE], models=["m"] * 101)
 
 
@@ -117,7 +106,7 @@ async def test_models_cannot_be_checked_without_the_inference_service(
     """That is no fault of the caller."""
     operator = Operator.of(running)
     limit = make_limit("one", "REQUESTS", 5, model="demo")
-    with pytest.raises(UpstreamUnavailable):
+    with pytest.raises(errors.UpstreamUnavailable):
         await operator.call(operator.limits.CreateLimit, pb.CreateLimitRequest(limit=limit))
 
 
@@ -128,9 +117,9 @@ async def test_a_key_has_its_limits_from_the_start(operator: Operator) -> None:
     request: dict[str, Any] = {"request_id": "one", "limits": [budget, soft]}
     key = (await operator.create_key("red", **request)).key
     await operator.create_key("red", **request)
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await operator.create_key("red", request_id="one", limits=[budget])
-    with pytest.raises(LimitExists):
+    with pytest.raises(errors.LimitExists):
         await operator.create_key("red", name="twice", limits=[soft])
 
     limits = (await operator.call(operator.limits.ListLimits, pb.ListLimitsRequest())).limits

@@ -6,16 +6,7 @@ from typing import Any
 import pytest
 from corral.control.v1 import limit_service_pb2 as pb
 
-from svc_kit.errors import (
-    DomainError,
-    InvalidField,
-    LimitExists,
-    LimitNotFound,
-    MissingField,
-    OutOfRange,
-    ScopeMissing,
-    TooLong,
-)
+from svc_kit import errors
 from tests.support.control import RunningControl
 from tests.support.operators import Operator, make_limit, make_usage_delta
 
@@ -24,17 +15,14 @@ SHADOW = pb.Limit.MODE_SHADOW
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token, which services have too."""
     return Operator.of(running)
 
 
 def share(limit_id: str, **fields: Any) -> pb.LimitShareRequest:
-    """Ask for a share of a limit."""
     return pb.LimitShareRequest(limit_id=limit_id, **fields)
 
 
 async def granted(operator: Operator, holder: str, *shares: pb.LimitShareRequest) -> list[int]:
-    """Lease shares, and return what is granted of each."""
     return [each.granted for each in (await operator.lease(holder, *shares)).shares]
 
 
@@ -55,30 +43,29 @@ async def test_a_limit_is_created_listed_changed_and_deleted(operator: Operator)
     assert updated == created
     assert [limit.id for limit in listed] == ["at-once", "calls"]
     assert list(leased) == list(listed)
-    with pytest.raises(LimitNotFound):
+    with pytest.raises(errors.LimitNotFound):
         await operator.call(operator.limits.DeleteLimit, delete)
 
 
 @pytest.mark.parametrize(
     ("limit", "error", "field"),
     [
-        (make_limit("", "TOKENS", 1), MissingField, "limit.id"),
-        (make_limit("Calls", "TOKENS", 1), InvalidField, "limit.id"),
-        (make_limit("a", "UNSPECIFIED", 1), MissingField, "limit.unit"),
-        (make_limit("a", "TOKENS", 0), OutOfRange, "limit.amount"),
-        (make_limit("a", "TOKENS", 10**15 + 1), OutOfRange, "limit.amount"),
-        (make_limit("a", "TOKENS", 1, ""), InvalidField, "limit.period"),
-        (make_limit("a", "CONCURRENT_REQUESTS", 1), InvalidField, "limit.period"),
-        (make_limit("a", "TOKENS", 1, per=[2, 2]), InvalidField, "limit.per"),
-        (make_limit("a", "TOKENS", 1, key="a\nb"), InvalidField, "limit.key"),
-        (make_limit("a", "TOKENS", 1, model="m" * 256), TooLong, "limit.model"),
+        (make_limit("", "TOKENS", 1), errors.MissingField, "limit.id"),
+        (make_limit("Calls", "TOKENS", 1), errors.InvalidField, "limit.id"),
+        (make_limit("a", "UNSPECIFIED", 1), errors.MissingField, "limit.unit"),
+        (make_limit("a", "TOKENS", 0), errors.OutOfRange, "limit.amount"),
+        (make_limit("a", "TOKENS", 10**15 + 1), errors.OutOfRange, "limit.amount"),
+        (make_limit("a", "TOKENS", 1, ""), errors.InvalidField, "limit.period"),
+        (make_limit("a", "CONCURRENT_REQUESTS", 1), errors.InvalidField, "limit.period"),
+        (make_limit("a", "TOKENS", 1, per=[2, 2]), errors.InvalidField, "limit.per"),
+        (make_limit("a", "TOKENS", 1, key="a\nb"), errors.InvalidField, "limit.key"),
+        (make_limit("a", "TOKENS", 1, model="m" * 256), errors.TooLong, "limit.model"),
     ],
     ids=map(str, range(10)),
 )
 async def test_an_invalid_limit_is_refused(
-    operator: Operator, limit: pb.Limit, error: type[DomainError], field: str
+    operator: Operator, limit: pb.Limit, error: type[errors.DomainError], field: str
 ) -> None:
-    """With the name of the field."""
     with pytest.raises(error) as refusal:
         await operator.call(operator.limits.CreateLimit, pb.CreateLimitRequest(limit=limit))
 
@@ -88,14 +75,14 @@ async def test_an_invalid_limit_is_refused(
 async def test_an_id_is_used_once(operator: Operator) -> None:
     """A second limit needs another id."""
     await operator.create_limit("calls", "REQUESTS", 60)
-    with pytest.raises(LimitExists):
+    with pytest.raises(errors.LimitExists):
         await operator.create_limit("calls", "TOKENS", 7)
 
 
 async def test_only_services_lease_shares(running: RunningControl, operator: Operator) -> None:
     """Not even a key with the scope admin."""
     created = await operator.create_key(scopes=["KEY_SCOPE_ADMIN"])
-    with pytest.raises(ScopeMissing):
+    with pytest.raises(errors.ScopeMissing):
         await Operator.of(running, created.secret).lease("one")
 
 
@@ -222,7 +209,7 @@ async def test_an_operator_sees_what_is_left(running: RunningControl, operator: 
     assert (first.key, first.used, first.held, first.remaining) == ("k/1", 30, 5, 65)
     assert (second.key, second.used, second.held, second.remaining) == ("k2", 0, 5, 95)
     assert first.reset_time.ToDatetime().hour == 0
-    with pytest.raises(LimitNotFound):
+    with pytest.raises(errors.LimitNotFound):
         await operator.limit_buckets("gone")
 
 
@@ -241,5 +228,5 @@ async def test_an_unknown_limit_grants_nothing(operator: Operator) -> None:
     """It may have been deleted a moment ago; malformed requests are refused."""
     assert await granted(operator, "one", share("gone", required=1)) == [0]
     for holder, asked in (("", share("a")), ("h" * 65, share("a")), ("one", share("a", held=-1))):
-        with pytest.raises((MissingField, TooLong, OutOfRange)):
+        with pytest.raises((errors.MissingField, errors.TooLong, errors.OutOfRange)):
             await operator.lease(holder, asked)

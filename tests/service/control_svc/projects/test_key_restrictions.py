@@ -7,17 +7,7 @@ import pytest
 from corral.control.v1 import key_service_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 
-from svc_kit.errors import (
-    AddressNotAllowed,
-    ApiKeyExpired,
-    ApiKeyInvalid,
-    ApiKeyNotFound,
-    InvalidField,
-    MissingField,
-    OutOfRange,
-    RequestIdReused,
-    TooLong,
-)
+from svc_kit import errors
 from tests.support.control import RunningControl
 from tests.support.operators import ADMIN, Operator, make_timestamp
 
@@ -27,14 +17,12 @@ HOUR = 3600
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running)
 
 
 async def rotate(
     operator: Operator, key_id: str, overlap_s: int | None = HOUR, **request: Any
 ) -> pb.RotateKeyResponse:
-    """Rotate a key."""
     overlap = None if overlap_s is None else Duration(seconds=overlap_s)
     message = pb.RotateKeyRequest(key_id=key_id, overlap=overlap, **request)
     response: pb.RotateKeyResponse = await operator.call(operator.keys.RotateKey, message)
@@ -95,7 +83,7 @@ async def test_a_repeated_rotation_changes_nothing(operator: Operator) -> None:
 
     assert first.secret
     assert (again.key, again.secret) == (first.key, "")
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await rotate(operator, made.key.id, overlap_s=1, request_id="one")
 
 
@@ -108,14 +96,14 @@ async def test_rotations_are_refused_with_the_field(
     )  # fmt: skip
     await operator.revoke(revoked.key.id)
     running.clock.advance(minutes=1)
-    with pytest.raises(ApiKeyNotFound):
+    with pytest.raises(errors.ApiKeyNotFound):
         await rotate(operator, "key_1")
-    with pytest.raises(InvalidField, match="revoked"):
+    with pytest.raises(errors.InvalidField, match="revoked"):
         await rotate(operator, revoked.key.id)
-    with pytest.raises(InvalidField, match="has expired"):
+    with pytest.raises(errors.InvalidField, match="has expired"):
         await rotate(operator, expiring.key.id)
     for overlap in (-1, 91 * 24 * HOUR):
-        with pytest.raises(OutOfRange, match="overlap"):
+        with pytest.raises(errors.OutOfRange, match="overlap"):
             await rotate(operator, revoked.key.id, overlap)
 
 
@@ -128,7 +116,7 @@ async def test_a_duration_with_other_nanoseconds_is_refused(
     overlap = Duration(seconds=seconds, nanos=nanos)
     request = pb.RotateKeyRequest(key_id=made.key.id, overlap=overlap)
 
-    with pytest.raises(InvalidField, match="it is not a valid duration") as refused:
+    with pytest.raises(errors.InvalidField, match="it is not a valid duration") as refused:
         await operator.call(operator.keys.RotateKey, request)
     assert refused.value.field == "overlap"
 
@@ -143,7 +131,6 @@ async def test_both_secrets_end_when_the_key_is_revoked(operator: Operator) -> N
 
 
 async def test_a_key_has_its_models_and_networks(operator: Operator) -> None:
-    """In their order, when it is created, read and verified."""
     lists: dict[str, Any] = {
         "models": ["qwen3", "org/a:b"],
         "networks": ["10.0.0.0/8", "2001:db8::/32"],
@@ -157,18 +144,17 @@ async def test_a_key_has_its_models_and_networks(operator: Operator) -> None:
 @pytest.mark.parametrize(
     ("request_fields", "error", "text"),
     [
-        ({"models": ["m"]}, InvalidField, "models.*not with the scope"),
-        ({"models": ["m\n"], "scopes": [GENERATE]}, InvalidField, r"models\[0\]"),
-        ({"models": [""], "scopes": [GENERATE]}, MissingField, r"models\[0\]"),
-        ({"models": ["m"] * 101, "scopes": [GENERATE]}, TooLong, "models"),
-        ({"networks": ["10.0.0.1/8"]}, InvalidField, r"networks\[0\].*host bits"),
-        ({"networks": ["10.0.0.0/8", "here"]}, InvalidField, r"networks\[1\]"),
+        ({"models": ["m"]}, errors.InvalidField, "models.*not with the scope"),
+        ({"models": ["m\n"], "scopes": [GENERATE]}, errors.InvalidField, r"models\[0\]"),
+        ({"models": [""], "scopes": [GENERATE]}, errors.MissingField, r"models\[0\]"),
+        ({"models": ["m"] * 101, "scopes": [GENERATE]}, errors.TooLong, "models"),
+        ({"networks": ["10.0.0.1/8"]}, errors.InvalidField, r"networks\[0\].*host bits"),
+        ({"networks": ["10.0.0.0/8", "here"]}, errors.InvalidField, r"networks\[1\]"),
     ],
 )
 async def test_restrictions_are_validated(
     operator: Operator, request_fields: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """Errors name the field."""
     with pytest.raises(error, match=text):
         await operator.create_key(**request_fields)
 
@@ -181,7 +167,7 @@ async def test_the_control_service_checks_the_network_of_a_key(
     far = await operator.create_key(scopes=[ADMIN], networks=["192.0.2.0/24"])
 
     assert (await Operator.of(running, near.secret).list_keys()).keys
-    with pytest.raises(AddressNotAllowed, match=r"127\.0\.0\.1|::1"):
+    with pytest.raises(errors.AddressNotAllowed, match=r"127\.0\.0\.1|::1"):
         await Operator.of(running, far.secret).list_keys()
 
 
@@ -192,8 +178,8 @@ async def test_a_secret_ends_with_its_overlap_in_the_control_service(
     made = await operator.create_key(scopes=[ADMIN])
     await rotate(operator, made.key.id, overlap_s=1)
     running.clock.advance(seconds=2)
-    with pytest.raises(ApiKeyExpired):
+    with pytest.raises(errors.ApiKeyExpired):
         await Operator.of(running, made.secret).list_keys()
     await rotate(operator, made.key.id, overlap_s=0)
-    with pytest.raises(ApiKeyInvalid):
+    with pytest.raises(errors.ApiKeyInvalid):
         await Operator.of(running, made.secret).list_keys()

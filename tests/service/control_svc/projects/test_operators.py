@@ -9,22 +9,8 @@ import pytest
 from corral.control.v1 import key_service_pb2, project_service_pb2
 from corral.inference.v1 import generation_pb2
 
+from svc_kit import errors
 from svc_kit.auth.keys import create_key, hash_key
-from svc_kit.errors import (
-    ApiKeyExpired,
-    ApiKeyInvalid,
-    ApiKeyNotFound,
-    ApiKeyRevoked,
-    DomainError,
-    InvalidField,
-    MissingField,
-    ProjectArchived,
-    ProjectExists,
-    ProjectNotFound,
-    RequestIdReused,
-    ScopeMissing,
-    TooLong,
-)
 from tests.support.control import Client, RunningControl, run_control
 from tests.support.operators import ADMIN, INFERENCE, Operator, make_timestamp
 
@@ -33,7 +19,6 @@ ARCHIVED = project_service_pb2.Project.STATE_ARCHIVED
 
 @pytest.fixture
 def operator(running: RunningControl) -> Operator:
-    """An operator with the service token."""
     return Operator.of(running)
 
 
@@ -68,7 +53,7 @@ async def test_projects_are_listed_page_by_page(operator: Operator) -> None:
 
     assert [project.id for project in (*first.projects, *second.projects)] == ["a", "b", "default"]
     assert second.next_page_token == ""
-    with pytest.raises(InvalidField, match="page_token"):
+    with pytest.raises(errors.InvalidField, match="page_token"):
         await operator.list_projects(page_token=first.next_page_token, show_archived=True)
 
 
@@ -77,37 +62,39 @@ async def test_a_repeated_request_creates_one_project(operator: Operator) -> Non
     first = await operator.create_project("a", request_id="one")
 
     assert await operator.create_project("a", request_id="one") == first
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await operator.create_project("b", request_id="one")
     for request in ({}, {"request_id": "two"}):
-        with pytest.raises(ProjectExists):
+        with pytest.raises(errors.ProjectExists):
             await operator.create_project("a", **request)
 
 
 async def test_the_id_of_a_project_is_validated(operator: Operator) -> None:
     """It is used in metadata, logs and cursors. Errors name the field."""
-    with pytest.raises(MissingField) as missing:
+    with pytest.raises(errors.MissingField) as missing:
         await operator.create_project("")
     assert missing.value.field == "project_id"
     for project_id in ("Red", "-red", "a" * 64, "a/b", "rot\x00"):
-        with pytest.raises(InvalidField, match="1 to 63 lower-case letters") as invalid:
+        with pytest.raises(errors.InvalidField, match="1 to 63 lower-case letters") as invalid:
             await operator.create_project(project_id)
         assert invalid.value.field == "project_id"
-    with pytest.raises(DomainError) as named:
+    with pytest.raises(errors.DomainError) as named:
         await operator.create_project("red", display_name="x\x00")
     assert named.value.field == "display_name"
-    with pytest.raises(DomainError) as repeated:
+    with pytest.raises(errors.DomainError) as repeated:
         await operator.create_project("red", request_id="x" * 1000)
     assert repeated.value.field == "request_id"
 
 
 async def test_default_and_unknown_projects_cannot_be_archived(operator: Operator) -> None:
     """The default one is that of callers without a key; unknown ones are not found."""
-    with pytest.raises(InvalidField, match="it is the project of callers without a key") as refused:
+    with pytest.raises(
+        errors.InvalidField, match="it is the project of callers without a key"
+    ) as refused:
         await operator.archive("default")
     assert refused.value.field == "project_id"
     for unknown in ("nobody", "\x00", "A"):
-        with pytest.raises(ProjectNotFound):
+        with pytest.raises(errors.ProjectNotFound):
             await operator.archive(unknown)
 
 
@@ -129,7 +116,6 @@ async def test_the_secret_of_a_key_is_returned_once(operator: Operator) -> None:
 async def test_verify_key_returns_the_state_of_a_key(
     running: RunningControl, operator: Operator
 ) -> None:
-    """A valid key also has its project and priority."""
     await operator.create_project("red")
     await operator.create_project("closed")
     in_five_minutes = make_timestamp(running.clock() + timedelta(minutes=5))
@@ -203,7 +189,7 @@ async def test_keys_are_listed_by_project_and_page(operator: Operator) -> None:
     )
 
     assert [key.id for key in (*first.keys, *second.keys)] == ids[::-1]
-    with pytest.raises(InvalidField, match="page_token"):
+    with pytest.raises(errors.InvalidField, match="page_token"):
         await operator.list_keys(page_token=first.next_page_token)
 
 
@@ -215,24 +201,24 @@ async def test_a_repeated_request_creates_one_key(operator: Operator) -> None:
     assert (again.key, again.secret) == (first.key, "")
     assert await operator.verdict(first.secret) == "VALID"
     assert len((await operator.list_keys()).keys) == 1
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await operator.create_key(name="b", request_id="one")
 
 
 async def test_invalid_keys_are_refused(operator: Operator, subtests: pytest.Subtests) -> None:
     """No key is created."""
-    cases: list[tuple[dict[str, Any], type[DomainError]]] = [
-        ({"name": ""}, MissingField),
-        ({"name": "x" * 256}, TooLong),
-        ({"name": "a\nb"}, InvalidField),
-        ({"project_id": "nobody"}, ProjectNotFound),
-        ({"project_id": "\x00"}, ProjectNotFound),
-        ({"scopes": [0]}, MissingField),
-        ({"scopes": [99]}, InvalidField),
-        ({"priority": 99}, InvalidField),
-        ({"expire_time": {"seconds": 1}}, InvalidField),
-        ({"expire_time": {"seconds": 2**62}}, InvalidField),
-        ({"request_id": "\x00"}, InvalidField),
+    cases: list[tuple[dict[str, Any], type[errors.DomainError]]] = [
+        ({"name": ""}, errors.MissingField),
+        ({"name": "x" * 256}, errors.TooLong),
+        ({"name": "a\nb"}, errors.InvalidField),
+        ({"project_id": "nobody"}, errors.ProjectNotFound),
+        ({"project_id": "\x00"}, errors.ProjectNotFound),
+        ({"scopes": [0]}, errors.MissingField),
+        ({"scopes": [99]}, errors.InvalidField),
+        ({"priority": 99}, errors.InvalidField),
+        ({"expire_time": {"seconds": 1}}, errors.InvalidField),
+        ({"expire_time": {"seconds": 2**62}}, errors.InvalidField),
+        ({"request_id": "\x00"}, errors.InvalidField),
     ]
     for request, error in cases:
         with subtests.test(request=request), pytest.raises(error):
@@ -245,7 +231,7 @@ async def test_an_archived_project_gets_no_keys(operator: Operator) -> None:
     await operator.create_project("red")
     await operator.archive("red")
 
-    with pytest.raises(ProjectArchived):
+    with pytest.raises(errors.ProjectArchived):
         await operator.create_key("red")
 
 
@@ -253,7 +239,7 @@ async def test_an_unknown_key_is_not_found(operator: Operator) -> None:
     """Nor is a malformed id."""
     for key_id in ("", "key_1", "\x00", "key_" + "0" * 32):
         for call in (operator.get_key, operator.revoke):
-            with pytest.raises(ApiKeyNotFound):
+            with pytest.raises(errors.ApiKeyNotFound):
                 await call(key_id)
 
 
@@ -280,7 +266,7 @@ async def test_a_stored_key_authenticates_its_project(
 
     assert await running.of_project("red").read(file.id) == b"hello"
     await operator.revoke(created.key.id)
-    with pytest.raises(ApiKeyRevoked):
+    with pytest.raises(errors.ApiKeyRevoked):
         await client.get(file.id)
 
 
@@ -293,10 +279,10 @@ async def test_invalid_keys_raise_the_reason(running: RunningControl, operator: 
     )
     running.clock.advance(hours=1)
     await operator.archive("red")
-    cases: list[tuple[str, type[DomainError]]] = [
-        (expiring.secret, ApiKeyExpired),
-        (red.secret, ProjectArchived),
-        (create_key(), ApiKeyInvalid),
+    cases: list[tuple[str, type[errors.DomainError]]] = [
+        (expiring.secret, errors.ApiKeyExpired),
+        (red.secret, errors.ProjectArchived),
+        (create_key(), errors.ApiKeyInvalid),
     ]
     for key, error in cases:
         client = Client(running.client.channel, Operator.of(running, key).metadata)
@@ -313,17 +299,21 @@ async def test_operator_rpcs_need_the_scope_admin(
 
     assert (await admin.create_key(name="another")).secret
     for call in (user.create_key, user.list_keys, user.list_projects, user.list_usage):
-        with pytest.raises(ScopeMissing, match="admin"):
+        with pytest.raises(errors.ScopeMissing, match="admin"):
             await call()
-    with pytest.raises(ScopeMissing, match="service"):
+    with pytest.raises(errors.ScopeMissing, match="service"):
         await admin.verify(create_key())
-    with pytest.raises(ScopeMissing, match="service"):
+    with pytest.raises(errors.ScopeMissing, match="service"):
         await admin.report("one")
 
 
 async def test_a_malformed_hash_is_refused(operator: Operator) -> None:
     """The error names the field."""
-    for sha256, error in (("", MissingField), ("x", InvalidField), ("\x00" * 64, InvalidField)):
+    for sha256, error in (
+        ("", errors.MissingField),
+        ("x", errors.InvalidField),
+        ("\x00" * 64, errors.InvalidField),
+    ):
         request = key_service_pb2.VerifyKeyRequest(sha256=sha256)
         with pytest.raises(error, match="sha256"):
             await operator.call(operator.keys.VerifyKey, request)
@@ -338,7 +328,7 @@ async def test_a_new_key_reports_that_keyless_callers_are_served(tmp_path: Path)
         await with_key.page()
         await running.client.page()
         await keyless.revoke(created.key.id)
-        with pytest.raises(ApiKeyRevoked):
+        with pytest.raises(errors.ApiKeyRevoked):
             await with_key.page()
 
     assert created.serves_keyless_callers
@@ -350,7 +340,7 @@ async def test_callers_without_a_key_are_refused_if_keys_are_required(tmp_path: 
         created = await Operator.of(running).create_key()
         with_key = Client(running.client.channel, Operator.of(running, created.secret).metadata)
         await with_key.page()
-        with pytest.raises(DomainError, match="didn't provide an API key"):
+        with pytest.raises(errors.DomainError, match="didn't provide an API key"):
             await running.client.page()
 
     assert not created.serves_keyless_callers

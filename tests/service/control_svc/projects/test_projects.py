@@ -5,8 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from corral.control.v1.project_service_pb2 import GetProjectRequest
-from sqlalchemy import event
 
 from control_svc.base.pagination import PageTokens
 from control_svc.db.engine import Database, open_database
@@ -16,7 +16,6 @@ from tests.support.jobs import open_test_database
 
 
 def make_projects(database: Database) -> Projects:
-    """The operations on the projects of a database."""
     return Projects(database.across_projects, PageTokens(b"secret"), SetClock())
 
 
@@ -39,7 +38,7 @@ async def test_two_processes_create_the_default_project(tmp_path: Path, postgres
             if ProjectRow.__tablename__ in arguments[2] and pending:
                 pending.pop()()
 
-        event.listen(database.writer.sync_engine, "after_cursor_execute", after_query)
+        sa.event.listen(database.writer.sync_engine, "after_cursor_execute", after_query)
         await make_projects(database).prepare()
 
         default = await make_projects(database).GetProject(GetProjectRequest(project_id="default"))

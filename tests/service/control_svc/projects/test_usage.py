@@ -31,7 +31,6 @@ def service(running: RunningControl) -> Operator:
 
 
 def collect_sums(reply: pb.ListUsageResponse) -> Sums:
-    """The counts of a response by project, model and time."""
     return {
         (each.project, each.model, each.start_time.ToDatetime(UTC)): (
             each.counts.requests,
@@ -160,7 +159,6 @@ async def test_pages_contain_all_sums(running: RunningControl, service: Operator
 
 
 async def test_sums_are_filtered(running: RunningControl, service: Operator) -> None:
-    """By project, model and time."""
     now = running.clock()
     noon = now.replace(minute=0, second=0, microsecond=0)
     for back in range(3):

@@ -9,11 +9,9 @@ from tests.support.small_window import SmallWindow
 
 @pytest.fixture
 def model() -> SmallWindow:
-    """A model with a small context."""
     return SmallWindow()
 
 
 @pytest.fixture
 def client(running: RunningControl) -> ResponseClient:
-    """A client."""
     return ResponseClient(running.client)

@@ -1,8 +1,8 @@
 """Histories longer than the context: refused, truncated or compacted."""
 
 import pytest
+import sqlalchemy as sa
 from corral.control.v1 import response_pb2, tool_pb2
-from sqlalchemy import URL, make_url, update
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from control_svc.db.engine import FILE_NAME
@@ -32,10 +32,10 @@ async def test_a_history_above_the_size_limit_is_refused(
     long_items = await conversations.items(conversation.id)
     long_items += (await client.input_items(long.id)).items
     content = Message(role=Role.USER, content=(Text(text="x" * MAX_HISTORY_BYTES),))
-    grow = update(ItemRow).where(ItemRow.id.in_([item.id for item in long_items]))
+    grow = sa.update(ItemRow).where(ItemRow.id.in_([item.id for item in long_items]))
     grow = grow.values(document=encode_content(content))
     file = running.folder / "control" / FILE_NAME
-    url = make_url(database_url) if database_url else URL.create("sqlite", database=str(file))
+    url = sa.make_url(database_url) if database_url else sa.URL.create("sqlite", database=str(file))
     driver = "postgresql+asyncpg" if database_url else "sqlite+aiosqlite"
     engine = create_async_engine(url.set(drivername=driver), json_serializer=str)
     async with engine.begin() as connection:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from corral.control.v1 import item_pb2
-from sqlalchemy import Connection, Engine, event
 
 from control_svc.base.ids import RESPONSE, IdSource
 from control_svc.db.transaction import Transaction
@@ -40,7 +40,6 @@ P = "p"
 
 
 def make_response(response_id: str, previous_id: str, clock: SetClock) -> Response:
-    """Build a completed response."""
     return Response(
         id=response_id,
         state=ResponseState.COMPLETED,
@@ -54,7 +53,6 @@ def make_response(response_id: str, previous_id: str, clock: SetClock) -> Respon
 
 
 def make_user_item(text: str, ids: IdSource, clock: SetClock) -> Item:
-    """Build a completed user message."""
     return Item(
         id=ids.new("msg_"),
         status=ItemStatus.COMPLETED,
@@ -82,11 +80,11 @@ async def test_a_chain_of_responses_is_stored_as_one_row_each(
                 await TimelineQueries(tx).append(each, [make_user_item(each, ids, clock)])
 
         await database.transactions.of(P).write(add)
-        event.listen(Engine, "before_cursor_execute", record_statement)
+        sa.event.listen(sa.Engine, "before_cursor_execute", record_statement)
         history = await database.transactions.of(P).read(
             lambda each: read_history(each, response_ids[-1])
         )
-        event.remove(Engine, "before_cursor_execute", record_statement)
+        sa.event.remove(sa.Engine, "before_cursor_execute", record_statement)
         reads = [statement for statement in statements if "SELECT" in statement.upper()]
 
         assert [
@@ -122,7 +120,6 @@ async def test_a_chain_with_a_deleted_response_is_refused(client: ResponseClient
 async def test_a_running_response_cannot_be_the_previous_response(
     client: ResponseClient, model: SmallWindow
 ) -> None:
-    """Raises PreviousResponseUnfinished."""
     gate = asyncio.Event()
 
     async def wait(_request: object, _number: int) -> None:
@@ -253,7 +250,7 @@ async def test_a_new_response_reads_no_contents_of_earlier_items(
     """Ids and calls suffice in transactions that write, of which SQLite has only one at a time."""
     readers, writers = set[int](), set[int]()
 
-    def record(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+    def record(connection: sa.Connection, _cursor: object, statement: str, *_: object) -> None:
         used = id(connection.connection.dbapi_connection)
         if re.search(r"(SELECT|,) items\.document", statement):
             readers.add(used)
@@ -264,10 +261,10 @@ async def test_a_new_response_reads_no_contents_of_earlier_items(
         client = ResponseClient(running.client)
         conversation = await ConversationClient(running.client).create(make_message("zero"))
         first = await client.create("one", conversation_id=conversation.id)
-        event.listen(Engine, "before_cursor_execute", record)
+        sa.event.listen(sa.Engine, "before_cursor_execute", record)
         await client.create("two", conversation_id=conversation.id)
         await client.create("three", previous_response_id=first.id)
-        event.remove(Engine, "before_cursor_execute", record)
+        sa.event.remove(sa.Engine, "before_cursor_execute", record)
 
     assert model.prompt_text == "zero | one | Fine | three"
     assert readers

@@ -67,7 +67,6 @@ async def test_an_input_item_cannot_use_the_id_of_an_item_being_streamed(
 
 
 async def create_and_list_input_ids(client: ResponseClient, *items: item_pb2.Item) -> set[str]:
-    """Create a response and return the ids of its input items."""
     response = await client.create(*items)
     return {item.id for item in (await client.input_items(response.id)).items}
 

@@ -28,7 +28,6 @@ def model() -> ScriptedTurns:
 async def running(
     tmp_path: Path, database_url: str | None, model: ScriptedTurns
 ) -> AsyncIterator[RunningVectors]:
-    """A control service on each database, with vector stores."""
     async with run_vectors(tmp_path, database_url, model=make_model_parts(model)) as each:
         yield each
 
@@ -134,6 +133,5 @@ async def test_passage_numbers_continue_after_compaction(
 
 
 def last_tool_output(model: ScriptedTurns) -> str:
-    """Return the text of the last tool message in the last prompt."""
     messages = [m for m in model.requests[-1].messages if m.role is TurnRole.TOOL]
     return "".join(part.text for part in messages[-1].parts if isinstance(part, TextPart))

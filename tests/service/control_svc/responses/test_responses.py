@@ -67,14 +67,12 @@ class ScriptedModel(ScriptedTurns):
 
 @pytest.fixture
 def model() -> ScriptedModel:
-    """A model with a default answer."""
     return ScriptedModel()
 
 
 async def collect_events(
     client: ResponseClient, *items: str | item_pb2.Item, **fields: object
 ) -> list[response_event_pb2.ResponseEvent]:
-    """Create a response and return all events of its stream."""
     return [event async for event in client.stream(*items, **fields)]
 
 
@@ -108,7 +106,6 @@ async def test_responses_are_listed_without_their_output(client: ResponseClient)
 
 
 async def test_a_created_response_is_returned_and_stored(client: ResponseClient) -> None:
-    """With its output, usage and settings."""
     response = await client.create("What is 2 + 2?", instructions="Be brief", metadata={"a": "b"})
 
     assert response == await client.get(response.id)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
@@ -27,7 +27,6 @@ THREAD_TABLES = re.compile(r"\b(threads|messages|items|timeline_items|runs|run_s
 
 
 def split_words(messages: tuple[TurnMessage, ...]) -> list[str]:
-    """The words of all messages."""
     texts = (getattr(part, "text", "") for message in messages for part in message.parts)
     return [word for text in texts for word in text.split()]
 
@@ -39,7 +38,6 @@ class NarrowModel:
         self.prompts: list[list[str]] = []
 
     def __call__(self, request: TurnRequest) -> Script:
-        """Answer, or raise ContextLengthExceeded."""
         prompt = split_words(request.messages)
         if len(prompt) > WINDOW:
             raise ContextLengthExceeded(
@@ -168,11 +166,11 @@ class Reads:
 def count_reads() -> Iterator[Reads]:
     """Count the statements within the context."""
     reads = Reads()
-    event.listen(Engine, "after_cursor_execute", reads)
+    sa.event.listen(Engine, "after_cursor_execute", reads)
     try:
         yield reads
     finally:
-        event.remove(Engine, "after_cursor_execute", reads)
+        sa.event.remove(Engine, "after_cursor_execute", reads)
 
 
 @pytest.mark.parametrize("count", [1, 10])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import event, inspect
+import sqlalchemy as sa
 from sqlalchemy.orm import ORMExecuteState
 from sqlalchemy.util import await_only
 
@@ -46,14 +46,11 @@ class RacingTransactions(CrossProjectTransactions):
         self._race: Callable[[], Awaitable[Any]] | None = race
 
     async def read(self, work: CrossWork[ResultT]) -> ResultT:
-        """Run a read transaction."""
         return await self._transactions.read(work)
 
     async def write(self, work: CrossWork[ResultT]) -> ResultT:
-        """Run a write transaction."""
-
         async def listen(tx: CrossProjectTransaction) -> ResultT:
-            event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
+            sa.event.listen(tx.session.sync_session, "do_orm_execute", self._before_statement)
             return await work(tx)
 
         return await self._transactions.write(listen)
@@ -61,7 +58,7 @@ class RacingTransactions(CrossProjectTransactions):
     def _before_statement(self, statement: ORMExecuteState) -> None:
         if self._race is None or "FOR UPDATE" not in str(statement.statement):
             return
-        if statement.bind_mapper is inspect(RunRow):
+        if statement.bind_mapper is sa.inspect(RunRow):
             race, self._race = self._race, None
             await_only(race())
 

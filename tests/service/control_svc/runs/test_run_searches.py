@@ -39,7 +39,6 @@ class Library(FixedSearch):
         filters: Filter | None,
         ranking: Ranking,
     ) -> list[SearchHit]:
-        """Return the passage."""
         assert list(store_ids) == ["vs_library"]
         (query,) = queries
         return [

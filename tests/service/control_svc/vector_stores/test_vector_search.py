@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import sqlalchemy as sa
 from pydantic import SecretStr
-from sqlalchemy import text
 
 from control_svc.app import upgrade_database, utc_now
 from control_svc.base.ids import IdSource
@@ -108,7 +108,7 @@ async def indexed_chunks(url: str) -> int:
     """The number of vectors that PostgreSQL can search."""
     async with open_database(url, Path("unused")) as database, database.writer.connect() as reader:
         is_complete = (await reader.execute(HAS_VECTORS)).first() is not None
-        query = text("SELECT count(embedding) FROM vector_chunk_index")
+        query = sa.text("SELECT count(embedding) FROM vector_chunk_index")
         return int(await reader.scalar(query) or 0) if is_complete else 0
 
 

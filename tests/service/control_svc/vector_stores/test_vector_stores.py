@@ -5,23 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+import sqlalchemy as sa
 
 from control_svc.db.engine import open_database
 from control_svc.vector_stores.tables import FileBatchRow
-from svc_kit.errors import (
-    EmbeddingModelMissing,
-    EngineRestarting,
-    FileNotFound,
-    InvalidField,
-    MissingField,
-    OutOfRange,
-    TooLong,
-    VectorStoreExpired,
-    VectorStoreFileBatchNotFound,
-    VectorStoreFileNotFound,
-    VectorStoreNotFound,
-)
+from svc_kit import errors
 from tests.support.batches import state_name
 from tests.support.control import USER_DATA
 from tests.support.vectors import (
@@ -47,7 +35,6 @@ async def running(tmp_path: Path, database_url: str | None) -> AsyncIterator[Run
 
 @pytest.fixture
 def client(running: RunningVectors) -> VectorClient:
-    """A client without a key."""
     return running.vectors
 
 
@@ -88,10 +75,10 @@ async def test_deleted_files_are_not_found(client: VectorClient, running: Runnin
 
     store = await client.get(store_id)
     assert (store.file_counts.completed, store.file_counts.total) == (1, 1)
-    with pytest.raises(VectorStoreFileNotFound):
+    with pytest.raises(errors.VectorStoreFileNotFound):
         await client.get_file(store_id, ids["a"])
     await client.call("DeleteVectorStore", vector_store_id=store_id)
-    with pytest.raises(VectorStoreNotFound):
+    with pytest.raises(errors.VectorStoreNotFound):
         await client.search(store_id, "fox")
     await running.control.control.sweeper.sweep()
 
@@ -155,7 +142,6 @@ async def test_a_long_file_is_split_into_overlapping_chunks(running: RunningVect
 
 
 async def test_filters_select_files(client: VectorClient) -> None:
-    """Comparisons of attributes, and compounds of them."""
     store = await client.create()
     for number in range(6):
         team = "red" if number % 2 else "blue"
@@ -174,7 +160,6 @@ async def test_filters_select_files(client: VectorClient) -> None:
 
 
 async def test_attributes_can_be_updated(client: VectorClient) -> None:
-    """Hits have the new ones."""
     store_id, ids = await client.create_with_files({"a": "the red fox"})
     changed = await client.call(
         "UpdateVectorStoreFile",
@@ -199,9 +184,9 @@ async def test_an_unused_store_expires(running: RunningVectors) -> None:
     clock.advance(days=2.1)
 
     assert state_name(await client.get(store_id)) == "expired"
-    with pytest.raises(VectorStoreExpired):
+    with pytest.raises(errors.VectorStoreExpired):
         await client.search(store_id, "fox")
-    with pytest.raises(VectorStoreExpired):
+    with pytest.raises(errors.VectorStoreExpired):
         await client.add_file(store_id, "more")
     await running.control.control.sweeper.sweep()
     swept = await client.get(store_id)
@@ -236,7 +221,7 @@ async def test_batches_are_counted_listed_and_cancelled(running: RunningVectors)
     assert (state_name(unchanged.batch), unchanged.batch.file_counts.completed) == ("completed", 1)
     assert {state_name(file) for file in listed.files} == {"cancelled"}
     assert await client.search_names(store.id, "text") == ["a.txt"]
-    with pytest.raises(VectorStoreFileBatchNotFound):
+    with pytest.raises(errors.VectorStoreFileBatchNotFound):
         await client.call("GetVectorStoreFileBatch", vector_store_id=store.id, batch_id="vsfb_1")
 
 
@@ -289,7 +274,7 @@ async def test_files_and_searches_require_an_embedding_model(
         client = running.vectors
         store = await client.create(name="later")
         for attempt in (client.add_file(store.id, "text"), client.search(store.id, "text")):
-            with pytest.raises(EmbeddingModelMissing, match="corral up --embedding-model"):
+            with pytest.raises(errors.EmbeddingModelMissing, match="corral up --embedding-model"):
                 await attempt
 
 
@@ -302,10 +287,10 @@ async def test_a_file_fails_after_three_engine_deaths(
         running.control.clock.step_s = 1  # so that backoffs end at once
         client, fake = running.vectors, running.fake
         store = await client.create()
-        fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 2
+        fake.failures = [errors.EngineRestarting(phase="running", retry_after=0.0)] * 2
         survivor = await client.add_file(store.id, "the red fox")
         await client.wait_for_files(store.id)
-        fake.failures = [EngineRestarting(phase="running", retry_after=0.0)] * 3
+        fake.failures = [errors.EngineRestarting(phase="running", retry_after=0.0)] * 3
         poison = await client.add_file(store.id, "poison")
         await client.wait_for_files(store.id)
         failed = await client.get_file(store.id, poison)
@@ -377,30 +362,34 @@ async def test_a_file_whose_bytes_are_lost_fails_with_the_cause(running: Running
 
 
 INVALID_REQUESTS: list[tuple[str, dict[str, Any], type[Exception]]] = [
-    ("CreateVectorStore", {"name": "x" * 256}, TooLong),
-    ("CreateVectorStore", {"expire_after_days": 366}, OutOfRange),
-    ("CreateVectorStore", {"file_ids": ["file-none"]}, FileNotFound),
-    ("CreateVectorStore", {"file_ids": ["a"] * 501}, TooLong),
-    ("CreateVectorStore", {"metadata": {"a": "\n"}}, InvalidField),
-    ("ListVectorStores", {"after": "vs_x"}, InvalidField),
-    ("GetVectorStore", {"vector_store_id": NO_STORE}, VectorStoreNotFound),
-    ("SearchVectorStore", {}, MissingField),
-    ("SearchVectorStore", {"queries": ["x"] * 17}, TooLong),
-    ("SearchVectorStore", {"queries": ["x" * 4097]}, TooLong),
-    ("SearchVectorStore", {"queries": ["x"], "max_results": 51}, OutOfRange),
-    ("SearchVectorStore", {"queries": ["x"], "filter": {}}, MissingField),
-    ("SearchVectorStore", {"queries": ["x"], "ranking": {"text_weight": 2}}, OutOfRange),
-    ("CreateVectorStoreFile", {}, MissingField),
-    ("CreateVectorStoreFile", {"file_id": "\x00"}, FileNotFound),
+    ("CreateVectorStore", {"name": "x" * 256}, errors.TooLong),
+    ("CreateVectorStore", {"expire_after_days": 366}, errors.OutOfRange),
+    ("CreateVectorStore", {"file_ids": ["file-none"]}, errors.FileNotFound),
+    ("CreateVectorStore", {"file_ids": ["a"] * 501}, errors.TooLong),
+    ("CreateVectorStore", {"metadata": {"a": "\n"}}, errors.InvalidField),
+    ("ListVectorStores", {"after": "vs_x"}, errors.InvalidField),
+    ("GetVectorStore", {"vector_store_id": NO_STORE}, errors.VectorStoreNotFound),
+    ("SearchVectorStore", {}, errors.MissingField),
+    ("SearchVectorStore", {"queries": ["x"] * 17}, errors.TooLong),
+    ("SearchVectorStore", {"queries": ["x" * 4097]}, errors.TooLong),
+    ("SearchVectorStore", {"queries": ["x"], "max_results": 51}, errors.OutOfRange),
+    ("SearchVectorStore", {"queries": ["x"], "filter": {}}, errors.MissingField),
+    ("SearchVectorStore", {"queries": ["x"], "ranking": {"text_weight": 2}}, errors.OutOfRange),
+    ("CreateVectorStoreFile", {}, errors.MissingField),
+    ("CreateVectorStoreFile", {"file_id": "\x00"}, errors.FileNotFound),
     (
         "CreateVectorStoreFile",
         {"file_id": "x", "chunking": {"max_chunk_size_tokens": 99}},
-        OutOfRange,
+        errors.OutOfRange,
     ),
-    ("CreateVectorStoreFile", {"file_id": "x", "attributes": attributes(a="x" * 513)}, TooLong),
-    ("CreateVectorStoreFileBatch", {}, MissingField),
-    ("CreateVectorStoreFileBatch", {"files": [{"file_id": "a"}] * 2}, InvalidField),
-    ("GetVectorStoreFile", {"file_id": "\x00"}, VectorStoreFileNotFound),
+    (
+        "CreateVectorStoreFile",
+        {"file_id": "x", "attributes": attributes(a="x" * 513)},
+        errors.TooLong,
+    ),
+    ("CreateVectorStoreFileBatch", {}, errors.MissingField),
+    ("CreateVectorStoreFileBatch", {"files": [{"file_id": "a"}] * 2}, errors.InvalidField),
+    ("GetVectorStoreFile", {"file_id": "\x00"}, errors.VectorStoreFileNotFound),
 ]
 
 
@@ -438,7 +427,7 @@ async def test_batches_are_deleted_with_their_store(
         files = [{"file_id": ids["fox.txt"]}]
         await client.call("CreateVectorStoreFileBatch", vector_store_id=store_id, files=files)
         await client.call("DeleteVectorStore", vector_store_id=store_id)
-    query = select(func.count()).where(FileBatchRow.store_id == store_id)
+    query = sa.select(sa.func.count()).where(FileBatchRow.store_id == store_id)
     async with (
         open_database(database_url, tmp_path / "control") as database,
         database.writer.connect() as connection,

@@ -45,7 +45,6 @@ THREAD = {"id": "thread_old", "object": "thread", "created_at": 2}
 
 
 def make_message(number: int, **about: Any) -> dict[str, Any]:
-    """Return a message of the thread."""
     return {
         "id": f"msg_old{number}",
         "object": "thread.message",
@@ -59,7 +58,6 @@ def make_message(number: int, **about: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[RunningVectors]:
-    """Run a control service with embeddings."""
     async with run_vectors(tmp_path) as opened:
         yield opened
 
@@ -74,7 +72,6 @@ class KillingIdMap(IdMap):
     adds_left: int | None = None
 
     def add(self, pairs: dict[str, str]) -> None:
-        """Add the pairs or raise."""
         if self.adds_left is not None:
             if not self.adds_left:
                 raise KilledError
@@ -119,13 +116,11 @@ class Migration:
         return {kind: count for kind, count in importer.counts.items() if count}
 
     def new_id(self, old: str, id_map: str = "ids") -> str:
-        """Return the new id of an imported object."""
         new = IdMap(self.map_path(id_map), "here").get(old)
         assert new is not None
         return new
 
     async def num_objects(self) -> dict[str, int]:
-        """Count the objects on the server by kind."""
         server = self.server
         requests: dict[str, Message] = {
             "vector_stores": vector_store_service_pb2.ListVectorStoresRequest(),
@@ -139,7 +134,6 @@ class Migration:
         return {"files": len((await self.client.page()).files), **listed}
 
     def map_path(self, id_map: str) -> Path:
-        """Return the path of an id map."""
         return self.export.with_name(id_map)
 
 

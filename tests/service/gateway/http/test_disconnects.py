@@ -27,7 +27,6 @@ def before_acceptance() -> Script:
 
 
 def before_first_token() -> Script:
-    """A call without a token."""
     return Script(gate=asyncio.Event(), gate_at=0)
 
 
@@ -93,7 +92,6 @@ async def test_an_unread_stream_stops_generation() -> None:
 
 
 async def test_a_client_that_never_reads_is_cut_off() -> None:
-    """The call is cancelled."""
     fake = FakeInference()
     fake.script = Script(pieces=("x" * 8192,), endless=True)
     async with run_and_connect(fake, receive_buffer=8192, unread_limit_s=0.5) as connection:
@@ -127,7 +125,6 @@ UPGRADE = (
 
 @pytest.mark.parametrize("request_head", [b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", UPGRADE])
 async def test_the_limit_does_not_depend_on_socket_options(request_head: bytes) -> None:
-    """Over HTTP and over a WebSocket."""
     ended = asyncio.Event()
     with open_listener(Address("127.0.0.1", 0)) as bound:
         bound.setblocking(False)

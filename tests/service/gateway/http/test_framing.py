@@ -15,7 +15,6 @@ BODY = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "strea
 
 
 async def test_every_event_is_one_write(connection: RawConnection) -> None:
-    """For clients that parse chunk by chunk."""
     status, _ = await connection.request(CHAT, BODY)
     events = await connection.chunks()
 
@@ -106,7 +105,6 @@ async def test_an_idle_stream_gets_pings() -> None:
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_the_connection_is_reused(connection: RawConnection, path: str) -> None:
-    """After a stream."""
     body = BODY if path == CHAT else {"model": "fake", "prompt": "a", "stream": True}
     for _ in range(2):
         await connection.request(path, body)

@@ -20,7 +20,6 @@ async def test_head_has_the_headers_of_get(path: str, gateway: Loopback) -> None
 
 
 async def test_head_of_a_route_without_get_is_refused(gateway: Loopback) -> None:
-    """As GET is."""
     async with gateway.client() as client:
         answers = [await client.head("/v1/chat/completions"), await client.head("/v1/nothing")]
 
@@ -28,7 +27,6 @@ async def test_head_of_a_route_without_get_is_refused(gateway: Loopback) -> None
 
 
 async def test_nothing_follows_the_head(gateway: Loopback) -> None:
-    """On the connection."""
     request = b"HEAD /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     async with open_connection(gateway.address) as connection:
         await connection.send(request)

@@ -172,7 +172,6 @@ class BodyReader:
         self.last: Message = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
         size = 0
         await self.gate.wait()
         while self.last.get("more_body", True) and self.last.get("type") != "http.disconnect":

@@ -19,7 +19,6 @@ async def test_a_foreign_host_is_rejected_on_every_route() -> None:
 
 
 async def test_a_foreign_origin_is_rejected(client: AsyncClient) -> None:
-    """Also in a preflight request."""
     answer = await client.get("/v1/models", headers={"origin": "https://evil.example"})
     preflight = await client.options(
         "/v1/models",

@@ -34,7 +34,6 @@ class Echo:
         self.num_requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
         self.num_requests += 1
         body, more = b"", True
         while more:
@@ -138,12 +137,10 @@ def test_requests_are_the_same_however_they_are_cut(data: st.DataObject) -> None
 
 
 def with_length(body: bytes) -> bytes:
-    """A request with a Content-Length."""
     return b"POST / HTTP/1.1\r\n" + HOST + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
 def in_chunks(body: bytes, trailer: bytes = b"") -> bytes:
-    """A request in chunks of three bytes."""
     chunks = [body[start : start + 3] for start in range(0, len(body), 3)]
     encoded = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     head = b"POST / HTTP/1.1\r\n" + HOST + b"transfer-encoding: chunked\r\n\r\n"
@@ -151,7 +148,6 @@ def in_chunks(body: bytes, trailer: bytes = b"") -> bytes:
 
 
 def with_trailer(body: bytes) -> bytes:
-    """The same with a trailer."""
     return in_chunks(body, b"x: y\r\n")
 
 
@@ -168,7 +164,6 @@ async def test_a_head_has_few_headers(connection: RawConnection) -> None:
 
 
 def masked(kind: int, payload: bytes = b"") -> bytes:
-    """A frame of a client."""
     size = len(payload)
     num_extended = 0 if size < 126 else 2 if size < 2**16 else 8
     length = size if not num_extended else 126 if num_extended == 2 else 127
@@ -269,7 +264,6 @@ async def test_a_frame_is_refused_before_it_has_arrived() -> None:
 async def test_a_wrong_frame_closes_the_connection_before_it_has_arrived(
     frame: bytes, code: int
 ) -> None:
-    """With the code of what is wrong."""
     async with run_and_connect() as connection:
         await connection.send(UPGRADE)
         await connection.head()

@@ -19,7 +19,6 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 def events(answer: Response) -> list[dict[str, Any]]:
-    """The events of a stream."""
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line]
 
 
@@ -111,7 +110,6 @@ async def test_a_completion_has_one_object_or_events(
 
 
 async def test_several_prompts_have_a_list(client: AsyncClient) -> None:
-    """In the order of the prompts."""
     answers = (await client.post("/completion", json={"prompt": ["a", "b"]})).json()
 
     assert [(each["index"], each["prompt"]) for each in answers] == [(0, "a"), (1, "b")]

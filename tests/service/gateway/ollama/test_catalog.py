@@ -73,7 +73,6 @@ async def test_a_model_is_described(field: str, fake: FakeInference, client: Asy
 
 
 async def test_the_server_says_that_it_is_there(client: AsyncClient) -> None:
-    """As Ollama does; a browser gets the page."""
     plain, head = await client.get("/"), await client.head("/")
     browser = await client.get("/", headers={"accept": "text/html,*/*"})
     version = (await client.get("/api/version")).json()["version"]
@@ -149,7 +148,6 @@ async def test_every_route_checks_the_key() -> None:
 
 
 async def test_unloading_is_for_operators() -> None:
-    """A key for inference gets 403."""
     keys = (KEY,)
     headers = {"authorization": "Bearer sk-corral-test"}
     fake = FakeInference()
@@ -164,7 +162,6 @@ async def test_unloading_is_for_operators() -> None:
 
 
 async def test_unknown_routes_name_those_that_are_there(client: AsyncClient) -> None:
-    """With the status 404."""
     answer = await client.post("/api/chatt", json={})
 
     assert answer.status_code == 404

@@ -30,7 +30,6 @@ PIXEL = b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
 
 def lines(answer: Response) -> list[dict[str, Any]]:
-    """The lines of a stream."""
     return [json.loads(line) for line in answer.text.splitlines()]
 
 
@@ -203,7 +202,6 @@ async def test_pictures_come_before_the_text(fake: FakeInference, client: AsyncC
 async def test_bad_bodies_get_ollamas_envelope(
     body: dict[str, Any], text: str, client: AsyncClient
 ) -> None:
-    """An object with one text."""
     answer = await client.post(CHAT, json=BODY | body)
 
     assert answer.json() == {"error": text}
@@ -360,7 +358,6 @@ async def test_an_empty_prompt_loads_the_model(
 async def test_what_cannot_be_combined_is_refused(
     fields: dict[str, Any], client: AsyncClient
 ) -> None:
-    """With a text that names the field."""
     answer = await client.post(GENERATE, json=PROMPT | fields)
 
     assert answer.status_code == 400

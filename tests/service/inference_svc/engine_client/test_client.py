@@ -75,14 +75,11 @@ def make_config(
 
 
 class EventLog(list[Event]):
-    """The events of an engine, in order."""
-
     def __init__(self) -> None:
         super().__init__()
         self._changed = asyncio.Event()
 
     def record(self, event: Event) -> None:
-        """Append an event."""
         self.append(event)
         self._changed.set()
 
@@ -276,7 +273,6 @@ async def test_an_encoder_continues_if_the_engine_is_killed_in_a_step() -> None:
 
 
 def _stop_in_step(engine: int, encoder: int) -> None:
-    """Stop an engine while the encoder is stopped."""
     while True:
         os.waitid(os.P_PID, encoder, os.WSTOPPED)
         os.kill(engine, signal.SIGSTOP)

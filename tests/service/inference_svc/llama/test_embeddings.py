@@ -51,7 +51,6 @@ def encoder_path(bert: Bert, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_model(
     path: Path, pooling: Pooling, *, is_causal: bool, input_tokens: int, pack_tokens: int = 32
 ) -> Iterator[tuple[LlamaEmbedding, Vocabulary]]:
-    """Load a model with an embedding context."""
     library.start()
     model = load_model(path, Placement())
     sizes: dict[str, Any] = {

@@ -99,7 +99,6 @@ class FailingBackend(LlamaBackend):
     """Reports a failure after each decode that has tokens of slot 2."""
 
     def decode(self, batch: TokenBatch) -> None:
-        """Compute a batch."""
         super().decode(batch)
         if 2 in batch.slots:
             raise DecodeError(-3)
@@ -122,7 +121,6 @@ def test_a_failed_decode_fails_one_sequence(backend: LlamaBackend) -> None:
 
 
 def test_a_repeated_prompt_reuses_the_slot(backend: LlamaBackend) -> None:
-    """With the same output."""
     engine = _engine(backend)
     prompt = f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{QUESTION}"
     run_engine(engine, _request(backend, 0, prompt))
@@ -134,7 +132,6 @@ def test_a_repeated_prompt_reuses_the_slot(backend: LlamaBackend) -> None:
 
 
 def test_the_output_depends_on_seed_and_choice(backend: LlamaBackend) -> None:
-    """And is repeatable."""
     sampling = Sampling(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0)
 
     def generate(seed: int, choice: int) -> list[int]:
@@ -212,7 +209,6 @@ def test_warm_up_measures_and_leaves_slots_empty(backend: LlamaBackend) -> None:
 
 
 def test_a_broken_file_is_a_load_error(tmp_path: Path) -> None:
-    """With the name of the file."""
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(200))
 

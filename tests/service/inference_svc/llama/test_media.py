@@ -69,7 +69,6 @@ def vectors() -> Any:
 
 
 def _replace(tokens: list[int], start: int, end: int, vectors: Any, folder: Path) -> list[Part]:
-    """The prompt with the vectors of some tokens instead of these."""
     return [tokens[:start], write_chunk(folder, vectors[tokens[start:end]]), tokens[end:]]
 
 
@@ -168,7 +167,6 @@ class Scene:
         return write_chunk(self._folder, values, **self._fields)
 
     def parts(self, seed: int) -> list[Part]:
-        """Text, a chunk, text, a chunk, and text."""
         text = np.random.default_rng(seed).integers(5, 1000, 60).tolist()
         return [text[:20], self.chunk(seed), text[20:27], self.chunk(seed + 1), text[27:]]
 

@@ -142,7 +142,6 @@ def test_a_saved_state_is_restored_exactly(backend: LlamaBackend) -> None:
 
 
 def test_a_truncated_state_is_refused(backend: LlamaBackend) -> None:
-    """And the slot is empty."""
     Scene(backend)
     state = backend.save(0)
 

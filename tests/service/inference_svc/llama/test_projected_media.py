@@ -30,7 +30,6 @@ def _media(pair: MediaPair) -> PlainMedia:
 
 
 def _parts(pair: MediaPair, media: PlainMedia, folder: Path) -> list[Part]:
-    """The prompt with the chunks of the projector."""
     settings = ProjectorSettings(describe_projector(pair.projector), pair.model, threads=1)
     parts: list[Part] = [START]
     with closing(Projector(settings)) as projector:

@@ -30,7 +30,6 @@ Pairs = Callable[[str], MediaPair]
 
 @contextmanager
 def opened(pair: MediaPair, image_max_tokens: int | None = None) -> Iterator[Projector]:
-    """The projector of a pair."""
     file = describe_projector(pair.projector)
     settings = ProjectorSettings(file, pair.model, 1, image_max_tokens=image_max_tokens)
     projector = Projector(settings)

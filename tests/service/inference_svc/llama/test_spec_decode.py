@@ -15,18 +15,7 @@ from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampli
 from inference_svc.llama.backend import LlamaBackend
 from inference_svc.llama.warmup import warm_up
 from inference_svc.structured_output.spec import OutputFormatKind
-from tests.support.llama_engines import (
-    clear_slots,
-    compile_format,
-    deltas,
-    finished_event,
-    make_engine,
-    open_backend,
-    output_text,
-    output_tokens,
-    run_engine,
-    text_request,
-)
+from tests.support import llama_engines
 
 SLOTS = 4
 DRAFT_TOKENS = 16
@@ -37,7 +26,7 @@ TURN = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 @pytest.fixture(scope="module")
 def backend() -> Iterator[LlamaBackend]:
     """The demo model with four slots and output rows for drafts."""
-    with open_backend(draft_tokens=DRAFT_TOKENS) as backend:
+    with llama_engines.open_backend(draft_tokens=DRAFT_TOKENS) as backend:
         yield backend
 
 
@@ -45,34 +34,32 @@ class Run:
     """The events of sequences on a new engine."""
 
     def __init__(self, backend: LlamaBackend, *requests: SequenceRequest) -> None:
-        engine = make_engine(backend)
-        self.events = run_engine(engine, *requests)
+        engine = llama_engines.make_engine(backend)
+        self.events = llama_engines.run_engine(engine, *requests)
         self.num_steps = engine.num_steps
 
     def tokens(self, i: int = 0) -> list[int]:
-        """The tokens of a sequence."""
-        return output_tokens(self.events, i)
+        return llama_engines.output_tokens(self.events, i)
 
     def text(self) -> str:
-        """The text of the first sequence."""
-        return output_text(self.events)
+        return llama_engines.output_text(self.events)
 
     def logprobs(self) -> list[ChosenLogprob]:
         """The log probabilities of the first sequence."""
-        return [logprob for delta in deltas(self.events) for logprob in delta.logprobs]
+        return [
+            logprob for delta in llama_engines.deltas(self.events) for logprob in delta.logprobs
+        ]
 
     def finished(self, i: int = 0) -> Finished:
-        """The end of a sequence."""
-        return finished_event(self.events, i)
+        return llama_engines.finished_event(self.events, i)
 
 
 def _request(backend: LlamaBackend, i: int = 0, **changes: Any) -> SequenceRequest:
     changes = {"max_tokens": LENGTH, "ignore_eos": True, "reuse": False, **changes}
-    return text_request(backend, i, TURN, **changes)
+    return llama_engines.text_request(backend, i, TURN, **changes)
 
 
 def _four_words(backend: LlamaBackend, **changes: Any) -> Sampling:
-    """Sampling from four words."""
     words = backend.vocabulary.tokenize(" a the and", add_special=False, parse_special=False)
     return Sampling(**{"temperature": 1.0, **changes}, allowed_token_ids=tuple(words))
 
@@ -163,7 +150,7 @@ def test_a_grammar_is_enforced_with_drafts(backend: LlamaBackend, top_logprobs: 
     """Each drafted token is checked against its mask, with and without forced tokens."""
     twelve_lines = "([0-9] apples and (pears|plums)\n){12}"
     changes: dict[str, Any] = {
-        "constraint": compile_format(backend, OutputFormatKind.REGEX, twelve_lines),
+        "constraint": llama_engines.compile_format(backend, OutputFormatKind.REGEX, twelve_lines),
         "sampling": Sampling(temperature=0.0),
         "top_logprobs": top_logprobs,
         "max_tokens": 300,
@@ -195,17 +182,17 @@ def test_the_slot_of_a_cancelled_draft_is_reused(backend: LlamaBackend) -> None:
     """The next sequence has the output that it has alone."""
     sampling = _four_words(backend, temperature=0.0)
     alone = Run(backend, _request(backend, 1, sampling=sampling, max_draft=0)).tokens(1)
-    engine = make_engine(backend)
-    run_engine(engine, _request(backend, sampling=sampling), steps=10)
+    engine = llama_engines.make_engine(backend)
+    llama_engines.run_engine(engine, _request(backend, sampling=sampling), steps=10)
     engine.cancel(0, arrived_in_step=10, step=11)
-    events = run_engine(engine, _request(backend, 1, sampling=sampling))
+    events = llama_engines.run_engine(engine, _request(backend, 1, sampling=sampling))
 
-    assert output_tokens(events, 1) == alone
+    assert llama_engines.output_tokens(events, 1) == alone
 
 
 def test_warm_up_measures_the_cost_of_drafts(backend: LlamaBackend) -> None:
     """Rows of up to as many tokens as a step has output rows; slots are empty afterwards."""
-    clear_slots(backend)
+    llama_engines.clear_slots(backend)
     measured = warm_up(backend, cores=1, threads=1, budget_s=5.0)
 
     assert measured.token_times is not None

@@ -16,7 +16,6 @@ TOKENS = np.array([5, 0, 7, 5], np.int32)
 
 
 def write_model(path: Path, matrix: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> Path:
-    """A file with this embedding matrix."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor("token_embd.weight", matrix)
     writer.write_header_to_file()
@@ -28,7 +27,6 @@ def write_model(path: Path, matrix: "np.ndarray[tuple[int, ...], np.dtype[np.flo
 
 @contextmanager
 def opened(path: Path, width: int, count: int) -> Iterator[TokenVectors]:
-    """The vectors of a model's tokens."""
     vectors = TokenVectors.of_model(path, width, count)
     assert vectors is not None
     with closing(vectors):

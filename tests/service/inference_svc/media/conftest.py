@@ -19,5 +19,4 @@ async def pool() -> AsyncIterator[SandboxPool]:
 
 @pytest.fixture
 def decoder(pool: SandboxPool) -> MediaDecoder:
-    """A decoder with the default limits."""
     return MediaDecoder(pool, MediaLimits())

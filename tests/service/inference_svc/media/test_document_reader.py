@@ -22,7 +22,6 @@ def reader(pool: SandboxPool) -> DocumentReader:
 
 
 def archive(name: str, content: bytes) -> bytes:
-    """A ZIP archive of one file."""
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr(name, content)
@@ -122,7 +121,6 @@ async def test_a_pdf_without_text_is_its_pages(reader: DocumentReader) -> None:
 
 @pytest.mark.parametrize("media_box", ["0 0 200000 10", "0 0 1 65000"])
 async def test_pages_of_extreme_shapes_are_refused(reader: DocumentReader, media_box: str) -> None:
-    """As pictures of these shapes are."""
     with pytest.raises(InvalidField, match="page 1 has sides of"):
         await reader.read(FIELD, pdf("x", media_box=media_box), "", with_pages=True)
 

@@ -60,7 +60,6 @@ async def started(
     *,
     competes_for_cores: bool = True,
 ) -> AsyncIterator[Encoder]:
-    """A running encoder of a pair."""
     config = EncoderConfig("m", settings(pair, max_tokens), competes_for_cores=competes_for_cores)
     encoder = Encoder(config, limits or EncoderLimits())
     try:
@@ -88,13 +87,11 @@ async def encode(
 
 
 def tasks(encoder: Encoder, folder: Path, *projects: str) -> list[asyncio.Task[Chunks]]:
-    """Tasks that encode a picture each, in files named by numbers."""
     numbered = [(picture(90, 90, seed=i), folder / str(i), p) for i, p in enumerate(projects)]
     return [asyncio.create_task(encode(encoder, *each)) for each in numbered]
 
 
 def read(chunks: Chunks, width: int = WIDTH) -> list[Vectors]:
-    """The vectors in the files of chunks."""
     files = [
         (chunk.vectors, chunk.num_tokens * width)
         for chunk in chunks

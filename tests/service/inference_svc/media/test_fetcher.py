@@ -98,7 +98,6 @@ async def test_an_allowed_name_is_fetched_also_from_a_private_address(
 async def test_other_addresses_are_refused_without_a_request(
     server: FileServer, url: str, problem: str
 ) -> None:
-    """Also other spellings of an allowed address, and other ports of it."""
     fetcher = MediaFetcher([f"127.0.0.1:{server.port}"])
     address = url.replace("{port}", str(server.port)).replace("{other}", str(server.port ^ 1))
 

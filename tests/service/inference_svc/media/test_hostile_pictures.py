@@ -50,7 +50,6 @@ HOSTILE = {
 
 
 async def decode(decoder: MediaDecoder, data: bytes) -> DecodedImage:
-    """Decode a picture of any size."""
     return await decoder.decode_image(FIELD, data, ImageSize())
 
 
@@ -95,7 +94,6 @@ class LimitedJobs:
         self._limits = limits
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Run one job with the limits."""
         return await self._pool.run(replace(job, **self._limits), payload, key=key)
 
 

@@ -18,7 +18,6 @@ SUPPORTED = "supported are WAV, FLAC and MP3"
 
 
 def floats(*values: float) -> bytes:
-    """A WAV file of floats."""
     return wav(np.array(values, "<f4").tobytes(), wav_format(3, bits=32))
 
 

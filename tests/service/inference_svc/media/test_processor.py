@@ -26,15 +26,12 @@ Start = Callable[..., AbstractAsyncContextManager[MediaProcessor]]
 
 
 def image(seed: int = 0, size: int = 90, *, low: bool = False) -> MediaInput:
-    """A PNG file of a caller."""
     data = png_file(picture(size, size, seed=seed))
     return MediaInput("image", MediaKind.IMAGE, data, is_low_detail=low)
 
 
 @pytest.fixture
 def start(media_pair: Callable[[str], MediaPair], pool: SandboxPool, tmp_path: Path) -> Start:
-    """Starts a processor with a projector of a kind."""
-
     @asynccontextmanager
     async def start(
         kind: str = "janus_pro", max_bytes: int = 1 << 20
@@ -57,12 +54,10 @@ def start(media_pair: Callable[[str], MediaPair], pool: SandboxPool, tmp_path: P
 
 
 async def encode(processor: MediaProcessor, *inputs: MediaInput, owner: str = "a") -> MediaLease:
-    """Encode files of a project."""
     return await processor.encode(inputs, owner=owner, project=owner)
 
 
 def vector_files(folder: Path) -> list[Path]:
-    """The files of vectors in the folder of a processor."""
     return sorted(folder.glob("*/*.f32"))
 
 

@@ -26,7 +26,6 @@ DIGEST: Final = hashlib.sha256(CONTENT).hexdigest()
 
 @pytest.fixture
 def hub() -> Iterator[ModelHub]:
-    """A server with one file."""
     with run_model_hub({NAME: CONTENT}) as hub:
         yield hub
 
@@ -45,7 +44,6 @@ async def download(
 
 
 async def failure(hub: ModelHub, file: DownloadFile, folder: Path) -> DomainError:
-    """The error of a download."""
     with pytest.raises(DomainError) as raised:
         await download(hub, file, folder)
     return raised.value
@@ -286,7 +284,6 @@ async def test_files_of_others_are_not_written(
 
 
 async def test_a_folder_that_cannot_be_written_is_named(hub: ModelHub, tmp_path: Path) -> None:
-    """As a failure of the storage."""
     (tmp_path / "file").touch()
 
     assert isinstance(await failure(hub, make_file(hub), tmp_path / "file"), StorageFailed)

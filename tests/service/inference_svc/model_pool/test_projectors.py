@@ -35,7 +35,6 @@ INPUT = MediaInput("image", MediaKind.IMAGE, png_file(picture(90, 90)))
 async def served(
     model: Path, folder: Path, **overrides: Any
 ) -> AsyncIterator[tuple[Inference, ModelEntry]]:
-    """A service with one small model, "m"."""
     settings = InferenceSettings(
         models=[f"m={model}"],
         listen="127.0.0.1:0",

@@ -67,7 +67,6 @@ def _compile_schema(backend: LlamaBackend, schema: dict[str, Any]) -> Constraint
 
 @pytest.fixture
 def record(backend: LlamaBackend) -> Constraint:
-    """The constraint of the `RECORD` schema."""
     return _compile_schema(backend, RECORD)
 
 
@@ -320,7 +319,6 @@ def test_an_open_ended_grammar_ends_with_an_end_token(backend: LlamaBackend) -> 
 
 
 def test_a_grammar_of_the_empty_text_generates_no_tokens(backend: LlamaBackend) -> None:
-    """The finish reason is `stop`."""
     constraint = compile_format(backend, OutputFormatKind.LARK, 'start: ""')
     events = _run(backend, _request(backend, constraint))
 
@@ -366,7 +364,7 @@ def test_markers_of_tool_calls_may_be_control_tokens(backend: LlamaBackend) -> N
     marker = backend.vocabulary.control_tokens["<|im_start|>"]
     syntax = FAMILIES[ToolCallFormat.HERMES].syntaxes[0]
     marked = replace(syntax, head=syntax.head.replace("<tool_call>", "<|im_start|>"))
-    spec = OutputSpec(None, _tools(ways=(marked,), several=False), None)
+    spec = OutputSpec(None, _tools(syntaxes=(marked,), several=False), None)
     events = _run(backend, _request(backend, compile_spec(backend, spec), special_tokens=True))
 
     assert output_tokens(events)[0] == marker

@@ -47,7 +47,6 @@ def encode(*parts: object) -> str:
 
 
 def from_issuer(header: object) -> str:
-    """A token of the issuer with another header."""
     return encode(header, {"iss": ISSUER.url})
 
 
@@ -84,7 +83,6 @@ class Service:
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    """Run both."""
     authenticator = build_authenticator(listen="127.0.0.1:0", keys=KEYS, issuers=ISSUERS)
     async with (
         run_gateway(FakeInference(), keys=KEYS, issuers=ISSUERS) as gateway,
@@ -215,7 +213,6 @@ AUTHORIZATIONS: Final = st.one_of(
 
 @given(authorization=AUTHORIZATIONS)
 def test_any_authorization_is_refused(authorization: str) -> None:
-    """As unauthenticated; an empty one is none."""
     authenticator = build_authenticator(listen="127.0.0.1:0", keys=KEYS, issuers=ISSUERS)
     with pytest.raises(Unauthenticated):
         asyncio.run(authenticator.identify(authorization))
@@ -225,8 +222,6 @@ def test_any_authorization_is_refused(authorization: str) -> None:
 def test_any_signed_claims_give_a_principal_or_a_refusal(
     header: dict[str, Any], claims: dict[str, Any]
 ) -> None:
-    """Also an issuer signs what it is told."""
-
     async def verify() -> None:
         keys = IssuerKeys("idp", ISSUER.public_keys)
         verifier = KeyChain([SettingsKeys(KEYS), JwtIssuers([(ISSUERS[0], keys)])])

@@ -31,12 +31,10 @@ BLUE = Principal(
 
 
 def make_key(secret: str, **values: Any) -> KeySettings:
-    """Return the settings of a key."""
     return KeySettings.model_validate({"name": secret, "sha256": hash_key(secret), **values})
 
 
 def with_keys() -> Authenticator:
-    """Return an authenticator with three keys and a service token."""
     keys = [
         make_key("sk-user", project="red"),
         make_key("sk-admin", scopes=["admin"]),
@@ -56,13 +54,11 @@ async def attempt(running: Running, kind: str, *metadata: tuple[str, str]) -> No
 
 
 def bearer(secret: str) -> tuple[str, str]:
-    """Return the metadata of a credential."""
     return ("authorization", f"Bearer {secret}")
 
 
 @pytest.mark.parametrize("kind", ["unary", "stream"])
 async def test_a_key_with_the_scope_may_call(kind: str) -> None:
-    """On calls and streams."""
     async with run_rpc_server(authenticator=with_keys()) as running:
         await attempt(running, kind, bearer("sk-user"))
 
@@ -111,7 +107,6 @@ async def test_the_servicer_is_not_reached_without_a_credential() -> None:
 
 
 async def get_principal(*metadata: tuple[str, str], authenticator: Authenticator) -> Principal:
-    """Return the principal in the servicer."""
     seen = []
 
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
@@ -124,7 +119,6 @@ async def get_principal(*metadata: tuple[str, str], authenticator: Authenticator
 
 
 async def test_a_service_can_call_for_a_project() -> None:
-    """With project, scopes and priority in the metadata."""
     seen = await get_principal(
         bearer(TOKEN.secret), *principal_metadata(BLUE), authenticator=with_keys()
     )
@@ -142,7 +136,6 @@ async def test_a_key_cannot_call_for_another_project() -> None:
 
 
 async def test_a_keyless_caller_cannot_call_for_a_project() -> None:
-    """Also on loopback."""
     authenticator = Authenticator(keyless=["inference"], service_token=TOKEN)
     seen = await get_principal(*principal_metadata(BLUE), authenticator=authenticator)
 

@@ -45,7 +45,6 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 async def issuer() -> AsyncIterator[Issuer]:
-    """Run an issuer."""
     async with run_issuer() as running:
         yield running
 
@@ -62,8 +61,6 @@ def settings_of(issuer: Issuer, /, **settings: Any) -> IssuerSettings:
 
 
 class Clock:
-    """A clock that tests set."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -292,7 +289,6 @@ async def test_a_discovery_document_of_another_issuer_is_refused(issuer: Issuer)
     ],
 )
 def test_settings_that_would_be_unsafe_are_refused(settings: dict[str, Any]) -> None:
-    """When the service starts."""
     with pytest.raises(ValidationError):
         settings_of(Issuer(), **settings)
 

@@ -44,7 +44,6 @@ ROUTES_OF_ALL = {"/v1/models", "/v1/models/model"}
 async def run_inference_server(
     control: RunningControl, *, token: str | None = None, cache_s: float = 30.0
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """Run the generated inference servicers with keys of a control service."""
     shown = token or read_token(control)
     async with AsyncExitStack() as stack:
         asking = await stack.enter_async_context(open_channel(control.target, token=shown))
@@ -77,13 +76,11 @@ async def run_inference_server(
 
 @pytest.fixture
 async def control(tmp_path: Path) -> AsyncIterator[RunningControl]:
-    """Run a control service that requires keys."""
     async with run_control(tmp_path, require_keys=True) as running:
         yield running
 
 
 def read_token(running: RunningControl) -> str:
-    """Read the service token."""
     return ServiceToken.read(running.folder / "token").secret
 
 
@@ -111,8 +108,6 @@ async def outcome(channel: grpc.aio.Channel, method: str, key: str | None) -> st
 
 @dataclass(frozen=True)
 class Keys:
-    """One key of each kind."""
-
     user: str
     admin: str
     expired: str
@@ -174,7 +169,6 @@ async def test_every_rpc_of_control_checks_keys(control: RunningControl) -> None
 
 
 async def test_every_rpc_of_inference_checks_keys(control: RunningControl) -> None:
-    """With verdicts of the control service."""
     keys = await Keys.make(control)
     async with run_inference_server(control) as channel:
         for method, options in METHODS.items():
@@ -240,7 +234,6 @@ async def test_keys_are_not_invalid_if_the_service_token_is_wrong(
 async def run_with_issuer(
     folder: Path, issuer: Issuer, cache_s: float
 ) -> AsyncIterator[tuple[RunningControl, httpx.AsyncClient]]:
-    """Run a control service and a gateway that accept the tokens of an issuer."""
     accepted = {
         "name": "idp",
         "issuer": issuer.url,

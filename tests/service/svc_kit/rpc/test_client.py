@@ -99,7 +99,6 @@ async def test_channel_options_override_the_defaults() -> None:
 
 
 async def test_an_unreadable_certificate_is_an_os_error(tmp_path: Path) -> None:
-    """When the channel is opened."""
     file = tmp_path / "ca.pem"
     file.touch()
     tls = UpstreamTlsSettings(ca_file=file)

@@ -18,12 +18,10 @@ SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 def health_stub(running: Running) -> Any:
-    """Return a stub of the health service."""
     return health_pb2_grpc.HealthStub(running.channel)
 
 
 def check_request(service: str) -> Any:
-    """Build a request for one service."""
     return health_pb2.HealthCheckRequest(service=service)
 
 

@@ -54,7 +54,6 @@ STALLED = part_of_message(1000)
 
 
 def bearer(key: str) -> dict[str, str]:
-    """Metadata with a key."""
     return {"authorization": f"Bearer {key}"}
 
 
@@ -121,7 +120,6 @@ class CountingFiles(FileServiceServicer):
     async def CreateFile(
         self, request: AsyncIterator[Any], context: Context
     ) -> file_service_pb2.CreateFileResponse:
-        """Return nothing."""
         async for _ in request:
             pass
         return file_service_pb2.CreateFileResponse()
@@ -333,7 +331,6 @@ HOSTILE_FRAMES = {
 
 @pytest.mark.parametrize("frames", HOSTILE_FRAMES.values(), ids=HOSTILE_FRAMES)
 async def test_hostile_frames_end_their_connection_only(frames: bytes) -> None:
-    """Other clients are served."""
     async with (
         run_rpc_server() as running,
         open_grpc_connection(running.server.address) as connection,

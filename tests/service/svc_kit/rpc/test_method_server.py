@@ -11,10 +11,7 @@ MAX_CALLS = 2
 
 
 class _NoInterceptor(grpc.aio.ServerInterceptor):
-    """Serves no method."""
-
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        """Pass the call on."""
         return await continuation(handler_call_details)
 
 

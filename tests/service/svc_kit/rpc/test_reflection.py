@@ -22,7 +22,6 @@ V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"
 
 
 def open_stream(running: Running, version: str, requests: AsyncIterator[Any]) -> Any:
-    """Call a reflection service."""
     method: Any = running.channel.stream_stream(
         f"/{version}/ServerReflectionInfo",
         request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
@@ -32,8 +31,6 @@ def open_stream(running: Running, version: str, requests: AsyncIterator[Any]) ->
 
 
 async def reflect(running: Running, version: str, **request: str) -> Any:
-    """Send one request to a reflection service and return its response."""
-
     async def requests() -> AsyncIterator[Any]:
         yield reflection_pb2.ServerReflectionRequest(**request)
 
@@ -106,7 +103,6 @@ async def test_an_unknown_symbol_is_not_found() -> None:
 
 
 def get_servers(running: Running, key: str = "any") -> Any:
-    """Request the servers of the process from channelz."""
     stub: Any = channelz_pb2_grpc.ChannelzStub(running.channel)
     return stub.GetServers(
         channelz_pb2.GetServersRequest(), metadata=(("authorization", f"Bearer {key}"),)
@@ -114,7 +110,6 @@ def get_servers(running: Running, key: str = "any") -> Any:
 
 
 async def test_channelz_lists_servers_for_operators() -> None:
-    """On the port of the server."""
     async with run_rpc_server() as running:
         answer = await get_servers(running)
 

@@ -59,19 +59,15 @@ async def read_sequence_numbers(call: Any) -> list[int]:
 
 
 def raw_call(channel: grpc.aio.Channel, name: str, request: bytes) -> Any:
-    """Call a method with serialized bytes."""
     call: Any = channel.unary_unary(name)
     return call(request)
 
 
 async def read_domain_error(call: Any) -> DomainError:
-    """Read a call to its end and return its domain error."""
     return from_rpc_error(await read_rpc_error(call))
 
 
 def make_failing_unary(error: Exception) -> ScriptedInference:
-    """Build a service whose Tokenize raises an error."""
-
     async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         raise error
 
@@ -105,8 +101,6 @@ def make_unary_after(work: Callable[[], Awaitable[None]]) -> ScriptedInference:
 
 
 async def test_the_caller_gets_the_error_that_replaces_the_methods() -> None:
-    """Of unary methods and streams."""
-
     async def map_error(error: DomainError) -> DomainError:
         return errors.ModelLoading(model=error.metadata["model"])
 
@@ -441,7 +435,6 @@ async def test_a_cancelled_call_ends_a_servicer_blocked_by_flow_control() -> Non
 
 
 async def test_closing_the_channel_cancels_its_calls() -> None:
-    """The servicer ends."""
     endless = EndlessStream()
     async with run_rpc_server(ScriptedInference(generate=endless)) as running:
         channel = grpc.aio.insecure_channel(running.target)
@@ -493,7 +486,6 @@ async def test_the_lines_of_a_call_have_the_callers_trace_id(
 
 
 async def test_calls_are_counted_by_method_code_and_reason() -> None:
-    """After a call none is in flight."""
     error = errors.ModelNotFound(model="m")
     async with run_rpc_server(make_failing_unary(error)) as running:
         await read_domain_error(running.stub.Tokenize(pb.TokenizeRequest()))
@@ -530,7 +522,6 @@ async def test_a_running_call_is_in_flight() -> None:
 
 
 def make_server(listen: str = "127.0.0.1:0", *, service: Service | None = None) -> RpcServer:
-    """Build a server without starting it."""
     add = pb_grpc.add_InferenceServiceServicer_to_server
     return RpcServer(
         [service or Service(add, ScriptedInference(), SERVICE)],
@@ -571,7 +562,6 @@ async def test_an_address_of_another_machine_is_refused() -> None:
 
 
 async def test_a_server_with_a_method_without_a_scope_does_not_start() -> None:
-    """The error names the method."""
     name = add_service_without_scopes()
     service = Service(lambda servicer, server: None, None, name)
 
@@ -583,7 +573,6 @@ async def test_a_server_with_a_method_without_a_scope_does_not_start() -> None:
 
 
 async def test_a_drain_lets_running_calls_finish() -> None:
-    """New calls are refused."""
     resume, began = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

@@ -22,13 +22,11 @@ pytestmark = pytest.mark.skipif(
 
 
 def openssl(*arguments: object) -> None:
-    """Run openssl and discard its output."""
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generate NAME.crt and NAME.key for ca, server, client and stranger."""
     folder = tmp_path_factory.mktemp("tls")
     new = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     for name in ("ca", "stranger"):
@@ -45,7 +43,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def server_tls(folder: Path, **options: Any) -> ServiceTlsSettings:
-    """Build the TLS settings of the server."""
     return ServiceTlsSettings(
         certificate_file=folder / "server.crt", key_file=folder / "server.key", **options
     )
@@ -62,7 +59,6 @@ def client_tls(folder: Path, name: str | None = None) -> UpstreamTlsSettings:
 
 
 async def tokenize(running: Running) -> list[int]:
-    """Make one call and return its tokens."""
     with translate_errors("inference"):
         return list((await running.stub.Tokenize(pb.TokenizeRequest())).token_ids)
 
@@ -76,7 +72,6 @@ async def test_a_client_with_the_ca_connects_over_tls(certificates: Path) -> Non
 
 
 async def test_a_client_without_tls_is_refused(certificates: Path) -> None:
-    """The server is unavailable for it."""
     async with run_rpc_server(tls=server_tls(certificates)) as running:
         with pytest.raises(errors.UpstreamUnavailable):
             await tokenize(running)

@@ -227,7 +227,6 @@ async def run_for(
     order: list[str] | None = None,
     key: str = "",
 ) -> None:
-    """Run a job for a project, and note the project when the job has ended."""
     project_var.set(project)
     await pool.run(function, {"file": "/"}, key=key)
     if order is not None:
@@ -279,7 +278,6 @@ async def test_a_start_that_is_cancelled_at_once_leaves_no_socket_open() -> None
 
 
 async def test_a_cancelled_caller_returns_its_child_to_the_pool(tmp_path: Path) -> None:
-    """While waiting and while running."""
     async with SandboxPool(SandboxSettings(min_children=1, max_children=1)) as pool:
         pid = await pool.run(job("own_pid"), {})
         gate = {"file": str(tmp_path / "go")}
@@ -304,7 +302,6 @@ async def test_children_that_do_not_start_fail_the_jobs() -> None:
 
 
 async def test_closing_stops_all_children() -> None:
-    """Idle and busy ones."""
     async with SandboxPool() as pool:
         idle = await pool.run(job("own_pid"), {})
         busy = asyncio.create_task(pool.run(ENDLESS, {}))
@@ -336,7 +333,6 @@ asyncio.run(main())
 
 
 async def test_children_exit_when_their_parent_is_killed() -> None:
-    """Also a child that is computing."""
     environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, env=environment

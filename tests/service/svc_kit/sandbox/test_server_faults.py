@@ -45,20 +45,17 @@ class NoBlobs:
     """A store whose blobs are all empty."""
 
     async def read(self, _key: str, _start: int, _length: int) -> AsyncIterator[bytes]:
-        """Read nothing."""
         return
         yield b""
 
 
 async def check_adapter(jobs: JobRunner, folder: Path) -> None:
-    """The control service reads an adapter that a caller registers."""
     receiver = AdapterBytes(UNUSED, UNUSED, jobs, UNUSED, folder, 1000, UNUSED)
     with closing(PrivateFile(folder)) as file:
         await receiver.validate("mine", file)
 
 
 def extract_text(jobs: JobRunner, folder: Path) -> Awaitable[Any]:
-    """The control service reads a file of a vector store."""
     file = File(
         id="file_1",
         filename="a.txt",

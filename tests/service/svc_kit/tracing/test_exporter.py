@@ -32,7 +32,6 @@ PARENT = f"00-{1:032x}-{2:016x}-01"
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    """A collector."""
     with run_collector() as running:
         yield running
 

@@ -21,7 +21,6 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def make_search(*names: str, first: int = 0) -> FileSearchCall:
-    """A search with a result from each file."""
     results = tuple(
         SearchResult(file_id=f"file-{name}", filename=name, score=1.0, text=f"text of {name}")
         for name in names
@@ -30,7 +29,6 @@ def make_search(*names: str, first: int = 0) -> FileSearchCall:
 
 
 def items(*contents: Content) -> list[Item]:
-    """Completed items with these contents."""
     fields: Any = {"status": ItemStatus.COMPLETED, "created_at": NOW}
     return [Item(id=f"i{n}", content=content, **fields) for n, content in enumerate(contents)]
 

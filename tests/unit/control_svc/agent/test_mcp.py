@@ -23,7 +23,6 @@ TOOL_NAMES = st.lists(st.text("ab_.é ", max_size=70), max_size=6)
 
 
 def list_tools(label: str, names: list[str]) -> McpListTools:
-    """The list of a server's tools."""
     tools = (McpToolDescription(name=n, description="", input_schema_json="{}") for n in names)
     return McpListTools(server_label=label, tools=tuple(tools))
 
@@ -49,7 +48,6 @@ def test_a_unique_valid_name_is_not_changed() -> None:
 
 
 def test_exempt_tools_have_the_opposite_rule() -> None:
-    """For both rules."""
     always = McpTool(server_label="s", approval_exempt=("read",))
     never = McpTool(server_label="s", require_approval="never", approval_exempt=("write",))
 
@@ -70,7 +68,6 @@ def test_an_approved_call_is_started_once() -> None:
 
 
 def item(item_id: str, content: Content) -> Item:
-    """A completed item."""
     return Item(
         id=item_id,
         status=ItemStatus.COMPLETED,

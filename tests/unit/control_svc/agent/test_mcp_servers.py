@@ -11,7 +11,6 @@ SECRET = "hush"
 
 
 def make_server(file: Path, name: str = "Authorization") -> McpServerSettings:
-    """Settings of a server with one header."""
     return McpServerSettings(label="shop", url="http://shop/mcp", header_files={name: file})
 
 
@@ -26,7 +25,6 @@ def make_server(file: Path, name: str = "Authorization") -> McpServerSettings:
     ],
 )
 def test_an_invalid_header_is_refused(tmp_path: Path, name: str, content: str) -> None:
-    """The error contains the name of the header, and not its secret value."""
     file = tmp_path / "secret"
     file.write_text(content)
     with pytest.raises(ValueError, match="Authorization") as error:

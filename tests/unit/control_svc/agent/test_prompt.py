@@ -26,12 +26,10 @@ from svc_kit.errors import ToolOutputMissing
 
 
 def make_call(city: str, call_id: str = "call_1") -> FunctionCall:
-    """A function call."""
     return FunctionCall(call_id=call_id, name="weather", arguments=city)
 
 
 def make_output(text: str, call_id: str = "call_1") -> FunctionCallOutput:
-    """The output of a call."""
     return FunctionCallOutput(call_id=call_id, output=(Text(text=text),))
 
 
@@ -42,7 +40,6 @@ def make_items(*contents: Content) -> list[Item]:
 
 
 def prompt_calls(*contents: Content) -> list[tuple[str, list[str]]]:
-    """The roles of the messages, with the arguments of their calls."""
     return [
         (str(message.role), [call.arguments for call in message.calls])
         for message in turn_messages("", make_items(*contents))

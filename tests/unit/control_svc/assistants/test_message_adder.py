@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
+import sqlalchemy as sa
 from sqlalchemy.orm import ORMExecuteState
 
 from control_svc.assistants.message_model import Attachment, NewMessage
@@ -50,7 +50,7 @@ async def test_each_file_is_looked_up_once(tmp_path: Path) -> None:
     async def work(tx: Transaction) -> None:
         await FileQueries(tx).add(file)
         await ThreadQueries(tx).add(thread)
-        event.listen(tx.session.sync_session, "do_orm_execute", record_query)
+        sa.event.listen(tx.session.sync_session, "do_orm_execute", record_query)
         await adder.add(tx, thread, [message(file.id)] * 1000, "messages")
         assert len([text for text in statements if "FROM files" in text]) == 1, statements
         with pytest.raises(FileNotFound) as refused:

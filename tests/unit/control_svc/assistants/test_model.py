@@ -9,7 +9,6 @@ from svc_kit.errors import MissingField
 
 @pytest.mark.parametrize("path", ["", "thread."])
 def test_an_error_names_its_field(path: str) -> None:
-    """In a request that creates a thread with a run, the path begins with "thread."."""
     resources = ToolResources(vector_store_ids=("",))
     with pytest.raises(MissingField) as refused:
         NewThread(settings=ThreadSettings(resources=resources)).check(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
-from sqlalchemy import select
+import sqlalchemy as sa
 
 from control_svc.base.ids import BATCH as BATCH_PREFIX
 from control_svc.base.ids import IdSource
@@ -54,7 +54,6 @@ class Rows:
         self._transactions = transactions.of(P)
 
     def of(self, project: str) -> "Rows":
-        """These transactions are those of the project."""
         assert project == P
         return self
 
@@ -95,31 +94,26 @@ class Rows:
         return result
 
     async def batch(self) -> Batch:
-        """Read the batch."""
         return await self._transactions.read(lambda tx: BatchQueries(tx).get(BATCH.id))
 
     async def ended(self) -> dict[int, LineState]:
-        """Read the states of ended lines, by number."""
         return {row.number: LineState(row.state) for row in await self._rows() if row.result}
 
     async def deaths(self) -> dict[int, int]:
-        """Read the engine deaths of lines that have any, by line number."""
         return {row.number: row.engine_deaths for row in await self._rows() if row.engine_deaths}
 
     async def result(self, number: int) -> bytes:
-        """Read the result of a line."""
         return next(row.result or b"" for row in await self._rows() if row.number == number)
 
     async def _rows(self) -> Sequence[BatchLineRow]:
         async def work(tx: Transaction) -> Sequence[BatchLineRow]:
-            return (await tx.session.scalars(select(BatchLineRow))).all()
+            return (await tx.session.scalars(sa.select(BatchLineRow))).all()
 
         return await self._transactions.read(work)
 
 
 @pytest.fixture
 async def rows(tmp_path: Path) -> AsyncIterator[Rows]:
-    """An empty database."""
     async with open_test_database(tmp_path, None, lambda: NOW) as database:
         yield Rows(database.transactions)
 
@@ -140,7 +134,6 @@ class Lines:
         self.may_end.set()
 
     async def wait_for_start(self, number: int) -> None:
-        """Wait until a line has started."""
         async with self.started:
             await self.started.wait_for(lambda: self.num_runs[number] > 0)
 
@@ -167,7 +160,6 @@ class Lines:
 
 @pytest.fixture
 def lines() -> Lines:
-    """Lines that complete."""
     return Lines()
 
 
@@ -179,7 +171,6 @@ class RecordingConcurrency(AdaptiveConcurrency):
         self.backoffs_s: list[float] = []
 
     def record_rejection(self, epoch: int, retry_after_s: float) -> None:
-        """Record a rejection."""
         self.backoffs_s.append(retry_after_s)
 
 
@@ -338,7 +329,6 @@ async def test_stored_engine_deaths_count_for_the_next_worker(rows: Rows, lines:
 
 
 async def test_a_cancelled_batch_keeps_committed_results(rows: Rows, lines: Lines) -> None:
-    """Running lines are cancelled."""
     await rows.insert(3)
     lines.errors[3] = [UpstreamUnavailable(service="inference", retry_after=5.0)]
 

@@ -34,7 +34,6 @@ async def run_response(project: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 async def channel() -> AsyncIterator[grpc.aio.Channel]:
-    """A channel that is not used."""
     async with open_channel("127.0.0.1:1") as channel:
         yield channel
 

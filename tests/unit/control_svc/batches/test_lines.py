@@ -13,13 +13,11 @@ EMBEDDINGS = BatchEndpoint.EMBEDDINGS
 
 
 def make_line(custom_id: str = "a", **changes: Any) -> dict[str, Any]:
-    """A valid line of a chat batch."""
     body = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
     return {"custom_id": custom_id, "method": "POST", "url": CHAT.value, "body": body, **changes}
 
 
 def line_without(name: str) -> dict[str, Any]:
-    """A line without a field."""
     return {key: value for key, value in make_line().items() if key != name}
 
 
@@ -143,7 +141,6 @@ def test_a_line_over_the_limit_is_not_buffered() -> None:
 
 
 def test_a_line_over_the_limit_is_a_problem() -> None:
-    """The message contains the limit."""
     checker, _ = check(encode(make_line("x" * 200)), limits=LineLimits(line_bytes=100))
 
     (problem,) = checker.problems

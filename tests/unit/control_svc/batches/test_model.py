@@ -28,18 +28,15 @@ LATER = NOW + timedelta(minutes=1)
 
 
 def new_batch(**changes: Any) -> NewBatch:
-    """The parameters of a batch."""
     fields = {"input_file_id": "file-1", "endpoint": BatchEndpoint.CHAT_COMPLETIONS.value}
     return NewBatch(**{**fields, **changes})
 
 
 def make_batch(**changes: Any) -> Batch:
-    """A batch in its initial state."""
     return new_batch(**changes).make("batch_1", NOW)
 
 
 def test_the_default_window_is_a_day() -> None:
-    """From the creation of the batch."""
     assert make_batch().expires_at == NOW + timedelta(days=1)
     assert make_batch(window=timedelta(hours=2)).expires_at == NOW + timedelta(hours=2)
 
@@ -56,7 +53,6 @@ def test_the_default_window_is_a_day() -> None:
 def test_invalid_parameters_are_rejected(
     changes: dict[str, Any], error: type[DomainError], field: str
 ) -> None:
-    """The error names the field."""
     with pytest.raises(error) as raised:
         new_batch(**changes).check()
 
@@ -94,7 +90,6 @@ def test_a_batch_whose_lines_have_ended_completes() -> None:
 
 
 def test_an_invalid_file_fails_the_batch() -> None:
-    """The batch has its problems."""
     problems = (LineProblem("empty_file", "The file has no requests."),)
     failed = make_batch().fail_validation(problems, LATER)
 
@@ -102,7 +97,6 @@ def test_an_invalid_file_fails_the_batch() -> None:
 
 
 def test_a_batch_with_lines_that_did_not_run_expires() -> None:
-    """They count as failed."""
     closed = make_batch().start("demo", 3, NOW).add_results(1, 0, TokenUsage()).close(LATER)
     done = closed.finish("file-out", "file-err", LATER)
 
@@ -131,7 +125,6 @@ def test_a_batch_cancelled_during_validation_does_not_start() -> None:
 
 
 def test_a_dead_job_fails_the_batch_unless_it_has_ended() -> None:
-    """The batch has the problem of the job."""
     problem = LineProblem("work_abandoned", "gone")
     running = make_batch().start("demo", 1, NOW)
     ended = running.close(LATER).finish(None, "f", LATER)

@@ -13,7 +13,6 @@ KEY = StreamKey("p", "run_1")
 
 @pytest.fixture
 def tails() -> Tails:
-    """An empty cache."""
     return Tails()
 
 

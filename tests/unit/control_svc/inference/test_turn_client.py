@@ -9,25 +9,8 @@ from corral.inference.v1 import chat_pb2 as chat
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from control_svc.inference import turn_client
+from control_svc.inference import turn_client, turns
 from control_svc.inference.generation_options import OPTIONS
-from control_svc.inference.turns import (
-    ChoiceMode,
-    DocumentPart,
-    ImagePart,
-    JsonObject,
-    JsonSchema,
-    RefusalPart,
-    TextPart,
-    TurnCall,
-    TurnChoice,
-    TurnFormat,
-    TurnMessage,
-    TurnPart,
-    TurnRequest,
-    TurnRole,
-    TurnTool,
-)
 from dialects.shared.media import MAX_MEDIA_BYTES, StoredFile
 from svc_kit.errors import InvalidField, TooLong
 
@@ -37,36 +20,38 @@ PDF = b"%PDF-1.7"
 FILES = {"file-1": StoredFile("a.pdf", PDF), "file-2": StoredFile("cat.png", PNG)}
 
 
-def chat_request(request: TurnRequest) -> pb.ChatRequest:
-    """Convert a turn whose files are `FILES`."""
+def chat_request(request: turns.TurnRequest) -> pb.ChatRequest:
     return turn_client.chat_request(request, FILES)
 
 
-HELLO = TurnMessage(TurnRole.USER, (TextPart("Hello"),))
+HELLO = turns.TurnMessage(turns.TurnRole.USER, (turns.TextPart("Hello"),))
 
 
 def test_messages_and_tools_are_converted_unchanged() -> None:
     """Every kind of part, tool calls and results, the tool choice and template values."""
     request = chat_request(
-        TurnRequest(
+        turns.TurnRequest(
             project="p",
             model="m",
             seed=1,
             messages=(
-                TurnMessage(TurnRole.DEVELOPER, (TextPart("Be kind."),)),
-                TurnMessage(
-                    TurnRole.USER, (TextPart("?"), ImagePart("field", PNG_URL, detail="low"))
+                turns.TurnMessage(turns.TurnRole.DEVELOPER, (turns.TextPart("Be kind."),)),
+                turns.TurnMessage(
+                    turns.TurnRole.USER,
+                    (turns.TextPart("?"), turns.ImagePart("field", PNG_URL, detail="low")),
                 ),
-                TurnMessage(
-                    TurnRole.ASSISTANT,
-                    (RefusalPart("No."),),
-                    calls=(TurnCall("call_1", "look", "{}"),),
+                turns.TurnMessage(
+                    turns.TurnRole.ASSISTANT,
+                    (turns.RefusalPart("No."),),
+                    calls=(turns.TurnCall("call_1", "look", "{}"),),
                     reasoning="Hm.",
                 ),
-                TurnMessage(TurnRole.TOOL, (TextPart("42"),), call_id="call_1", name="look"),
+                turns.TurnMessage(
+                    turns.TurnRole.TOOL, (turns.TextPart("42"),), call_id="call_1", name="look"
+                ),
             ),
-            tools=(TurnTool("look", "Looks", "{}", strict=True), TurnTool("wait")),
-            choice=TurnChoice(ChoiceMode.REQUIRED, ("look",), parallel=False),
+            tools=(turns.TurnTool("look", "Looks", "{}", strict=True), turns.TurnTool("wait")),
+            choice=turns.TurnChoice(turns.ChoiceMode.REQUIRED, ("look",), parallel=False),
             enable_thinking=False,
             effort="low",
         )
@@ -94,7 +79,7 @@ def test_messages_and_tools_are_converted_unchanged() -> None:
 
 def test_unset_options_stay_unset() -> None:
     """Only the seed and the request for token ids are set."""
-    request = chat_request(TurnRequest(project="p", model="", messages=(HELLO,), seed=3))
+    request = chat_request(turns.TurnRequest(project="p", model="", messages=(HELLO,), seed=3))
 
     assert not request.conversation.template.HasField("enable_thinking")
     assert request.conversation.tool_choice == chat.ToolChoice()
@@ -113,7 +98,7 @@ def test_settings_of_a_turn_override_the_options_of_the_caller() -> None:
     caller_options.stopping.stop.append("END")
     caller_options.resume.add(output_token_ids=[1])
     options = chat_request(
-        TurnRequest(
+        turns.TurnRequest(
             project="p",
             model="",
             messages=(HELLO,),
@@ -148,7 +133,7 @@ def test_keep_for_is_set_by_the_control_service_only(
 ) -> None:
     """The caller's value is not passed on. Without reuse it is unset, since the inference service
     would refuse it."""
-    turn = TurnRequest(
+    turn = turns.TurnRequest(
         project="p", model="", messages=(HELLO,), seed=1, keep_for="thread_1",
         options=OPTIONS.from_message(caller_options),
     )  # fmt: skip
@@ -164,16 +149,16 @@ def test_keep_for_is_set_by_the_control_service_only(
     ("turn_format", "expected"),
     [
         (None, generation.Constraint(regex="a+")),
-        (JsonObject(), generation.Constraint(json_object=True)),
-        (JsonSchema("{}"), generation.Constraint(json_schema="{}")),
+        (turns.JsonObject(), generation.Constraint(json_object=True)),
+        (turns.JsonSchema("{}"), generation.Constraint(json_schema="{}")),
     ],
 )
 def test_a_format_replaces_the_constraint_of_the_options(
-    turn_format: TurnFormat | None, expected: generation.Constraint
+    turn_format: turns.TurnFormat | None, expected: generation.Constraint
 ) -> None:
     """Without a format the constraint of the options stays."""
     caller_options = generation.GenerationOptions(constraint=generation.Constraint(regex="a+"))
-    request = TurnRequest(
+    request = turns.TurnRequest(
         project="p", model="", messages=(HELLO,), seed=1, format=turn_format,
         options=OPTIONS.from_message(caller_options),
     )  # fmt: skip
@@ -184,35 +169,37 @@ def test_a_format_replaces_the_constraint_of_the_options(
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (ImagePart("f", "https://host/x.png"), {"image": {"url": "https://host/x.png"}}),
-        (ImagePart("f", file_id="file-2", detail="low"), {"image": {"data": PNG, "detail": "low"}}),
-        (ImagePart("f", file_id="file-1"), {"image": {"data": PDF}}),
+        (turns.ImagePart("f", "https://host/x.png"), {"image": {"url": "https://host/x.png"}}),
         (
-            DocumentPart("f", file_id="file-1"),
+            turns.ImagePart("f", file_id="file-2", detail="low"),
+            {"image": {"data": PNG, "detail": "low"}},
+        ),
+        (turns.ImagePart("f", file_id="file-1"), {"image": {"data": PDF}}),
+        (
+            turns.DocumentPart("f", file_id="file-1"),
             {"document": {"data": PDF, "filename": "a.pdf"}},
         ),
         (
-            DocumentPart("f", file_id="file-1", filename="b"),
+            turns.DocumentPart("f", file_id="file-1", filename="b"),
             {"document": {"data": PDF, "filename": "b"}},
         ),
-        (DocumentPart("f", file_id="file-2"), {"image": {"data": PNG}}),
+        (turns.DocumentPart("f", file_id="file-2"), {"image": {"data": PNG}}),
         (
-            DocumentPart("f", "data:text/plain;base64,aGk=", filename="b"),
+            turns.DocumentPart("f", "data:text/plain;base64,aGk=", filename="b"),
             {"document": {"data": b"hi", "media_type": "text/plain", "filename": "b"}},
         ),
         (
-            DocumentPart("f", "https://host/a.pdf", filename="b"),
+            turns.DocumentPart("f", "https://host/a.pdf", filename="b"),
             {"document": {"url": "https://host/a.pdf", "filename": "b"}},
         ),
-        (DocumentPart("f", "aGk="), {"document": {"data": b"hi"}}),
+        (turns.DocumentPart("f", "aGk="), {"document": {"data": b"hi"}}),
     ],
 )
 def test_pictures_and_documents_are_sent_as_bytes_or_addresses(
-    part: TurnPart, expected: Any
+    part: turns.TurnPart, expected: Any
 ) -> None:
-    """A document with the bytes of a picture is a picture."""
-    message = TurnMessage(TurnRole.USER, (part,))
-    request = chat_request(TurnRequest(project="p", model="", messages=(message,), seed=1))
+    message = turns.TurnMessage(turns.TurnRole.USER, (part,))
+    request = chat_request(turns.TurnRequest(project="p", model="", messages=(message,), seed=1))
 
     assert list(request.conversation.messages[0].parts) == [chat.ContentPart(**expected)]
 
@@ -221,10 +208,13 @@ def test_the_pictures_of_a_turn_are_bounded_together() -> None:
     """The error has the field of the first one that is too much, also over several messages."""
     files = {"file-1": StoredFile("x", bytes(MAX_MEDIA_BYTES // 2))}
     messages = [
-        TurnMessage(TurnRole.USER, (TextPart("?"), ImagePart(f"input[{index}]", file_id="file-1")))
+        turns.TurnMessage(
+            turns.TurnRole.USER,
+            (turns.TextPart("?"), turns.ImagePart(f"input[{index}]", file_id="file-1")),
+        )
         for index in range(3)
     ]
-    turn = TurnRequest(project="p", model="", messages=tuple(messages), seed=1)
+    turn = turns.TurnRequest(project="p", model="", messages=tuple(messages), seed=1)
 
     with pytest.raises(TooLong) as caught:
         turn_client.chat_request(turn, files)
@@ -233,7 +223,11 @@ def test_the_pictures_of_a_turn_are_bounded_together() -> None:
 
 def test_tools_are_named_by_their_places_in_the_request() -> None:
     """Those of a turn have other places, because hosted tools are not among them."""
-    tools = (TurnTool("f", field="tools[1]"), TurnTool("g", field="tools[3]"), TurnTool("search"))
+    tools = (
+        turns.TurnTool("f", field="tools[1]"),
+        turns.TurnTool("g", field="tools[3]"),
+        turns.TurnTool("search"),
+    )
     accepted = generation.Accepted(
         ignored_options=["tools[1].parameters_json", "constraint.json_schema", "reasoning_effort"]
     )

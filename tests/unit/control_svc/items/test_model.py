@@ -5,63 +5,46 @@ from typing import get_args
 import pytest
 from corral.control.v1 import item_pb2 as pb
 
+from control_svc.items import model as item_model
 from control_svc.items.input_items import InputItem
-from control_svc.items.model import (
-    ITEM_PREFIXES,
-    Content,
-    FileCitation,
-    FileInput,
-    FileSearchCall,
-    FunctionCallOutput,
-    Image,
-    McpCall,
-    Message,
-    Part,
-    Reasoning,
-    Refusal,
-    Role,
-    SearchResult,
-    Text,
-    TokenLogprob,
-)
 from control_svc.items.queries import decode_content, encode_content
 from svc_kit.errors import DomainError, InvalidField, MissingField, TooLong
 from svc_kit.rpc.field_limits import check_limits
 
-CITATION = FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
-LOGPROB = TokenLogprob(
-    token="\ufffd", logprob=-0.5, raw=b"\xe4", top=(TokenLogprob(token="b", logprob=-9),)
+CITATION = item_model.FileCitation(file_id="file-1", filename="a", marker="[1]", start=0, end=3)
+LOGPROB = item_model.TokenLogprob(
+    token="\ufffd", logprob=-0.5, raw=b"\xe4", top=(item_model.TokenLogprob(token="b", logprob=-9),)
 )
-CONTENTS: list[Content] = [
-    Message(
-        role=Role.ASSISTANT,
+CONTENTS: list[item_model.Content] = [
+    item_model.Message(
+        role=item_model.Role.ASSISTANT,
         content=(
-            Text(text="\x00 é 你 [1]", annotations=(CITATION,), logprobs=(LOGPROB,)),
-            Refusal(refusal="no"),
-            Image(file_id="file-2", detail="low"),
-            FileInput(data_url="data:,", filename="b"),
+            item_model.Text(text="\x00 é 你 [1]", annotations=(CITATION,), logprobs=(LOGPROB,)),
+            item_model.Refusal(refusal="no"),
+            item_model.Image(file_id="file-2", detail="low"),
+            item_model.FileInput(data_url="data:,", filename="b"),
         ),
     ),
-    FunctionCallOutput(call_id="call", output=(Text(text=""),)),
-    Reasoning(text="hm", sealed="x"),
-    FileSearchCall(
+    item_model.FunctionCallOutput(call_id="call", output=(item_model.Text(text=""),)),
+    item_model.Reasoning(text="hm", sealed="x"),
+    item_model.FileSearchCall(
         call_id="call",
         queries=("a", "b"),
-        results=(SearchResult(file_id="file-1", filename="a", score=0.5, text="t"),),
+        results=(item_model.SearchResult(file_id="file-1", filename="a", score=0.5, text="t"),),
     ),
-    McpCall(server_label="s", name="n", arguments="{}"),
-    McpCall(server_label="s", name="n", arguments="{}", output=""),
+    item_model.McpCall(server_label="s", name="n", arguments="{}"),
+    item_model.McpCall(server_label="s", name="n", arguments="{}", output=""),
 ]
 
 
 def test_every_kind_has_a_prefix() -> None:
     """Prefixes are unique, so an id tells the kind."""
-    assert set(ITEM_PREFIXES) == set(get_args(Content))
-    assert len(set(ITEM_PREFIXES.values())) == len(ITEM_PREFIXES)
+    assert set(item_model.ITEM_PREFIXES) == set(get_args(item_model.Content))
+    assert len(set(item_model.ITEM_PREFIXES.values())) == len(item_model.ITEM_PREFIXES)
 
 
 @pytest.mark.parametrize("content", CONTENTS, ids=repr)
-def test_a_document_round_trips(content: Content) -> None:
+def test_a_document_round_trips(content: item_model.Content) -> None:
     """Also bytes, None and empty texts."""
     assert decode_content(encode_content(content)) == content
 
@@ -109,25 +92,30 @@ def test_a_list_of_mcp_tools_is_limited() -> None:
 @pytest.mark.parametrize(
     ("part", "field"),
     [
-        (Image(url="ftp://host/x.png"), ""),
-        (Image(url="cat.png"), ""),
-        (Image(url="data:image/png;base64,?"), ""),
-        (Image(url="data:image/png,x"), ""),
-        (Image(url="https://host/x.png", file_id="file-1"), ""),
-        (Image(), ""),
-        (Image(url="https://host/x.png", detail="huge"), ".detail"),
-        (FileInput(data_url="not base64"), ""),
-        (FileInput(data_url="data:text/plain,x"), ""),
-        (FileInput(data_url="AAAA", file_id="file-1"), ""),
-        (FileInput(), ""),
+        (item_model.Image(url="ftp://host/x.png"), ""),
+        (item_model.Image(url="cat.png"), ""),
+        (item_model.Image(url="data:image/png;base64,?"), ""),
+        (item_model.Image(url="data:image/png,x"), ""),
+        (item_model.Image(url="https://host/x.png", file_id="file-1"), ""),
+        (item_model.Image(), ""),
+        (item_model.Image(url="https://host/x.png", detail="huge"), ".detail"),
+        (item_model.FileInput(data_url="not base64"), ""),
+        (item_model.FileInput(data_url="data:text/plain,x"), ""),
+        (item_model.FileInput(data_url="AAAA", file_id="file-1"), ""),
+        (item_model.FileInput(), ""),
     ],
     ids=repr,
 )
-def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name: str) -> None:
-    """In messages and outputs of functions; the error names the part."""
-    content: Content = Message(role=Role.USER, content=(Text(text="?"), part))
+def test_a_malformed_picture_or_document_is_refused(
+    part: item_model.Part, field: str, name: str
+) -> None:
+    content: item_model.Content = item_model.Message(
+        role=item_model.Role.USER, content=(item_model.Text(text="?"), part)
+    )
     if name == "output":
-        content = FunctionCallOutput(call_id="c", output=(Text(text="?"), part))
+        content = item_model.FunctionCallOutput(
+            call_id="c", output=(item_model.Text(text="?"), part)
+        )
     with pytest.raises(DomainError) as error:
         InputItem(content=content).check("input[0]")
 
@@ -137,17 +125,18 @@ def test_a_malformed_picture_or_document_is_refused(part: Part, field: str, name
 @pytest.mark.parametrize(
     "part",
     [
-        Image(url="https://host/x.png", detail="auto"),
-        Image(url="http://host/x.png"),
-        Image(url="data:image/png;base64,AAAA", detail="low"),
-        Image(file_id="file-1", detail="high"),
-        FileInput(data_url="data:application/pdf;base64,AAAA", filename="a.pdf"),
-        FileInput(data_url="AAAA"),
-        FileInput(data_url="https://host/a.pdf"),
-        FileInput(file_id="file-1"),
+        item_model.Image(url="https://host/x.png", detail="auto"),
+        item_model.Image(url="http://host/x.png"),
+        item_model.Image(url="data:image/png;base64,AAAA", detail="low"),
+        item_model.Image(file_id="file-1", detail="high"),
+        item_model.FileInput(data_url="data:application/pdf;base64,AAAA", filename="a.pdf"),
+        item_model.FileInput(data_url="AAAA"),
+        item_model.FileInput(data_url="https://host/a.pdf"),
+        item_model.FileInput(file_id="file-1"),
     ],
     ids=repr,
 )
-def test_pictures_and_documents_have_one_source(part: Part) -> None:
-    """A URL or base64, or a file."""
-    InputItem(content=Message(role=Role.USER, content=(part,))).check("input[0]")
+def test_pictures_and_documents_have_one_source(part: item_model.Part) -> None:
+    InputItem(content=item_model.Message(role=item_model.Role.USER, content=(part,))).check(
+        "input[0]"
+    )

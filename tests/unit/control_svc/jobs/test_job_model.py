@@ -110,7 +110,6 @@ def test_the_outcome_of_an_attempt_decides_what_is_next(
 
 
 def test_a_third_lost_attempt_ends_the_job() -> None:
-    """Its error counts the attempts."""
     abandoned = WorkAbandoned(attempts=3)
 
     job = ended(replace(RUNNING, num_lost=2), Outcome.LOST)
@@ -228,7 +227,6 @@ def test_a_cancelled_job_is_due_at_once() -> None:
 
 
 def test_an_expedited_job_is_due_at_once() -> None:
-    """With another kind."""
     waiting = replace(QUEUED, run_after=seconds(60))
 
     assert waiting.expedite("fast", NOW) == replace(waiting, kind="fast", run_after=NOW)

@@ -25,7 +25,6 @@ CIPHER = ContentCipher(Sealer(bytes(KEY_BYTES)))
 
 
 def make_message_item(text: str, *logprobs: TokenLogprob) -> Item:
-    """Build a completed user message."""
     content = Message(role=Role.USER, content=(Text(text=text, logprobs=logprobs),))
     return Item(id=IDS.new("msg_"), status=ItemStatus.COMPLETED, created_at=NOW, content=content)
 

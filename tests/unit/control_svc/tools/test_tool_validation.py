@@ -68,7 +68,6 @@ def test_a_grammar_becomes_an_anchored_pattern() -> None:
 def test_an_unsupported_grammar_is_refused(
     tool: CustomTool, error: type[DomainError], field: str
 ) -> None:
-    """A grammar is a regex or of Lark, and has a text."""
     with pytest.raises(error) as refused:
         check_tools((tool,))
 
@@ -223,6 +222,5 @@ def test_an_invalid_filter_is_refused(filters: object, error: type[DomainError],
 
 
 def test_a_filter_that_is_not_json_is_refused() -> None:
-    """As InvalidJson."""
     with pytest.raises(InvalidJson):
         check_tools((FileSearchTool(filters_json="{"),))

@@ -11,7 +11,6 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def make_store(digest: str) -> VectorStore:
-    """A store that has vectors."""
     return VectorStore(
         id="vs_1",
         name="",

@@ -20,14 +20,12 @@ TARGET = "127.0.0.1:50052"
 
 
 def write_export(folder: Path, *objects: dict[str, Any], name: str = "a.jsonl") -> Path:
-    """Write a file of an export."""
     path = folder / name
     path.write_text("".join(json.dumps(each) + "\n" for each in objects))
     return path
 
 
 def make_message(message_id: str, created_at: int, thread: str = "thread_1") -> dict[str, Any]:
-    """Return a message."""
     return {
         "id": message_id,
         "object": "thread.message",

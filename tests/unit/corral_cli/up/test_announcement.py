@@ -32,7 +32,6 @@ ANNOUNCEMENT = Announcement(
 
 
 def make_tls(folder: Path) -> TlsSettings:
-    """Files of a certificate."""
     for name in ("tls.crt", "tls.key"):
         (folder / name).touch(mode=0o600)
     return TlsSettings(certificate_file=folder / "tls.crt", key_file=folder / "tls.key")
@@ -49,7 +48,6 @@ def test_addresses_model_and_sizes_are_printed() -> None:
 
 
 def test_a_service_that_is_away_is_named_in_the_first_line() -> None:
-    """With the reason."""
     text = replace(ANNOUNCEMENT, away={"control": "exited with code 75: x"}).text()
 
     assert text.startswith(
@@ -89,7 +87,6 @@ def test_the_command_that_creates_the_first_key_is_printed_if_keys_are_required(
 
 
 def test_a_hint_to_a_real_model_is_printed_for_the_bundled_one() -> None:
-    """Not for other models."""
     other = model_pb2.Model(name="qwen")
 
     assert "tiny model" in ANNOUNCEMENT.text()
@@ -132,7 +129,6 @@ def test_commands_for_services_with_tls_have_its_options(tmp_path: Path) -> None
 
 
 def test_a_failed_model_is_listed_with_its_problem() -> None:
-    """The other models are served."""
     failed = model_pb2.Model(name="broken", state=model_pb2.Model.STATE_FAILED, problem="no memory")
 
     assert describe(failed) == "broken    failed: no memory"

@@ -15,7 +15,6 @@ from svc_kit.settings.checks import SettingsInvalid
 
 
 def write_config(folder: Path, text: str) -> Path:
-    """Write a configuration file."""
     config = folder / "corral.toml"
     config.write_text(text)
     return config
@@ -103,7 +102,6 @@ def test_a_configured_target_is_not_overridden(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
-    """Also with port 0."""
     flags = UpFlags(data_dir=tmp_path, inference_listen="192.0.2.1:0")
 
     with pytest.raises(StartupError, match=r"^cannot listen on 192\.0\.2\.1:0: "):

@@ -16,7 +16,6 @@ def test_clients_use_loopback_for_a_wildcard(host: str, reached: str) -> None:
 
 
 def test_a_port_in_use_is_reported_with_a_remedy() -> None:
-    """The message has the address and what to do."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = Address("127.0.0.1", server.getsockname()[1])
 

@@ -31,7 +31,6 @@ def test_an_existing_token_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_reported_with_the_file(tmp_path: Path) -> None:
-    """The message has the path of the token."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StartupError, match=r"cannot write .*service-token"):

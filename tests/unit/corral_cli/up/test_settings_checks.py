@@ -132,18 +132,15 @@ CASES = {
 
 
 def config_check(config: Path, service: str) -> str:
-    """What `corral config check` says."""
     return str(CliRunner().invoke(cli, ["config", "check", "--config", str(config)]).exception)
 
 
 def config_check_of_one(config: Path, service: str) -> str:
-    """What `corral config check --service` says."""
     command = ["config", "check", "--service", service or "gateway", "--config", str(config)]
     return str(CliRunner().invoke(cli, command).exception)
 
 
 def doctor(config: Path, service: str) -> str:
-    """What `corral doctor` says about the settings."""
     errors = [
         each
         for each in check_installation(config, None)
@@ -155,8 +152,6 @@ def doctor(config: Path, service: str) -> str:
 
 
 def up(config: Path, service: str) -> str:
-    """What `corral up` says."""
-
     async def supervise(plan: Plan, _inherited: int) -> None:
         raise AssertionError("it was started")
 
@@ -166,7 +161,6 @@ def up(config: Path, service: str) -> str:
 
 
 def serve(config: Path, service: str) -> str:
-    """What `corral serve` says."""
     with pytest.raises(StartupError) as refused:
         load_alone(service or "gateway", config)
     return str(refused.value)
@@ -318,7 +312,6 @@ def test_a_token_that_others_can_read_is_refused_once(
 def test_a_service_alone_needs_its_token_file(
     tmp_path: Path, command: Callable[[Path, str], str]
 ) -> None:
-    """`corral up` creates it."""
     config = tmp_path / "corral.toml"
     token = tmp_path / "token"
     config.write_text(f'[control]\nservice_token_file = "{token}"\n')

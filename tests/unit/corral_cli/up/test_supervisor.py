@@ -82,7 +82,6 @@ def stopped(folder: Path) -> list[str]:
 
 
 def has_started(folder: Path, count: int) -> bool:
-    """Whether `count` processes have started."""
     return len(pids(folder)) == count
 
 
@@ -106,7 +105,6 @@ async def do_nothing() -> None:
 
 
 async def run_until(supervisor: Supervisor, script: Callable[[], Awaitable[None]]) -> None:
-    """Run the supervisor, run `script` when the services are ready, then stop."""
     stop, ready = asyncio.Event(), asyncio.Event()
 
     async def on_ready() -> None:
@@ -120,7 +118,6 @@ async def run_until(supervisor: Supervisor, script: Callable[[], Awaitable[None]
 
 
 async def test_a_killed_service_is_restarted(tmp_path: Path) -> None:
-    """The exit and the restart are reported."""
     reports: list[str] = []
 
     async def kill() -> None:
@@ -150,7 +147,6 @@ async def test_services_stop_in_the_reverse_order_of_their_start(tmp_path: Path)
 
 
 async def test_too_many_failures_in_a_row_stop_the_supervisor(tmp_path: Path) -> None:
-    """With one message."""
     reports: list[str] = []
     script = CHILD.replace("while True", "sys.exit(7)\nwhile True")
     (tmp_path / "pids").write_text("1 ")  # ready immediately
@@ -438,7 +434,6 @@ async def test_a_child_that_ignores_sigterm_of_the_lifeline_is_killed(tmp_path: 
     ],
 )
 def test_exit_codes_are_described(code: int, description: str) -> None:
-    """Signals by name."""
     assert describe_exit(code) == description
 
 

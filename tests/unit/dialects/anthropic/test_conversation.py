@@ -26,12 +26,10 @@ GO = {"type": "tool_use", "id": "toolu_2", "name": "go", "input": {}}
 
 
 def text(value: str, **fields: Any) -> dict[str, Any]:
-    """A text block."""
     return {"type": "text", "text": value, **fields}
 
 
 def result(call: str, **fields: Any) -> dict[str, Any]:
-    """A tool_result block."""
     return {"type": "tool_result", "tool_use_id": call, **fields}
 
 
@@ -41,12 +39,10 @@ def user(*content: Any) -> dict[str, Any]:
 
 
 def assistant(*blocks: Any) -> dict[str, Any]:
-    """An assistant's turn."""
     return {"role": "assistant", "content": list(blocks)}
 
 
 def convert(*messages: Any, **fields: Any) -> MessageRequest:
-    """The request of a body."""
     turns = [{**turn, "content": listed(turn["content"])} for turn in messages]
     return message_request(parse_message(BASE | {"messages": turns} | fields))
 
@@ -59,7 +55,6 @@ DEFERRED = [
 
 
 def reference(name: str) -> dict[str, Any]:
-    """A tool_reference block."""
     return {"type": "tool_reference", "tool_name": name}
 
 
@@ -83,7 +78,6 @@ def reference(name: str) -> dict[str, Any]:
 def test_a_deferred_tool_is_shown_once_it_is_called_for(
     messages: list[Any], fields: dict[str, Any], shown: list[str]
 ) -> None:
-    """By a reference in a result, by a call, or by the choice; also in a count of tokens."""
     request = convert(*messages, tools=[SEARCH, *DEFERRED], **fields)
     turns = [turn | {"content": listed(turn["content"])} for turn in messages]
     body = BASE | {"messages": turns, "tools": [SEARCH, *DEFERRED], **fields}
@@ -321,7 +315,6 @@ def test_pictures_and_documents_become_media() -> None:
 
 
 def encode(data: bytes) -> str:
-    """Base64."""
     return base64.b64encode(data).decode()
 
 
@@ -368,14 +361,12 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("message", "error"), BAD)
 def test_what_cannot_be_read_is_refused(message: Any, error: DomainError) -> None:
-    """With the path in the body."""
     with pytest.raises(type(error)) as caught:
         convert(message)
     assert caught.value == error
 
 
 def test_a_file_that_is_too_large_is_refused() -> None:
-    """With its path in the body."""
     source = {"type": "text", "data": "x" * (MAX_FILE_BYTES + 1)}
     with pytest.raises(TooLong) as caught:
         convert(user({"type": "document", "source": source}))
@@ -439,7 +430,6 @@ TOOLS: list[Any] = [
     ],
 )
 def test_tools_and_their_choice_are_converted(choice: Any, expected: Any) -> None:
-    """A named tool is required, as is any."""
     proto = convert(user("hi"), tools=TOOLS, tool_choice=choice).proto.conversation
 
     assert [(t.name, t.description, t.parameters_json, t.strict) for t in proto.tools] == [

@@ -5,21 +5,7 @@ from typing import Any
 import pytest
 
 from dialects.anthropic.errors import anthropic_name, error_body, with_anthropic_names
-from svc_kit.errors import (
-    ApiKeyMissing,
-    BudgetExceeded,
-    ContextLengthExceeded,
-    DeadlineExpired,
-    DomainError,
-    InternalError,
-    InvalidField,
-    ModelNotFound,
-    QueueFull,
-    RequestIdReused,
-    RequestTooLarge,
-    ScopeMissing,
-    UpstreamUnavailable,
-)
+from svc_kit import errors
 
 PATHS = [
     ["system", "system[0]", "system[1]"],
@@ -32,18 +18,18 @@ PATHS = [
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (InvalidField(field="a", problem="b"), "invalid_request_error"),
-        (ApiKeyMissing(), "authentication_error"),
-        (ScopeMissing(scope="generate", method="POST /v1/messages"), "permission_error"),
-        (ModelNotFound(model="m"), "not_found_error"),
-        (RequestIdReused(field="request_id", request_id="r"), "conflict_error"),
-        (RequestTooLarge(size=2, limit=1), "request_too_large"),
-        (QueueFull(bound="requests", depth=1, limit=1), "rate_limit_error"),
-        (UpstreamUnavailable(service="inference"), "overloaded_error"),
-        (DeadlineExpired(phase="call"), "timeout_error"),
-        (InternalError(request_id="r"), "api_error"),
+        (errors.InvalidField(field="a", problem="b"), "invalid_request_error"),
+        (errors.ApiKeyMissing(), "authentication_error"),
+        (errors.ScopeMissing(scope="generate", method="POST /v1/messages"), "permission_error"),
+        (errors.ModelNotFound(model="m"), "not_found_error"),
+        (errors.RequestIdReused(field="request_id", request_id="r"), "conflict_error"),
+        (errors.RequestTooLarge(size=2, limit=1), "request_too_large"),
+        (errors.QueueFull(bound="requests", depth=1, limit=1), "rate_limit_error"),
+        (errors.UpstreamUnavailable(service="inference"), "overloaded_error"),
+        (errors.DeadlineExpired(phase="call"), "timeout_error"),
+        (errors.InternalError(request_id="r"), "api_error"),
         (
-            BudgetExceeded(
+            errors.BudgetExceeded(
                 name="n",
                 limit="1 token per day",
                 unit="tokens",
@@ -56,10 +42,9 @@ PATHS = [
             "rate_limit_error",
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, DomainError) else str(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, errors.DomainError) else str(value),
 )
-def test_each_status_has_its_type(error: DomainError, expected: str) -> None:
-    """In the envelope with the id of the request."""
+def test_each_status_has_its_type(error: errors.DomainError, expected: str) -> None:
     assert error_body(error, "req_1") == {
         "type": "error",
         "error": {"type": expected, "message": error.message},
@@ -69,7 +54,7 @@ def test_each_status_has_its_type(error: DomainError, expected: str) -> None:
 
 def test_a_long_prompt_has_the_words_that_claude_code_reads() -> None:
     """It finds both numbers in them."""
-    error = ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
+    error = errors.ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
     body: Any = error_body(with_anthropic_names(error, PATHS), "req_1")
 
     assert body["error"]["message"] == "prompt is too long: 5000 tokens > 4096 maximum"

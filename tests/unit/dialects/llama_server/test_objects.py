@@ -10,7 +10,6 @@ MODEL = model_pb2.Model(
 
 
 def request(number: int, project: str, model: str = "m") -> load_pb2.LiveRequest:
-    """A request in a slot."""
     choice = load_pb2.LiveChoice(slot=number, completion_tokens=2)
     return load_pb2.LiveRequest(
         request_id=f"req_{number}", project=project, model=model, choices=[choice], prompt_tokens=4

@@ -72,7 +72,6 @@ def test_proto_field_names_are_translated(field: str, names: ParamNames, expecte
 
 
 def test_a_translated_error_keeps_everything_else() -> None:
-    """Class, parameters and message."""
     error = ContextLengthExceeded(field="prompt", prompt_tokens=5000, context_tokens=4096)
 
     renamed = with_openai_names(error, CHAT_PARAMS)

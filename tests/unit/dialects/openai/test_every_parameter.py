@@ -142,8 +142,6 @@ SAMPLES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The parameters of an endpoint, and what a request with some of them asks for."""
-
     params: type
     asked: Callable[[Mapping[str, Any]], object]
     base: dict[str, Any]
@@ -171,31 +169,26 @@ def embedding_asked(fields: Mapping[str, Any]) -> object:
 
 
 def response_asked(fields: Mapping[str, Any]) -> object:
-    """The call, and whether it is streamed."""
     body = parse_response(fields)
     return new_response(body), body.stream
 
 
 def run_asked(fields: Mapping[str, Any]) -> object:
-    """The call, and whether it is streamed."""
     body = parse_run(fields)
     return create_run_request("thread_1", body, ""), body.stream
 
 
 def thread_run_asked(fields: Mapping[str, Any]) -> object:
-    """The call, and whether it is streamed."""
     body = parse_thread_and_run(fields)
     return create_thread_and_run_request(body, ""), body.stream
 
 
 def transcription_asked(fields: Mapping[str, Any]) -> object:
-    """The call, and how its text is written."""
     body = parse_transcription(fields)
     return transcription_request(body, b""), body.response_format, body.stream
 
 
 def translation_asked(fields: Mapping[str, Any]) -> object:
-    """The call, and how its text is written."""
     body = parse_translation(fields)
     return transcription_request(body, b""), body.response_format
 

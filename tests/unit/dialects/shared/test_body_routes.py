@@ -40,7 +40,6 @@ TOOL_USE: Final = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
 
 
 def chat(*messages: Fields, **fields: Any) -> dict[str, Any]:
-    """A body with messages."""
     return {"model": "m", "messages": [USER, *messages], **fields}
 
 

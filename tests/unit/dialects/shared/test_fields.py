@@ -11,7 +11,6 @@ BODY = validate(ConversationUpdateBody, {"metadata": {"a": "b"}})
 
 
 def test_a_message_has_the_fields_of_its_body() -> None:
-    """And those that are given."""
     mask = FieldMask(paths=["metadata"])
     request = UpdateConversationRequest(
         conversation_id="conv_1", metadata={"a": "b"}, update_mask=mask

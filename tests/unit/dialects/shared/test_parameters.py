@@ -5,33 +5,24 @@ from typing import ClassVar
 
 import pytest
 
+from dialects.shared import parameters
 from dialects.shared.fields import WireModel, validate
-from dialects.shared.parameters import (
-    UNKNOWN,
-    Ignored,
-    ParameterReport,
-    Policy,
-    Refused,
-    parameter_report,
-    policies,
-    policy_of,
-)
 from svc_kit.errors import UnknownField, UnsupportedField
 
 
 class Part(WireModel):
     """A part with a rule of its own."""
 
-    policy: ClassVar[Policy] = {"mark": Ignored("it is a mark")}
+    policy: ClassVar[parameters.Policy] = {"mark": parameters.Ignored("it is a mark")}
     text: str | None = None
 
 
 class Body(WireModel):
     """A body with all kinds of rules."""
 
-    policy: ClassVar[Policy] = {
-        "user": Ignored("it is a label", ("nobody",)),
-        "beams": Refused("there are none", (1,)),
+    policy: ClassVar[parameters.Policy] = {
+        "user": parameters.Ignored("it is a label", ("nobody",)),
+        "beams": parameters.Refused("there are none", (1,)),
     }
     model: str = ""
     parts: list[Part] | None = None
@@ -41,27 +32,28 @@ class Body(WireModel):
 class Heir(Body):
     """A body that implements one rule, and takes one field back."""
 
-    policy: ClassVar[Policy] = {"stream": Refused("it is short", (False,))}
+    policy: ClassVar[parameters.Policy] = {"stream": parameters.Refused("it is short", (False,))}
     user: str | None = None
 
 
 class Open(WireModel):
     """A body of a dialect that ignores what it does not know."""
 
-    policy: ClassVar[Policy] = {UNKNOWN: Ignored("it is not known here")}
+    policy: ClassVar[parameters.Policy] = {
+        parameters.UNKNOWN: parameters.Ignored("it is not known here")
+    }
     model: str = ""
 
 
 @pytest.fixture
-def report() -> Iterator[ParameterReport]:
-    """The report of the running request."""
-    started = ParameterReport()
-    token = parameter_report.set(started)
+def report() -> Iterator[parameters.ParameterReport]:
+    started = parameters.ParameterReport()
+    token = parameters.parameter_report.set(started)
     yield started
-    parameter_report.reset(token)
+    parameters.parameter_report.reset(token)
 
 
-def test_an_ignored_parameter_is_reported(report: ParameterReport) -> None:
+def test_an_ignored_parameter_is_reported(report: parameters.ParameterReport) -> None:
     """Once, without positions in lists, and also in nested objects; other fields are kept."""
     fields = {"model": "m", "user": "u", "parts": [{"mark": 1, "text": "a"}, {"mark": 2}, {}]}
     body = validate(Body, fields)
@@ -71,7 +63,7 @@ def test_an_ignored_parameter_is_reported(report: ParameterReport) -> None:
     assert fields["parts"] == [{"mark": 1, "text": "a"}, {"mark": 2}, {}]
 
 
-def test_values_without_effect_are_not_reported(report: ParameterReport) -> None:
+def test_values_without_effect_are_not_reported(report: parameters.ParameterReport) -> None:
     """Neither nulls; what was asked for is done."""
     validate(Body, {"user": "nobody", "beams": 1, "parts": [{"mark": None}]})
     validate(Body, {"user": None, "beams": None})
@@ -89,28 +81,27 @@ def test_a_refused_parameter_is_an_error(beams: object) -> None:
 
 
 def test_a_strict_request_refuses_what_is_ignored() -> None:
-    """With the position of the parameter."""
-    token = parameter_report.set(ParameterReport(strict=True))
+    token = parameters.parameter_report.set(parameters.ParameterReport(strict=True))
     try:
         with pytest.raises(UnsupportedField, match="it is a mark") as caught:
             validate(Body, {"parts": [{}, {"mark": 1}]}, "body")
         validate(Body, {"user": "nobody"})
     finally:
-        parameter_report.reset(token)
+        parameters.parameter_report.reset(token)
 
     assert caught.value.field == "body.parts[1].mark"
 
 
 def test_rules_and_fields_replace_inherited_ones() -> None:
     """A field of a subclass is implemented, and a rule of it takes an inherited field away."""
-    assert set(policy_of(Heir)) == {"beams", "stream"}
-    assert set(policies(Heir)) == {"beams", "stream", "parts[].mark"}
+    assert set(parameters.policy_of(Heir)) == {"beams", "stream"}
+    assert set(parameters.policies(Heir)) == {"beams", "stream", "parts[].mark"}
     assert validate(Heir, {"user": "u"}).user == "u"
     with pytest.raises(UnsupportedField):
         validate(Heir, {"stream": True})
 
 
-def test_unknown_parameters_are_ignored_only_by_rule(report: ParameterReport) -> None:
+def test_unknown_parameters_are_ignored_only_by_rule(report: parameters.ParameterReport) -> None:
     """Where a dialect says so, they are reported."""
     validate(Open, {"model": "m", "what": 1})
     with pytest.raises(UnknownField):

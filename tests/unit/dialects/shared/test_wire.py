@@ -34,8 +34,6 @@ def test_the_objects_of_assistants_are_declared() -> None:
 
 
 class Summary(TypedDict):
-    """Some fields of an assistant."""
-
     id: str
     object: Literal["summary"]
     created_at: Annotated[int | None, seconds("create_time")]
@@ -87,7 +85,6 @@ def test_values_are_converted_by_the_kind_of_their_field() -> None:
 
 
 def test_an_enum_is_its_name_without_the_prefix() -> None:
-    """As in "in_progress"."""
     shape: Any = TypedDict("shape", {"status": Annotated[str, From("state")]})
     write = writer(message_pb2.Message, shape)
     message = message_pb2.Message(state=message_pb2.Message.STATE_IN_PROGRESS)
@@ -103,8 +100,6 @@ class Note(TypedDict):
 
 
 class Notes(TypedDict):
-    """A text with its citations."""
-
     text: str
     notes: Annotated[list[Note] | None, From("citations")]
 
@@ -122,7 +117,6 @@ def test_messages_in_a_message_are_written_as_their_types_declare() -> None:
 
 
 def test_a_message_without_a_type_is_refused() -> None:
-    """When the writer is made."""
     shape: Any = TypedDict("shape", {"create_time": int})
 
     with pytest.raises(TypeError, match="create_time is a message"):
@@ -135,7 +129,6 @@ def test_a_message_without_a_type_is_refused() -> None:
     ids=["by name", "in a field without fields", "by path"],
 )
 def test_a_key_without_a_field_is_refused(hint: Any) -> None:
-    """When the writer is made."""
     shape: Any = TypedDict("shape", {"ide": hint})
 
     with pytest.raises(TypeError, match="has no field"):

@@ -61,7 +61,6 @@ async def test_a_body_that_does_not_end_is_refused() -> None:
     ],
 )
 def test_json_is_accepted(content_type: str) -> None:
-    """In UTF-8."""
     check_media_type(content_type)
 
 

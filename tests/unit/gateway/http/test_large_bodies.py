@@ -109,7 +109,6 @@ async def test_few_bodies_of_a_project_arrive_at_once() -> None:
 
 
 async def begin_some(bodies: LargeBodies, project: str, number: int) -> list[dict[str, Any]]:
-    """Begin small requests of a project."""
     project_var.set(project)
     scopes = [dict[str, Any]() for _ in range(number)]
     for scope in scopes:

@@ -39,8 +39,6 @@ def make_client(
 
 
 def failing(error: Exception) -> ASGIApp:
-    """An application that raises `error`."""
-
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise error
 
@@ -163,7 +161,6 @@ async def test_a_defect_of_a_route_has_the_envelope_of_its_api(path: str) -> Non
 
 
 async def test_bytes_and_running_requests_are_counted() -> None:
-    """By route; none is running afterwards."""
     registry = CollectorRegistry()
     async with make_client(Response("four"), registry=registry) as client:
         await client.get("/")

@@ -20,7 +20,6 @@ FILES = [file for package in MANIFEST for file in package["files"]]
 
 
 async def get(path: str, **headers: str) -> httpx.Response:
-    """Request a file of the page."""
     app = FastAPI()
     app.include_router(page_router())
     transport = httpx.ASGITransport(app)
@@ -60,7 +59,6 @@ async def test_files_have_a_strict_policy() -> None:
 
 
 def test_the_policy_has_the_hash_of_the_import_map() -> None:
-    """Another import map has another hash."""
     policies = {
         security_headers(f'<script type="importmap">{text}</script>')["content-security-policy"]
         for text in ("{}", "{ }")

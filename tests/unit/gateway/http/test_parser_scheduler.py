@@ -17,7 +17,6 @@ class CpuTime:
     seconds = 0.0
 
     def __call__(self) -> float:
-        """The time so far."""
         return self.seconds
 
 
@@ -45,7 +44,6 @@ class FakeParser:
         return bool(self.slices)
 
     def abort(self) -> None:
-        """Record the call."""
         self.is_aborted = True
 
 

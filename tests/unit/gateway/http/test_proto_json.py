@@ -75,7 +75,6 @@ def test_the_schema_has_the_fields_of_the_message() -> None:
 
 
 def test_fields_are_parameters_of_the_path_or_the_query() -> None:
-    """As the path of the route names them."""
     request = key_service_pb2.ListKeysRequest
     parameters = proto_parameters(request, "/keys/{project_id}")
     places = {each["name"]: (each["in"], each["required"]) for each in parameters}

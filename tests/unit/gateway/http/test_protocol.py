@@ -26,7 +26,6 @@ class FakeLoop:
         return self
 
     def cancel(self) -> None:
-        """Cancel the timer."""
         self.timer = None
 
     def fire_timer(self) -> None:
@@ -47,13 +46,10 @@ class FakeTransport:
         return self.unread
 
     def abort(self) -> None:
-        """Record the call."""
         self.is_aborted = True
 
 
 class FakeProtocol(asyncio.Protocol):
-    """A protocol of uvicorn."""
-
     def __init__(self) -> None:
         self.loop: Any = FakeLoop()
         self.transport: Any = FakeTransport()
@@ -64,7 +60,6 @@ class Protocol(BoundedConnection, FakeProtocol):
 
 
 def make_protocol() -> Protocol:
-    """A protocol whose clients have LIMIT_S to read."""
     limits = ConnectionLimits(
         receive_timeout_s=LIMIT_S,
         min_body_rate=0,

@@ -42,7 +42,6 @@ def test_times_are_written_as_openai_does(milliseconds: int, text: str) -> None:
 
 
 def test_the_tightest_limits_become_openai_headers_and_all_those_of_the_draft() -> None:
-    """Of an accepted generation."""
     scope: dict[str, Any] = {}
     limits = [
         status("calls", "REQUESTS", 60, 50),
@@ -70,7 +69,6 @@ def test_the_tightest_limits_become_openai_headers_and_all_those_of_the_draft() 
 
 @pytest.mark.parametrize("message", [pb.EmbedResponse(), pb.ChatResponse(), None])
 def test_a_response_without_limits_has_no_headers(message: object) -> None:
-    """Also when there is no message."""
     scope: dict[str, Any] = {}
     set_rate_limits(scope, message)
 

@@ -25,7 +25,6 @@ class FakeWatch:
         self._events.put_nowait(EVENT)
 
     def start(self, request: pb.WatchRunRequest) -> StreamCall[pb.WatchRunResponse]:
-        """Record the request."""
         self.requests.append(request)
         return StreamCall(self, "control")
 
@@ -37,7 +36,6 @@ class FakeWatch:
         return event
 
     def cancel(self) -> None:
-        """Count the call."""
         self.num_cancels += 1
         self._events.put_nowait(None)
 
@@ -70,7 +68,6 @@ async def test_a_resumed_run_is_followed_after_its_last_event(reply: Any, after:
 
 @pytest.mark.parametrize("has_started", [False, True])
 async def test_a_run_that_is_stopped_while_it_starts_is_not_followed(has_started: bool) -> None:
-    """Also if it has just started."""
     watch, started = FakeWatch(), asyncio.get_running_loop().create_future()
     opening = asyncio.create_task((run := StartedRun(lambda: _result(started), watch.start)).open())
     await asyncio.sleep(0)

@@ -13,12 +13,10 @@ from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge, UpstreamUnava
 
 
 def sha256(content: bytes) -> str:
-    """The digest of the content."""
     return hashlib.sha256(content).hexdigest()
 
 
 async def chunks(*pieces: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
-    """Yield pieces, then raise `error` if given."""
     for piece in pieces:
         yield piece
     if error is not None:

@@ -8,7 +8,6 @@ GOOD, BAD = "a" * 64, "b" * 64
 
 
 def open_marker(folder: Path) -> CrashMarker:
-    """The crash marker of a frontend that starts."""
     marker = CrashMarker(folder)
     marker.open()
     return marker

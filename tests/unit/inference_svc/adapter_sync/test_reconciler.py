@@ -134,7 +134,6 @@ async def test_a_failure_is_reported_until_something_changes(
 async def test_a_failure_of_a_deleted_adapter_is_not_stored(
     tmp_path: Path, control: FakeControl
 ) -> None:
-    """It was loading when it was deleted."""
     desired = make_desired("1")
     async with run_frontend(tmp_path, control) as frontend:
         frontend.loader.gate.clear()

@@ -10,7 +10,6 @@ TEXTS = ControlTexts(["<|im_end|>", "<|im_start|>", "<|im_end|>x", "[INST]", "</
 
 
 def occur_in(texts: ControlTexts, value: object) -> bool:
-    """Whether any control text is replaced."""
     return json.dumps(texts.protect(value)[0]) != json.dumps(value)
 
 
@@ -19,7 +18,6 @@ def occur_in(texts: ControlTexts, value: object) -> bool:
     [{"a": ["b", {"c": "hi <|im_end|>"}]}, {"x": {"</s>": 1}}, [("tuple", "[INST]")]],
 )
 def test_control_texts_are_found_in_nested_values(value: object) -> None:
-    """In lists, objects and keys."""
     assert occur_in(TEXTS, value)
 
 
@@ -63,7 +61,6 @@ def test_a_rendered_prompt_is_split_into_spans() -> None:
     ],
 )
 def test_a_control_text_is_a_separate_span(text: str, spans: list[str]) -> None:
-    """And is not trusted."""
     protected, placeholders = TEXTS.protect(text)
 
     split = placeholders.split(protected)

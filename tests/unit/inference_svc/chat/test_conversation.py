@@ -90,7 +90,6 @@ def test_all_kinds_of_turns_are_valid() -> None:
 def test_sizes_are_limited(
     invalid: Conversation, limits: ConversationLimits, error: DomainError
 ) -> None:
-    """The error has the size and the limit."""
     assert check_error(invalid, limits) == error
 
 
@@ -229,7 +228,6 @@ def test_an_answer_before_a_result_is_not_continued() -> None:
 
 
 def test_a_picture_in_a_result_keeps_its_path() -> None:
-    """It is that of the request."""
     picture = Message(Role.TOOL, (MediaPart("image", b"png"),), tool_call_id="1")
     paired = pair_results(conversation(assistant("", call("1")), user("x"), picture))
 

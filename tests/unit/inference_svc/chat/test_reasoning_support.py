@@ -32,12 +32,10 @@ FREE = (Effort.LOW, Effort.MEDIUM, Effort.HIGH)
 
 
 def make_template(source: str) -> ModelTemplate:
-    """A template without control texts."""
     return ModelTemplate(source, "gguf", bos_text="", eos_text="", control_texts=ControlTexts([]))
 
 
 def ask(**options: object) -> Conversation:
-    """A conversation with these template options."""
     return conversation(user("q"), **options)  # type: ignore[arg-type]  # any option
 
 

@@ -17,7 +17,6 @@ TEMPLATE = "<|im_start|>{query}\n{document}<|im_end|>"
 
 @pytest.fixture(scope="module")
 def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vocabulary]:
-    """The vocabulary of a BERT reranker."""
     path = tmp_path_factory.mktemp("pairs") / "r.gguf"
     vocabulary = Vocabulary.load(random_bert(ranks=True).write(path, pooling=RANK))
     yield vocabulary

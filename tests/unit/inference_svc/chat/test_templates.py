@@ -87,7 +87,6 @@ def make_template(source: str, **changes: Any) -> ModelTemplate:
 async def render(
     templates: ChatTemplates, template: ModelTemplate | str, turns: Conversation = GREETING
 ) -> str:
-    """The text of a prompt."""
     if isinstance(template, str):
         template = make_template(template)
     return (await templates.render(template, turns)).text
@@ -419,7 +418,6 @@ async def test_reasoning_is_passed_under_the_templates_name(templates: ChatTempl
 async def test_chatml_is_used_for_a_model_without_a_template(
     templates: ChatTemplates, vocabulary: Vocabulary
 ) -> None:
-    """With tools, calls and a stop text."""
     fallback = model_template(None, vocabulary)
     with_calls = conversation(
         system("Be brief."),
@@ -637,7 +635,6 @@ async def test_calls_have_messages_of_their_own_if_the_template_takes_one(
 async def test_several_calls_are_allowed_if_they_can_be_played_back(
     templates: ChatTemplates, source: str
 ) -> None:
-    """By the template, or as text."""
     prompt = await templates.render(make_template(source), GREETING)
 
     assert not prompt.single_calls

@@ -25,7 +25,6 @@ class FailingJobs:
         self.failure = failure
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Fail."""
         raise self.failure or AssertionError("a job was started in a child process")
 
 
@@ -122,7 +121,6 @@ async def test_lone_surrogates_are_refused_at_any_length(
 
 
 async def test_a_failed_job_is_an_invalid_field(vocabulary: Vocabulary) -> None:
-    """With the reason."""
     failure = JobFailed(FailureKind.CRASHED, "the child process ended")
     tokenizer = make_tokenizer(vocabulary, FailingJobs(failure))
 

@@ -33,7 +33,6 @@ MIXED = replace(LIMITS, mixes_vectors=True)
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Chunk:
-    """A causal chunk."""
     return write_fake_chunk(tmp_path, "picture", 20)
 
 

@@ -43,7 +43,6 @@ def test_without_budget_the_tokens_are_only_counted() -> None:
 
 
 def test_a_budget_of_zero_closes_an_open_thought_with_the_first_token() -> None:
-    """Also one that the model opens."""
     bench = run(reasoning=SPEC._replace(budget=0))
     opened = run(
         reasoning=SPEC._replace(budget=0, is_open=False), resumed=array("i", list(b"\n<think>"))

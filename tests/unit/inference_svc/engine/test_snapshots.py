@@ -151,7 +151,6 @@ def test_a_kept_sequence_can_be_saved_after_its_end(ending: str) -> None:
 
 
 def test_a_kept_state_has_no_cells_of_rejected_drafts() -> None:
-    """The state ends with the output."""
     limits = NativeLimits(64, 1 + 16, 1, 300, VOCABULARY_SIZE)
     bench = EngineBench(FakeBackend(limits, repeats=True, end_after=NEVER), saved_bytes=ROOM)
     bench.submit(_ask(keep=True, max_tokens=40))
@@ -200,7 +199,6 @@ def test_a_snapshot_without_the_window_of_a_prompt_is_not_used(knows: bool) -> N
 
 @pytest.mark.parametrize("ending", ["finish", "cancel", "expire"])
 def test_a_kept_sequence_that_ends_while_preempted_is_saved_once(ending: str) -> None:
-    """The state is the one it was preempted with."""
     bench = _bench(1)
     bench.submit(_ask(keep=True, priority=1, deadline=50.0))
     _stepped(bench, 6)

@@ -48,28 +48,23 @@ class RegistryHarness:
         return self.created[-1]
 
     async def load(self, name: str = "voice", content: str = "one") -> Adapter:
-        """Load a generation into the engine."""
         adapter = self.make_adapter(name, content)
         loaded = self.registry.load(adapter)
         self.answer(adapter)
         return await loaded
 
     def answer(self, adapter: Adapter) -> None:
-        """Answer a load with success."""
         self.registry.deliver(AdapterLoadDone(adapter.digest))
 
     def restart(self) -> None:
-        """Crash the engine and start a new one."""
         self.registry.on_engine_crash(RESTARTING)
         self.sent.clear()
         self.registry.on_engine_ready()
 
     def states(self) -> list[tuple[int, AdapterState]]:
-        """Number and state of all generations."""
         return [(each.generation, each.state) for each in self.registry.all()]
 
     def unloaded(self) -> list[str]:
-        """The digests of unload commands."""
         return [each.digest for each in self.sent if isinstance(each, UnloadAdapter)]
 
 
@@ -221,7 +216,6 @@ async def test_an_adapter_unloaded_during_its_reload_is_freed(harness: RegistryH
 
 
 async def test_closing_the_registry_fails_pending_loads(harness: RegistryHarness) -> None:
-    """With the given error."""
     answer = harness.registry.load(harness.make_adapter())
     harness.registry.close(Draining(retry_after=1.0))
 
@@ -267,7 +261,6 @@ async def test_closing_the_engine_keeps_the_current_generations(harness: Registr
 
 
 async def test_adapter_names_are_separate_for_each_project(harness: RegistryHarness) -> None:
-    """And for the operator."""
     shared, private = await harness.load(content="one"), harness.make_adapter(content="two")
     private.project = "red"
     answer = harness.registry.load(private)
@@ -282,21 +275,16 @@ async def test_adapter_names_are_separate_for_each_project(harness: RegistryHarn
 
 
 class RecordingMarker(LoadMarker):
-    """Records its calls."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
 
     def begin(self, digest: str) -> None:
-        """Record the call."""
         self.calls.append(("begin", digest))
 
     def end(self, digest: str) -> None:
-        """Record the call."""
         self.calls.append(("end", digest))
 
     def blame(self, digest: str) -> None:
-        """Record the call."""
         self.calls.append(("blame", digest))
 
 

@@ -47,7 +47,6 @@ class IdleProcess:
     def start(
         self, *_: object, on_message: Callable[[EngineMessage], None], **__: Any
     ) -> ChildProcess[Any, Command]:
-        """Connect the process to its client."""
         self.emit = on_message
         return cast(ChildProcess[Any, Command], self)
 
@@ -59,7 +58,6 @@ class IdleProcess:
 
 
 async def start_engine(process: IdleProcess) -> tuple[EngineClient, "asyncio.Task[None]"]:
-    """A client that waits for the start of the process."""
     engine = EngineClient(
         EngineConfig("m", SETTINGS, chunk_cap=16, threads=1, cores=1),
         QueueLimits(4, 1000),

@@ -10,12 +10,10 @@ from svc_kit.errors import DecodeFailed, EngineRestarting, SlowReader
 
 
 def make_delta(text: str, sequence_id: int = 10) -> Delta:
-    """A delta of one token."""
     return Delta(sequence_id, (text,), (1,), ())
 
 
 def make_finished(sequence_id: int = 10) -> Finished:
-    """The end of a sequence."""
     return Finished(sequence_id, FinishReason.STOP, None, 2, 1, Timings(0.0, 0.0, 0.0))
 
 
@@ -39,7 +37,6 @@ class StreamHarness:
         self.cancelled.set()
 
     def deliver(self, *events: Started | Delta | Finished | Failed) -> None:
-        """Deliver engine events."""
         for event in events:
             self.output.deliver(event)
 
@@ -112,7 +109,6 @@ async def test_a_stream_that_stays_paused_fails() -> None:
 
 
 async def test_closing_cancels_running_sequences_once() -> None:
-    """A finished stream has none."""
     running, finished = StreamHarness(), StreamHarness()
     finished.deliver(make_finished())
     for stream in (running, finished):

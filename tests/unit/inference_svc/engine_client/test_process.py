@@ -56,7 +56,6 @@ class Children:
     def spawn(
         self, *, on_message: Callable[[object], None], on_exit: Callable[[int], None]
     ) -> ChildProcess[Any, str]:
-        """Start a process."""
         self.count += 1
         self.send, self.end = on_message, on_exit
         self.starts.put_nowait(self.count)

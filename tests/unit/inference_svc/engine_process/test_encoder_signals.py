@@ -20,13 +20,11 @@ from tests.support.sequences import EngineBench, make_request
 
 @pytest.fixture(name="encoder")
 def start_encoder() -> Iterator[int]:
-    """The id of a process."""
     with sleeping_process() as pid:
         yield pid
 
 
 def wait_stopped(pid: int) -> None:
-    """Return once the process is stopped."""
     os.waitid(os.P_PID, pid, os.WSTOPPED)
 
 

@@ -23,7 +23,6 @@ FOREVER_S = 3600.0
 
 
 def delta(text: str, sequence_id: int = 1) -> Delta:
-    """A token's text."""
     return Delta(sequence_id, (text,), (0,), ())
 
 
@@ -87,7 +86,6 @@ def test_a_first_token_is_urgent() -> None:
 
 
 def test_log_probabilities_of_prompts_are_batched() -> None:
-    """As tokens are."""
     now = 0.0
     outbox = make_batcher([PromptTokens(1, ())], 50.0, clock=lambda: now)
     assert outbox.remaining_s == 50.0
@@ -107,7 +105,6 @@ def test_a_load_does_not_delay_the_next_tokens() -> None:
 
 @pytest.mark.parametrize(("threads", "interval_s"), [(1, 0.04), (2, 0.08), (4, 0.08)])
 def test_the_interval_is_longer_if_no_core_is_free(threads: int, interval_s: float) -> None:
-    """On two cores."""
     assert default_interval_s(threads=threads, cores=2) == interval_s
 
 

@@ -48,7 +48,6 @@ class Bench:
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], object_id: str = "", **changes: Any) -> SequenceRequest:
-        """A request, of a stored object if one is named."""
         keep_for = StoredObjectRef(object_id, FINGERPRINT.model) if object_id else None
         fields = {"keep_for": keep_for, "max_tokens": 4, "ignore_eos": True, **changes}
         return make_request(next(self._ids), prompt, **fields)
@@ -94,7 +93,6 @@ class Bench:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of the disk cache."""
     return tmp_path / "archive"
 
 
@@ -108,12 +106,10 @@ def bench(folder: Path) -> Bench:
 
 
 def files(folder: Path) -> list[Path]:
-    """The cached prefixes."""
     return sorted(folder.glob("*.snapshot"))
 
 
 def next_prompt(num_new_tokens: int = 20) -> list[int]:
-    """The thread's next prompt."""
     return [*THREAD, *range(200, 200 + num_new_tokens)]
 
 

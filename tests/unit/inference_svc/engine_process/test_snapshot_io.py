@@ -31,8 +31,6 @@ PROMPT = range(65, 85)
 
 
 class Bench:
-    """A `SnapshotIO` whose finished file operations are handled one by one."""
-
     def __init__(
         self,
         folder: Path,
@@ -59,12 +57,10 @@ class Bench:
         return self.results.copy()
 
     def outcome(self, command: SnapshotCommand) -> object:
-        """The outcome of one command."""
         (result,) = self.execute(command)
         return result.outcome
 
     def start_sequence(self) -> EngineBench:
-        """Start a sequence with the request id "r"."""
         request = make_request(prompt=PROMPT, request_id="r", max_tokens=50, ignore_eos=True)
         self.engine.submit(request)
         for _ in range(4):
@@ -72,7 +68,6 @@ class Bench:
         return self.engine
 
     def save(self) -> Snapshot:
-        """Save a snapshot of such a sequence."""
         self.start_sequence()
         snapshot = self.outcome(SaveSnapshot(1, "r", 0, DIGEST))
         assert isinstance(snapshot, Snapshot)

@@ -29,7 +29,6 @@ class FakeStepper:
         self._step_s = step_s
 
     def step(self) -> list[Event]:
-        """One step."""
         self.num_steps += 1
         self._clock.now += self._step_s
         return []

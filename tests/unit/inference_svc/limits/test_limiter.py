@@ -28,7 +28,6 @@ class Control:
         self.calls: list[pb.LeaseLimitsRequest] = []
 
     async def lease(self, request: pb.LeaseLimitsRequest) -> pb.LeaseLimitsResponse:
-        """Answer a call."""
         self.calls.append(request)
         if self.error is not None:
             raise self.error

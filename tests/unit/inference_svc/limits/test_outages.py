@@ -123,7 +123,6 @@ async def test_each_holder_serves_an_equal_part_of_what_was_left(
 
 
 def refusal_of_a_part(case: Case) -> type[Exception]:
-    """The refusal of a holder that has used its part: clients retry it."""
     return UpstreamUnavailable if case.refusal is BudgetExceeded else case.refusal
 
 

@@ -17,15 +17,12 @@ class FakeGgml:
         self.queried: list[int] = []
 
     def ggml_backend_dev_count(self) -> int:
-        """The number of devices."""
         return len(self._devices)
 
     def ggml_backend_dev_get(self, index: int) -> int:
-        """The handle of a device."""
         return index
 
     def ggml_backend_dev_type(self, device: int) -> int:
-        """The type of a device."""
         return self._devices[device][0]
 
     def ggml_backend_dev_memory(self, device: int, free: Any, total: Any) -> None:
@@ -35,7 +32,6 @@ class FakeGgml:
         ctypes.cast(total, ctypes.POINTER(ctypes.c_size_t))[0] = self._total
 
     def ggml_backend_dev_name(self, device: int) -> bytes:
-        """The name of a device."""
         return b"GGML%d" % device
 
 

@@ -12,7 +12,6 @@ class Gpus(dict[str, int]):
     """The free memory of each GPU."""
 
     def free_bytes(self, only: Collection[str]) -> dict[str, int]:
-        """As `devices.free_bytes`."""
         return {name: free for name, free in self.items() if not only or name in only}
 
 

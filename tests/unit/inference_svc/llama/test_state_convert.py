@@ -63,7 +63,6 @@ def test_cache_lengths_are_derived_from_llama_cpps_sizes() -> None:
 
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_the_length_of_a_cache_before_a_recurrent_part_is_read(is_transposed: bool) -> None:
-    """With values in rows, or transposed."""
     keys = struct.pack("<iQ", 1, 4) + bytes(3 * 4)
     head = struct.pack("<iII", 1, 2, 3) if is_transposed else struct.pack("<iQ", 1, 6)
     layers = struct.pack("<II", is_transposed, 1) + keys + head + bytes(3 * 6)

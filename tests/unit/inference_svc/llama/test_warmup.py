@@ -23,12 +23,10 @@ class _TimedBackend(FakeBackend):
         self._threads = 1
 
     def decode(self, batch: TokenBatch) -> None:
-        """Advance the clock."""
         super().decode(batch)
         self._clock.now += self._seconds(len(batch.tokens), self._threads)
 
     def set_threads(self, threads: int) -> None:
-        """Set the number of threads."""
         self._threads = threads
 
 

@@ -13,7 +13,6 @@ GUID_TAIL = bytes.fromhex("000000001000800000aa00389b71")
 
 
 async def decode(data: bytes, rate: int = RATE) -> Samples:
-    """Decode a sound in this process."""
     decoder = MediaDecoder(InlineJobs(), MediaLimits())
     sound = await decoder.decode_audio("input_audio", data, rate)
     assert sound.rate == rate

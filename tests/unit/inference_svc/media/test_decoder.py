@@ -16,7 +16,6 @@ class CapturedChild:
         self._result = result
 
     async def run(self, job: Job, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Return the result."""
         return self._result
 
 

@@ -17,7 +17,6 @@ QUADRANTS = ("red", "lime", "blue", "yellow")
 async def decode(
     data: bytes, size: ImageSize | None = None, *, is_low_detail: bool = False
 ) -> DecodedImage:
-    """Decode a picture in this process."""
     decoder = MediaDecoder(InlineJobs(), MediaLimits())
     return await decoder.decode_image(
         "image_url", data, size or ImageSize(), is_low_detail=is_low_detail

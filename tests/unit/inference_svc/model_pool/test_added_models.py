@@ -22,7 +22,6 @@ ALIAS = "hf.co/o/r:Q4_K_M"
 
 @pytest.fixture
 def harness() -> PoolHarness:
-    """A pool with a model of the settings."""
     return PoolHarness("a")
 
 

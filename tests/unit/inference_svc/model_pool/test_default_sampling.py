@@ -11,19 +11,16 @@ from svc_kit.lifecycle import StartupError
 
 
 def defaults(hints: dict[str, str | float] | None = None, **settings: Any) -> Sampling:
-    """The defaults of a model with these file hints and settings."""
     return default_sampling(
         hints or {}, SamplingSettings(**settings), vocabulary_size=100, context_tokens=512
     )
 
 
 def test_unset_parameters_have_llama_cpps_defaults() -> None:
-    """They are those of `Sampling`."""
     assert defaults() == Sampling()
 
 
 def test_settings_override_the_hints_of_the_file() -> None:
-    """Field by field."""
     sampling = defaults({"temp": 0.5, "top_k": 20, "penalty_repeat": 1.1}, temperature=0.25)
 
     assert (sampling.temperature, sampling.top_k) == (0.25, 20)

@@ -37,7 +37,6 @@ def make_settings(**overrides: Any) -> InferenceSettings:
 
 
 def backend(name: str, **overrides: Any) -> BackendSettings:
-    """The backend settings of a model's engine."""
     settings = make_settings(**overrides)
     entry = find_models(settings).find_model(name)
     limits = ResolvedLimits(4, 512, 0, "")

@@ -31,12 +31,10 @@ def make_resident(
     pinned: bool = False,
     state: ModelState = ModelState.READY,
 ) -> Resident:
-    """A loaded model."""
     return Resident(name, pinned, state, uses, used_at=used_at, memory=DeviceBytes(memory))
 
 
 def decide(*residents: Resident, needed: int = 20, available: int = 1000) -> LoadDecision:
-    """The decision for a candidate with a budget of 50."""
     candidate = Resident("new", state=ModelState.LOADING)
     available_bytes = DeviceBytes(available)
     return plan_load(

@@ -18,7 +18,6 @@ class Machine:
         self.memory = FreeMemory(lambda: DeviceBytes(7, self.used), self.read)
 
     def read(self) -> dict[str, int] | None:
-        """Read the free bytes."""
         self.num_readings += 1
         self.used = self.used if self.used_after_reading is None else self.used_after_reading
         return dict(self.free) if self.is_readable else None

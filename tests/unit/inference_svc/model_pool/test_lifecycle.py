@@ -21,7 +21,6 @@ def make_placed(name: str, gib: float, *devices: str) -> ModelEntry:
 
 
 def plan(*models: ModelEntry, budget_gib: int = 1000) -> list[int]:
-    """The planned bytes of each model."""
     limits = plan_start(models, MemoryBudget(budget_gib * GIB, lambda: MACHINE, memory_wait_s=1))
     return [planned_bytes(entry.file, each) for entry, each in zip(models, limits, strict=True)]
 

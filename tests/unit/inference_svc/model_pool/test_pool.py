@@ -13,18 +13,7 @@ from inference_svc.models.device_memory import DeviceBytes, LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy, Placement
-from svc_kit.errors import (
-    Draining,
-    InvalidField,
-    MemoryInUse,
-    ModelCannot,
-    ModelLoadFailed,
-    ModelLoading,
-    ModelNotFound,
-    ModelNotLoaded,
-    ModelTooLarge,
-    ModelUnloaded,
-)
+from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 from tests.support.pooled import GIB, PoolHarness, make_entry, settle
 
@@ -56,10 +45,9 @@ async def test_a_call_loads_a_model_by_name_or_alias_once() -> None:
 
 
 async def test_an_unknown_model_is_not_found() -> None:
-    """And nothing is loaded."""
     harness = await PoolHarness("a").start()
 
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(errors.ModelNotFound):
         await use(harness, "b")
     assert harness.loader.engines == []
 
@@ -68,7 +56,7 @@ async def test_a_model_is_not_loaded_for_an_operation_that_it_does_not_support()
     """The class is checked before the load."""
     harness = await PoolHarness("a").start()
 
-    with pytest.raises(ModelCannot):
+    with pytest.raises(errors.ModelCannot):
         async with harness.pool.use(harness["a"], ModelFile.check_ranks):
             pass
     assert harness.loader.engines == []
@@ -83,7 +71,7 @@ async def test_model_names_and_aliases_are_unique() -> None:
 async def test_models_with_policy_start_are_loaded_before_calls_are_accepted() -> None:
     """The others are loaded by their first call."""
     harness = PoolHarness(make_entry("a", policy=LoadPolicy.START), "b")
-    with pytest.raises(ModelLoading):
+    with pytest.raises(errors.ModelLoading):
         await use(harness, "a")
     await harness.start()
 
@@ -132,7 +120,7 @@ async def test_waiting_for_memory_times_out_with_memory_in_use() -> None:
     harness = await PoolHarness(make_entry("a", 6), make_entry("b", 6), memory_wait_s=0).start()
     async with AsyncExitStack() as stack:
         await use(harness, "a", stack)
-        with pytest.raises(MemoryInUse) as refusal:
+        with pytest.raises(errors.MemoryInUse) as refusal:
             await use(harness, "b")
 
     assert refusal.value.needed_bytes > 6 * GIB > refusal.value.available_bytes
@@ -143,9 +131,9 @@ async def test_a_model_that_can_never_fit_is_refused_without_evictions() -> None
     """A background load is refused at once too."""
     harness = await PoolHarness("a", make_entry("huge", 11)).start()
     await use(harness, "a")
-    with pytest.raises(ModelTooLarge) as refusal:
+    with pytest.raises(errors.ModelTooLarge) as refusal:
         await use(harness, "huge")
-    with pytest.raises(ModelTooLarge):
+    with pytest.raises(errors.ModelTooLarge):
         await harness.pool.load(harness["huge"], wait=False)
 
     assert refusal.value.needed_bytes > 11 * GIB
@@ -158,7 +146,7 @@ async def test_a_model_on_a_gpu_is_limited_by_the_memory_of_the_gpu() -> None:
     harness = await gpu_harness(a=4, b=5, huge=9).start()
     for name in ("cpu", "a", "b"):
         await use(harness, name)
-    with pytest.raises(ModelTooLarge) as refusal:
+    with pytest.raises(errors.ModelTooLarge) as refusal:
         await use(harness, "huge")
 
     assert refusal.value.needed_bytes > 9 * GIB
@@ -197,7 +185,7 @@ async def test_memory_of_a_restarting_engine_is_reserved_while_its_model_unloads
 async def test_a_load_by_an_operator_refreshes_the_free_memory() -> None:
     """The GPU may have been full at the last reading."""
     harness = await gpu_harness(DeviceBytes(100 * GIB, {"CUDA0": 0}), a=4).start()
-    with pytest.raises(ModelTooLarge):
+    with pytest.raises(errors.ModelTooLarge):
         await harness.pool.load(harness["a"], wait=True)
     harness.free_after_refresh = GPU_MACHINE
     await harness.pool.load(harness["a"], wait=True)
@@ -250,7 +238,7 @@ async def test_a_background_load_does_not_block_other_models() -> None:
 
     assert harness["b"].state is ModelState.LOADING
     assert await use(harness, "a") == "a"
-    with pytest.raises(ModelLoading):
+    with pytest.raises(errors.ModelLoading):
         await use(harness, "b")
     harness.loader.loading()[0].finish_load()
     await settle()
@@ -288,7 +276,7 @@ async def test_calls_do_not_retry_a_failed_load() -> None:
     await settle()
     harness.loader.engines[0].fail_load("no such tensor")
     for attempt in (call, use(harness, "a")):
-        with pytest.raises(ModelLoadFailed, match="no such tensor"):
+        with pytest.raises(errors.ModelLoadFailed, match="no such tensor"):
             await attempt
     assert (harness["a"].state, len(harness.loader.engines)) == (ModelState.FAILED, 1)
     harness.loader.loads_immediately = True
@@ -300,7 +288,7 @@ async def test_calls_do_not_retry_a_failed_load() -> None:
 async def test_calls_do_not_load_a_model_with_policy_manual() -> None:
     """Only an operator loads it."""
     harness = await PoolHarness(make_entry("a", policy=LoadPolicy.MANUAL)).start()
-    with pytest.raises(ModelNotLoaded):
+    with pytest.raises(errors.ModelNotLoaded):
         await use(harness, "a")
     await harness.pool.load(harness["a"], wait=True)
 
@@ -311,7 +299,7 @@ async def test_the_limits_of_a_loaded_model_cannot_change() -> None:
     """The same limits are accepted."""
     harness = await PoolHarness("a").start()
     await harness.pool.load(harness["a"], RequestedLimits(slots=3), wait=True)
-    with pytest.raises(InvalidField, match="unload it first"):
+    with pytest.raises(errors.InvalidField, match="unload it first"):
         await harness.pool.load(harness["a"], RequestedLimits(slots=4), wait=True)
     await harness.pool.load(harness["a"], RequestedLimits(slots=3), wait=True)
 
@@ -321,7 +309,7 @@ async def test_the_limits_of_a_loaded_model_cannot_change() -> None:
 async def test_limits_that_do_not_fit_are_not_stored() -> None:
     """The next load uses the previous ones."""
     harness = await PoolHarness("a").start()
-    with pytest.raises(ModelTooLarge):
+    with pytest.raises(errors.ModelTooLarge):
         await harness.pool.load(harness["a"], RequestedLimits(1, 10**12), wait=True)
 
     assert await use(harness, "a") == "a"
@@ -350,7 +338,7 @@ async def test_an_unloaded_engine_is_closed_with_model_unloaded() -> None:
     await use(harness, "a")
     await harness.pool.unload(harness["a"], force=False, wait=True)
 
-    assert harness.loader.engines[0].closed_with == ModelUnloaded(model="a")
+    assert harness.loader.engines[0].closed_with == errors.ModelUnloaded(model="a")
 
 
 async def test_a_load_by_an_operator_waits_for_a_running_unload() -> None:
@@ -359,7 +347,7 @@ async def test_a_load_by_an_operator_waits_for_a_running_unload() -> None:
     async with AsyncExitStack() as stack:
         await use(harness, "a", stack)
         await harness.pool.unload(harness["a"], force=False, wait=False)
-        with pytest.raises(ModelLoading):
+        with pytest.raises(errors.ModelLoading):
             await harness.pool.load(harness["a"], wait=False)
         load = asyncio.create_task(harness.pool.load(harness["a"], RequestedLimits(3), wait=True))
         await settle()
@@ -378,7 +366,7 @@ async def test_a_forced_unload_ends_running_uses() -> None:
         await harness.pool.unload(harness["a"], force=False, wait=False)
         assert not harness.loader.engines[0].is_closed
         await harness.pool.unload(harness["a"], force=True, wait=False)
-        assert harness.loader.engines[0].closed_with == ModelUnloaded(model="a")
+        assert harness.loader.engines[0].closed_with == errors.ModelUnloaded(model="a")
         assert harness.states() == {"a": "unloading"}
     await settle()
 
@@ -386,12 +374,11 @@ async def test_a_forced_unload_ends_running_uses() -> None:
 
 
 async def test_an_unload_cancels_a_load() -> None:
-    """Calls that wait for the load get MODEL_UNLOADED."""
     harness = await PoolHarness("a").start(loads_immediately=False)
     call = asyncio.create_task(use(harness, "a"))
     await settle()
     await harness.pool.unload(harness["a"], force=False, wait=True)
-    with pytest.raises(ModelUnloaded):
+    with pytest.raises(errors.ModelUnloaded):
         await call
 
     assert harness["a"].state is ModelState.AVAILABLE
@@ -428,13 +415,12 @@ async def test_unloading_a_model_that_is_not_loaded_does_nothing() -> None:
 
 
 async def test_a_drain_finishes_running_calls_and_refuses_new_ones() -> None:
-    """A call that waits for a load is running."""
     harness = await PoolHarness("a").start(loads_immediately=False)
     call = asyncio.create_task(use(harness, "a"))
     await settle()
     harness.pool.drain()
     idle = asyncio.create_task(harness.pool.wait_idle())
-    with pytest.raises(Draining):
+    with pytest.raises(errors.Draining):
         await use(harness, "a")
     assert (harness.pool.state, idle.done()) == (EngineState.DRAINING, False)
     harness.loader.engines[0].finish_load()

@@ -93,7 +93,6 @@ def test_the_token_of_the_environment_is_sent(tmp_path: Path) -> None:
 def test_a_failed_download_is_a_startup_error(
     tmp_path: Path, error: Exception, expected: str
 ) -> None:
-    """With the model reference and what to do."""
     download = HuggingFaceDownloads(tmp_path, Mock(side_effect=error))
     with pytest.raises(StartupError) as raised:
         download(RemoteFile("owner/repo", "model.gguf", None))

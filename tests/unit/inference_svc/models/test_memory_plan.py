@@ -107,7 +107,6 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 
 def plan_unified(available: int, requested: RequestedLimits) -> ResolvedLimits:
-    """The plan of a model in the unified layout."""
     (limits,) = plan_limits([make_model_file()], available, [requested])
     assert limits.shared_cells is not None
     assert limits.kv_bytes == limits.shared_cells * (128 << 10)
@@ -166,7 +165,6 @@ def test_an_encoder_has_no_kv_cache() -> None:
 
 
 def test_the_reason_has_the_sizes() -> None:
-    """For the log."""
     (limits,) = plan_limits([make_model_file()], 32 * GIB, [NO_LIMITS])
 
     assert limits.reason == (

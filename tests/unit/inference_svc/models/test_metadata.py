@@ -32,7 +32,6 @@ def describe(folder: Path, **changes: object) -> ModelFile:
 
 
 def describe_architecture(folder: Path, architecture: str) -> ModelFile:
-    """Describe a tiny model of an architecture."""
     metadata = model_metadata(general__architecture=architecture)
     renamed = {key.replace("llama.", f"{architecture}."): metadata[key] for key in metadata}
     path = folder / "m.gguf"

@@ -5,33 +5,24 @@ from typing import Any
 
 import pytest
 
-from inference_svc.models.sources import (
-    BUNDLED_FOLDER,
-    BUNDLED_PATH,
-    Download,
-    ModelReference,
-    RemoteFile,
-    find_projector,
-    parse_reference,
-    resolve_models,
-)
+from inference_svc.models import sources
 from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import gguf_bytes, write_model
 
 
-def refuse_download(remote: RemoteFile) -> Path:
+def refuse_download(remote: sources.RemoteFile) -> Path:
     raise AssertionError(f"a download of {remote} was started")
 
 
 def resolve_names(*texts: str) -> list[str]:
-    return [model.name for model in resolve_models(texts, refuse_download)]
+    return [model.name for model in sources.resolve_models(texts, refuse_download)]
 
 
 def test_bundled_is_the_demo_model() -> None:
     """It can be renamed."""
     assert resolve_names("bundled") == ["demo-chat"]
     assert resolve_names("tiny=bundled") == ["tiny"]
-    assert resolve_models(["bundled"], refuse_download)[0].path == BUNDLED_PATH
+    assert sources.resolve_models(["bundled"], refuse_download)[0].path == sources.BUNDLED_PATH
 
 
 def test_a_model_is_named_by_its_file_or_its_reference(tmp_path: Path) -> None:
@@ -57,7 +48,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     """Engines and child processes may have other working directories."""
     path = write_model(tmp_path / "model.gguf")
     monkeypatch.chdir(tmp_path)
-    (model,) = resolve_models(["mine=model.gguf"], refuse_download)
+    (model,) = sources.resolve_models(["mine=model.gguf"], refuse_download)
 
     assert model.paths == (path,)
 
@@ -67,7 +58,7 @@ def test_a_folder_is_resolved_to_its_models(tmp_path: Path) -> None:
     write_model(tmp_path / "b.gguf")
     write_model(tmp_path / "a.gguf")
     write_model(tmp_path / "mmproj-a.gguf", general__architecture="clip")
-    adapter = BUNDLED_FOLDER / "demo-lora-pirate-f16.gguf"
+    adapter = sources.BUNDLED_FOLDER / "demo-lora-pirate-f16.gguf"
     (tmp_path / "lora.gguf").write_bytes(adapter.read_bytes())
     (tmp_path / "notes.txt").write_text("not a model")
 
@@ -106,9 +97,9 @@ def test_an_invalid_reference_is_a_startup_error(text: str, expected: str) -> No
 def test_a_file_that_cannot_be_used_does_not_hide_the_others(tmp_path: Path) -> None:
     """Whether it is named or in a folder; it has the problem and what to do."""
     good, path = write_model(tmp_path / "a.gguf"), tmp_path / "broken.gguf"
-    path.write_bytes(BUNDLED_PATH.read_bytes()[:100_000])
-    named = resolve_models([str(path), str(good)], refuse_download)
-    found = resolve_models([str(tmp_path)], refuse_download)
+    path.write_bytes(sources.BUNDLED_PATH.read_bytes()[:100_000])
+    named = sources.resolve_models([str(path), str(good)], refuse_download)
+    found = sources.resolve_models([str(tmp_path)], refuse_download)
 
     assert {model.name: bool(model.problem) for model in found} == {"a": False, "broken": True}
     assert [named[0].problem, named[1]] == [found[1].problem, found[0]]
@@ -119,11 +110,11 @@ def test_a_file_that_cannot_be_used_does_not_hide_the_others(tmp_path: Path) -> 
 def test_a_file_that_is_not_there_does_not_hide_the_others(tmp_path: Path) -> None:
     """Nor does a download that fails."""
 
-    def fail(remote: RemoteFile) -> Path:
+    def fail(remote: sources.RemoteFile) -> Path:
         raise StartupError(f"{remote} cannot be downloaded")
 
     good = write_model(tmp_path / "a.gguf")
-    models = resolve_models([str(good), "x=missing.gguf", "hf:o/r/m.gguf"], fail)
+    models = sources.resolve_models([str(good), "x=missing.gguf", "hf:o/r/m.gguf"], fail)
 
     assert [model.name for model in models] == ["a", "x", "m"]
     assert "there is no such file; give a path, a folder, hf:" in models[1].problem
@@ -151,15 +142,15 @@ def test_duplicate_names_are_refused(tmp_path: Path) -> None:
 
 def test_a_hugging_face_reference_is_downloaded(tmp_path: Path) -> None:
     """It may have a folder in the repository and a revision."""
-    downloads: list[RemoteFile] = []
+    downloads: list[sources.RemoteFile] = []
 
-    def download(remote: RemoteFile) -> Path:
+    def download(remote: sources.RemoteFile) -> Path:
         downloads.append(remote)
         return write_model(tmp_path / "blob.gguf")
 
-    (model,) = resolve_models(["hf:owner/some.repo/q4/model.gguf@v1.0"], download)
+    (model,) = sources.resolve_models(["hf:owner/some.repo/q4/model.gguf@v1.0"], download)
 
-    assert downloads == [RemoteFile("owner/some.repo", "q4/model.gguf", "v1.0")]
+    assert downloads == [sources.RemoteFile("owner/some.repo", "q4/model.gguf", "v1.0")]
     assert model.name == "model"
 
 
@@ -167,13 +158,13 @@ def test_all_parts_of_a_split_model_are_downloaded(tmp_path: Path) -> None:
     """The reference names the first one."""
     downloads: list[str] = []
 
-    def download(remote: RemoteFile) -> Path:
+    def download(remote: sources.RemoteFile) -> Path:
         downloads.append(remote.file)
         name = Path(remote.file).name
         number = int(name[2:7]) - 1
         return write_model(tmp_path / name, split__no=number, split__count=2)
 
-    (model,) = resolve_models(["hf:o/r/x-00001-of-00002.gguf"], download)
+    (model,) = sources.resolve_models(["hf:o/r/x-00001-of-00002.gguf"], download)
 
     assert downloads == ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf"]
     assert model.name == "x"
@@ -181,8 +172,10 @@ def test_all_parts_of_a_split_model_are_downloaded(tmp_path: Path) -> None:
 
 def test_a_name_may_have_colons_and_dots() -> None:
     """Text with a slash before "=" is a path."""
-    assert parse_reference("llama-3.1:8b=x.gguf") == ModelReference("llama-3.1:8b", "x.gguf")
-    assert parse_reference("a/b=x.gguf") == ModelReference(None, "a/b=x.gguf")
+    assert sources.parse_reference("llama-3.1:8b=x.gguf") == sources.ModelReference(
+        "llama-3.1:8b", "x.gguf"
+    )
+    assert sources.parse_reference("a/b=x.gguf") == sources.ModelReference(None, "a/b=x.gguf")
 
 
 PROJECTOR: dict[str, Any] = {
@@ -200,11 +193,10 @@ def write_projector(path: Path, **keys: Any) -> Path:
 
 
 def found_projector(
-    model: Path, source: str = "auto", download: Download = refuse_download
+    model: Path, source: str = "auto", download: sources.Download = refuse_download
 ) -> Path | None:
-    """The projector that is found for a model."""
-    (file,) = resolve_models([f"m={model}"], refuse_download)
-    projector = find_projector(file, source, download)
+    (file,) = sources.resolve_models([f"m={model}"], refuse_download)
+    projector = sources.find_projector(file, source, download)
     return None if projector is None else projector.path
 
 

@@ -23,7 +23,6 @@ class BarrierJobs:
         self.are_examined = asyncio.Event()
 
     async def run(self, job: object, payload: dict[str, Any], *, key: str = "") -> Any:
-        """Return the metadata of an adapter."""
         await self._both.wait()
         self.are_examined.set()
         return {
@@ -46,7 +45,6 @@ class SlowEngine:
         self.is_called = False
 
     async def load_adapter(self, adapter: Adapter) -> Adapter:
-        """Load and register the adapter."""
         self.is_called = True
         return await asyncio.shield(self._load(adapter))
 

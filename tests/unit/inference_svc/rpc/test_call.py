@@ -28,7 +28,6 @@ OPTIONS: dict[str, Any] = {
 
 
 def chat(**options: Any) -> pb.ChatRequest:
-    """A question about a picture."""
     parts: Any = [{"image": {"data": b"picture"}}, {"text": "What is this?"}]
     conversation: Any = {"messages": [{"role": 3, "parts": parts}]}
     return pb.ChatRequest(
@@ -37,7 +36,6 @@ def chat(**options: Any) -> pb.ChatRequest:
 
 
 def generate(**options: Any) -> pb.GenerateRequest:
-    """A text to continue."""
     return pb.GenerateRequest(text="Hi", options=generation_pb2.GenerationOptions(**options))
 
 
@@ -81,7 +79,6 @@ async def test_a_call_that_fails_at_any_step_releases_what_it_holds(
 async def limited(
     vocabulary: Vocabulary, folder: Path, amount: int, **fields: Any
 ) -> tuple[Generations, Harness]:
-    """A service with a limit of tokens."""
     harness = Harness(folder, make_limit("tokens", "TOKENS", amount, **fields))
     await harness.limiter.renew()
     return await Generations(vocabulary, harness.limiter.admit).start(), harness

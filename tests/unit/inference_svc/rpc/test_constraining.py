@@ -45,7 +45,6 @@ THINKING = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.LLAMA)
 def make_prompt(
     turn_format: TurnFormat = THINKING, *, opens_in_reasoning: bool = False
 ) -> RenderedPrompt:
-    """A prompt with a placeholder text."""
     return RenderedPrompt((PromptSpan("x", trusted=True),), opens_in_reasoning, turn_format)
 
 
@@ -54,7 +53,6 @@ def convert_turn(
     constraint: pb.Constraint | None = None,
     prompt: RenderedPrompt | None = None,
 ) -> OutputSpec | None:
-    """The output spec of the next turn."""
     return chat_output_spec(constraint or pb.Constraint(), conversation, prompt or make_prompt())
 
 
@@ -117,7 +115,7 @@ def test_required_tool_calls_replace_the_output_format() -> None:
     calls = require_calls(spec)
 
     assert spec == OutputSpec(None, calls, None)
-    assert calls.ways == FAMILIES[ToolCallFormat.LLAMA].syntaxes
+    assert calls.syntaxes == FAMILIES[ToolCallFormat.LLAMA].syntaxes
     assert (calls.required, calls.several) == (True, True)
     assert [(tool.name, tool.strict, tool.field) for tool in calls.tools] == [
         ("get_weather", False, "tools[0].parameters_json"),
@@ -159,15 +157,15 @@ def test_tools_constrain_calls_in_free_text(notation: ToolCallFormat) -> None:
     assert (spec is None) is (not triggers and not family.begin)
     if spec is not None:
         calls = require_calls(spec)
-        barred = (*prompt.turn_format.interrupts, *prompt.turn_format.calls_in_thoughts)
+        excludes = (*prompt.turn_format.interrupts, *prompt.turn_format.calls_in_thoughts)
         markers = prompt.turn_format.reasoning_markers
         assert markers is not None
-        reasoning = Reasoning(*markers, is_open=True, barred=barred)
+        reasoning = Reasoning(*markers, is_open=True, excludes=excludes)
         assert spec == OutputSpec(None, calls, reasoning)
         assert (calls.triggers, calls.required, calls.several) == (triggers, False, True)
-        assert (calls.begin, calls.heads) == (family.begin, family.heads)
-        assert calls.barred == family.barred
-        beginnings = [syntax.begin for syntax in calls.ways]
+        assert (calls.begin, calls.headers) == (family.begin, family.headers)
+        assert calls.excludes == family.excludes
+        beginnings = [syntax.begin for syntax in calls.syntaxes]
         if notation not in (ToolCallFormat.LLAMA, ToolCallFormat.HARMONY):
             assert all(text.startswith(triggers) for text in beginnings)
         assert constrained_format(prompt.turn_format, spec) == prompt.turn_format
@@ -256,7 +254,7 @@ def test_a_constrained_turn_is_parsed_in_the_format_of_its_grammar() -> None:
     assert constrained_format(THINKING, both_spec) == THINKING._replace(
         tool_calls=ToolCallFormat.HERMES
     )
-    assert require_calls(both_spec).ways == FAMILIES[ToolCallFormat.HERMES].syntaxes
+    assert require_calls(both_spec).syntaxes == FAMILIES[ToolCallFormat.HERMES].syntaxes
     assert constrained_format(THINKING, text_spec) == THINKING
     assert constrained_format(HARMONY, calls_spec) == HARMONY
     assert constrained_format(HARMONY, text_spec) == HARMONY
@@ -282,5 +280,5 @@ def test_a_continued_answer_in_channels_begins_none(mode: ToolMode) -> None:
 
     assert spec is not None
     assert (spec.opening, spec.thought) == ("", None)
-    for way in spec.calls.ways if spec.calls is not None else ():
-        assert way.begin.startswith("<|end|><|start|>assistant")
+    for syntax in spec.calls.syntaxes if spec.calls is not None else ():
+        assert syntax.begin.startswith("<|end|><|start|>assistant")

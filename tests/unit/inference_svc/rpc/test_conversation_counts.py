@@ -31,7 +31,6 @@ PART = chat_pb2.ContentPart(text="x")
 def test_a_repeated_field_beyond_its_limit_is_named(
     conversation: pb.Conversation, field: str, limit: int
 ) -> None:
-    """Messages, and their parts and calls."""
     with pytest.raises(TooLong) as refusal:
         check_counts(conversation, LIMITS)
 

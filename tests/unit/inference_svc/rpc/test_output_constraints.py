@@ -56,7 +56,6 @@ SYNTAXES = [
 
 
 def format_calls(syntax: ToolCallSyntax, calls: tuple[tuple[str, str], ...]) -> str:
-    """Format calls as a model does."""
     texts = (
         f"{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}".replace(NUMBER, str(number))
         for number, (name, arguments) in enumerate(calls)
@@ -77,7 +76,6 @@ def tokenize(text: str, control: dict[str, int]) -> Iterator[int]:
 
 
 def is_accepted(spec: OutputSpec, text: str, control: dict[str, int]) -> bool:
-    """Whether the grammar accepts the text as a complete output."""
     tokenizer = byte_tokenizer(400, control, [END_TOKEN])
     matcher = build_matcher(tokenizer, whole_grammar(spec, control))
     tokens = list(tokenize(text, control))

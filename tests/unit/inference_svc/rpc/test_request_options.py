@@ -53,7 +53,6 @@ def _call(
     digest: str = "",
     groups: PrefixGroups = NO_GROUPS,
 ) -> Call[service_pb.GenerateRequest]:
-    """A call of a model with 100 tokens."""
     vocabulary, defaults = SimpleNamespace(size=100), Sampling(top_k=7)
     model = SimpleNamespace(name="demo", vocabulary=vocabulary, default_sampling=defaults)
     engine = SimpleNamespace(ready=SimpleNamespace(slot_tokens=slot_tokens))
@@ -120,7 +119,6 @@ def test_each_choice_is_a_request_with_the_same_seed() -> None:
 
 
 def test_max_tokens_is_limited_to_the_remaining_context() -> None:
-    """An unset limit is the remaining context."""
     (unset,) = _convert()
     (large,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=1000)))
     (small,) = _convert(_options(stopping=pb.StoppingParams(max_tokens=5)))
@@ -347,7 +345,6 @@ def test_a_service_may_name_the_stored_object_of_a_request() -> None:
 def test_invalid_stored_objects_are_rejected(
     object_id: str, principal: Principal, fields: dict[str, Any], kind: type[DomainError]
 ) -> None:
-    """From other callers, with an id that is too long, and for deterministic requests."""
     with pytest.raises(kind) as failure:
         _convert_keep_for(object_id, principal, "d1", **fields)
     assert failure.value.field == "cache.keep_for"

@@ -42,7 +42,6 @@ class FakeSnapshots:
         self._result = result
 
     async def run(self, command: FileCommand) -> object:
-        """Return the result of a command."""
         if isinstance(command, DropCachedPrefixes):
             self.dropped += command.object_ids
             return len(command.object_ids)
@@ -53,13 +52,11 @@ class FakeSnapshots:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SnapshotStore:
-    """An empty folder."""
     return SnapshotStore(FolderLimits(tmp_path, 10**6, 9))
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> DiskPrefixCache:
-    """An empty disk prefix cache."""
     return DiskPrefixCache(FolderLimits(tmp_path / "archive", 10**6, 9))
 
 
@@ -82,7 +79,6 @@ async def load_models(results: Mapping[str, Snapshot | DomainError]) -> PoolHarn
 
 
 def get_engine(harness: PoolHarness, name: str) -> FakeEngine:
-    """The engine of a loaded model."""
     return harness.loader.alive(name)[-1]
 
 
@@ -92,7 +88,6 @@ def get_snapshots(harness: PoolHarness, name: str) -> FakeSnapshots:
 
 
 def make_sequence_snapshot() -> Snapshot:
-    """A snapshot with four tokens."""
     return make_snapshot(tokens=array("i", [5, 6, 7, 8]))
 
 

@@ -56,14 +56,12 @@ class FakeGeneration:
         )
 
     def count(self, key: UsageKey, counts: Counts) -> None:
-        """Record the usage of a request."""
         self.recorded.append((key.project, key.model, counts))
 
     def _cancel(self) -> None:
         self.num_cancelled += 1
 
     def deliver_text(self, text: str, choice: int = 0) -> None:
-        """Deliver a token with this text."""
         self.stream.deliver(events.Delta(choice, (text,), (7,), ()))
 
     def deliver_tokens(self, *pieces: bytes) -> None:
@@ -93,7 +91,6 @@ def text_turns(choices: int = 1, *, token_ids: bool = False) -> list[TextTurn]:
 
 
 def chat_turns(max_calls: int | None = None) -> list[ChatTurn]:
-    """One chat turn with the Hermes format."""
     parser = TurnParser(HERMES, tools=TOOLS, new_call_id=lambda: "call_1")
     return [ChatTurn(0, parser, token_ids=False, max_calls=max_calls)]
 
@@ -116,7 +113,6 @@ async def collect(
 async def collect_chat(
     generation: FakeGeneration, max_calls: int | None = None
 ) -> tuple[list[service_pb.ChatDelta], pb.ChoiceFinished, pb.Done]:
-    """Return the deltas and the end of a chat turn."""
     _, *deltas, finished, done = await collect(generation, chat_turns(max_calls))
     assert all(response.HasField("delta") for response in deltas)
     return [response.delta for response in deltas], finished.finished, done.done
@@ -239,7 +235,6 @@ async def test_an_error_ends_the_stream_after_its_text() -> None:
 
 
 async def test_reasoning_and_tool_calls_are_separate_fields() -> None:
-    """The finish reason is TOOL_CALLS."""
     generation = FakeGeneration()
     for piece in ("<think>hm", "</think>", CALL):
         generation.deliver_text(piece)
@@ -387,7 +382,6 @@ async def test_timings_do_not_count_resumed_tokens() -> None:
 
 
 async def test_draft_tokens_are_summed_over_the_choices() -> None:
-    """Drafted and accepted tokens."""
     generation = FakeGeneration(2)
     timings = events.Timings(0.0, 0.0, 0.0)
     for choice, (drafted, accepted) in enumerate([(5, 3), (4, 4)]):

@@ -38,7 +38,6 @@ def test_a_snapshot_survives_a_round_trip() -> None:
 
 
 def test_every_truncation_is_detected() -> None:
-    """At every length."""
     data = make_snapshot_file(make_snapshot(), STATE)
 
     assert {_fault(data[:length]) for length in range(len(data))} == {"truncated"}

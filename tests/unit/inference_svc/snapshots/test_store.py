@@ -49,7 +49,6 @@ def _save(store: SnapshotStore, count: int = 1) -> list[Snapshot]:
 
 
 def _existing(store: SnapshotStore, snapshots: list[Snapshot]) -> list[int]:
-    """The indices of the snapshots that have a file."""
     return [i for i, each in enumerate(snapshots) if store._path(each.snapshot_id).exists()]
 
 
@@ -83,7 +82,6 @@ def test_the_folder_is_created_by_the_first_save(path: Path) -> None:
 
 
 def test_the_least_recently_used_are_evicted_by_number(path: Path) -> None:
-    """Reading a snapshot counts as a use."""
     store = _store(path, max_files=3)
     snapshots = _save(store, 3)
     with store.open(snapshots[0].snapshot_id):
@@ -235,7 +233,6 @@ def test_a_file_named_as_the_key_is_not_replaced(path: Path) -> None:
 
 
 def test_without_their_key_snapshots_are_foreign(path: Path) -> None:
-    """New snapshots use a new key."""
     (snapshot,) = _save(_store(path))
     (path / "key").unlink()
     store = _store(path)
@@ -260,7 +257,6 @@ def test_a_full_disk_leaves_no_files(path: Path) -> None:
 
 
 def test_disabled_snapshots_have_typed_errors() -> None:
-    """For saving and reading."""
     store = SnapshotStore(NO_SNAPSHOTS)
 
     assert store.usage == FolderUsage(0, 0)

@@ -38,7 +38,6 @@ EITHER = {"properties": {"a": {"type": "string", "pattern": "^a|b$"}}, "required
 
 
 def compile_tool(schema: Any, way: ToolCallSyntax, *, strict: bool = True) -> dict[str, Any]:
-    """Compile calls of a tool with this schema, and of another."""
     tool = CallableTool("f", json.dumps(schema), strict, "tools[0]")
     spec = OutputSpec(None, ToolCallSpec((way,), (tool, OTHER), True, False), None)
     asked = json.loads(json.dumps(asdict(spec)))  # as in the sandbox
@@ -47,7 +46,6 @@ def compile_tool(schema: Any, way: ToolCallSyntax, *, strict: bool = True) -> di
 
 
 def matches(compiled: dict[str, Any], text: str) -> bool:
-    """Whether a text is a complete output."""
     matcher = build_matcher(byte_tokenizer(300, {}, [299]), compiled["grammar"])
     tokens = list(text.encode())
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()

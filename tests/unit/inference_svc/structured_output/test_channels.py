@@ -23,7 +23,7 @@ FAMILY = FAMILIES[Format.HARMONY]
 CONTROL = {text: number for number, text in enumerate(FAMILY.markers, 300)}
 TOOL = CallableTool("f", '{"properties": {"a": {"type": "integer"}}}', True, "tools[0]")
 REQUIRED = ToolCallSpec(FAMILY.syntaxes, (TOOL,), required=True, several=True)
-AUTO = replace(REQUIRED, required=False, triggers=FAMILY.triggers, heads=FAMILY.heads)
+AUTO = replace(REQUIRED, required=False, triggers=FAMILY.triggers, headers=FAMILY.headers)
 THOUGHT = Reasoning(
     *REASONING_MARKERS[ReasoningFormat.HARMONY], is_open=False, after=FAMILY.after_reasoning
 )
@@ -35,7 +35,6 @@ FINAL = "<|channel|>final<|message|>"
 
 
 def matches(spec: OutputSpec, text: str) -> bool:
-    """Whether a text is a complete turn."""
     matcher = build_matcher(byte_tokenizer(400, CONTROL, [399]), whole_grammar(spec, CONTROL))
     pieces = re.split(f"({'|'.join(map(re.escape, CONTROL))})", text)
     tokens = [

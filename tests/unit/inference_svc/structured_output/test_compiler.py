@@ -51,7 +51,6 @@ class CountingJobs(InlineJobs):
         self._failure = failure
 
     async def run(self, job: Job, payload: Any, *, key: str = "") -> Any:
-        """Run a job in this process."""
         self.count += 1
         if self._failure:
             raise self._failure
@@ -492,7 +491,6 @@ LARGE_TOOLS = (replace(TOOL, schema=" " * (MAX_TOOL_SCHEMAS_BYTES // 4 + 1)),) *
 async def test_size_limits_are_checked_before_a_job_runs(
     spec: OutputSpec, field: str, limit: int
 ) -> None:
-    """The error has the limit."""
     jobs = CountingJobs()
     error = await compile_error(spec, jobs)
 
@@ -502,7 +500,6 @@ async def test_size_limits_are_checked_before_a_job_runs(
 
 
 async def test_compiled_grammars_are_cached() -> None:
-    """By specification and vocabulary."""
     jobs = CountingJobs()
     compiler = GrammarCompiler(jobs)
     first = await compiler.compile(DIGITS, VOCABULARY)
@@ -515,7 +512,6 @@ async def test_compiled_grammars_are_cached() -> None:
 
 @pytest.mark.parametrize("is_strict", [True, False])
 async def test_an_unknown_format_only_describes_and_is_named(is_strict: bool) -> None:
-    """As in JSON Schema, also of a strict tool."""
     schema = '{"properties": {"a": {"type": "string", "format": "phone"}}, "required": ["a"]}'
     tools = (replace(TOOL, schema=schema, strict=is_strict),)
     calls = ToolCallSpec((SYNTAX,), tools, required=True, several=False)

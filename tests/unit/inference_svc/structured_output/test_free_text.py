@@ -27,14 +27,13 @@ TRIGGERS = {
     for name, family in FAMILIES.items()
     if family.triggers and not any(way.arguments or way.ends_turn for way in family.syntaxes)
 }
-BARRED = {name: FAMILIES[name].barred for name in TRIGGERS if FAMILIES[name].barred}
+EXCLUDES = {name: FAMILIES[name].excludes for name in TRIGGERS if FAMILIES[name].excludes}
 every_format = pytest.mark.parametrize("call_format", TRIGGERS, ids=lambda each: each.value)
 every_trigger = pytest.mark.parametrize("is_control_token", [False, True])
 """Whether the vocabulary has the trigger as a control token or only as text."""
 
 
 def write_call(syntax: ToolCallSyntax, arguments: str = ARGUMENTS, name: str = "f") -> str:
-    """A single call in a syntax."""
     call = f"{syntax.before}{syntax.head}{name}{syntax.middle}{arguments}{syntax.tail}"
     return f"{call}{syntax.after}".replace(NUMBER, "0").replace(ID, "a1")
 
@@ -61,12 +60,11 @@ class Turn:
             False,
             several,
             triggers=FAMILIES[call_format].triggers,
-            barred=FAMILIES[call_format].barred,
+            excludes=FAMILIES[call_format].excludes,
         )
         self._grammar = whole_grammar(OutputSpec(None, calls, reasoning), self._control)
 
     def matches(self, text: str) -> bool:
-        """Whether the text is a complete turn."""
         matcher = LLMatcher(self._tokenizer, self._grammar)
         assert not matcher.is_error(), matcher.get_error()
         tokens = self._tokenize(text)
@@ -118,12 +116,12 @@ def test_a_second_call_is_refused_unless_several_are_allowed(
 
 
 @every_trigger
-@pytest.mark.parametrize("call_format", BARRED)
+@pytest.mark.parametrize("call_format", EXCLUDES)
 def test_a_call_cannot_begin_with_another_trigger(
     call_format: ToolCallFormat, is_control_token: bool
 ) -> None:
     """Parsers accept other triggers, as text or control tokens, but no schema would apply."""
-    others, syntax = BARRED[call_format], FAMILIES[call_format].syntaxes[0]
+    others, syntax = EXCLUDES[call_format], FAMILIES[call_format].syntaxes[0]
     for control_texts in ((), others):
         turn = Turn(call_format, is_control_token, control_texts=control_texts)
         for other in others:
@@ -145,7 +143,7 @@ def test_every_text_that_begins_a_call_is_a_trigger() -> None:
         ),
         (ToolCallFormat.QWEN_CODER, "<tool_call> <seed:tool_call> <function="),
     ):
-        triggers = {*FAMILIES[call_format].triggers, *FAMILIES[call_format].barred}
+        triggers = {*FAMILIES[call_format].triggers, *FAMILIES[call_format].excludes}
         assert triggers >= {*begins.split()}
 
 
@@ -184,7 +182,7 @@ def test_reasoning_that_a_call_would_end_has_no_triggers(
 ) -> None:
     """So that no call escapes its schema."""
     trigger = TRIGGERS[call_format]
-    reasoning = Reasoning("<think>", "</think>", is_open=True, barred=(trigger,))
+    reasoning = Reasoning("<think>", "</think>", is_open=True, excludes=(trigger,))
     turn = Turn(call_format, is_control_token, several=False, reasoning=reasoning)
 
     assert turn.matches("Hm.</think>Yes.")

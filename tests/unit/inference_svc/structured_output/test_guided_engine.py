@@ -18,7 +18,6 @@ from tests.support.sequences import EngineBench, make_request
 
 
 def make_constrained(pattern: str, sequence_id: int = 0, **changes: object) -> SequenceRequest:
-    """A request that is constrained to a pattern."""
     return replace(
         make_request(sequence_id, constraint=Constraint(pattern, "constraint"), max_tokens=100),
         **changes,  # type: ignore[arg-type]  # fields of the request
@@ -26,12 +25,10 @@ def make_constrained(pattern: str, sequence_id: int = 0, **changes: object) -> S
 
 
 def make_backend(batch_tokens: int, slot_tokens: int) -> FakeBackend:
-    """A backend with four slots."""
     return FakeBackend(NativeLimits(batch_tokens, 4, 4, slot_tokens, VOCABULARY_SIZE))
 
 
 def run_requests(*requests: SequenceRequest, backend: FakeBackend | None = None) -> EngineBench:
-    """Run requests on a new engine."""
     bench = EngineBench(backend)
     bench.submit(*requests)
     bench.run()
@@ -163,7 +160,6 @@ def test_resume_continues_a_constrained_sequence() -> None:
 
 
 def test_resumed_tokens_that_violate_the_grammar_fail_the_sequence() -> None:
-    """As `GrammarInvalid`."""
     bench = run_requests(make_constrained("ab?", resumed=array("i", list(b"zz"))))
 
     assert isinstance(bench.failures()[0].error, GrammarInvalid)

@@ -30,21 +30,17 @@ class PanickingTemplate:
     """A built template whose copies panic."""
 
     def wait(self, _: float) -> bool:
-        """The template is built."""
         return True
 
     def copy(self) -> PanickingMatcher:
-        """A copy."""
         return PanickingMatcher()
 
     def warm(self, used: PanickingMatcher) -> None:
-        """Use the matcher."""
         used.is_error()
 
 
 @pytest.fixture
 def guide() -> Iterator[GrammarGuide]:
-    """A guide on a matcher that panics."""
     with ThreadPoolExecutor(1) as masks:
         guide = GrammarGuide(cast(Any, PanickingTemplate()), masks, 100)
         assert guide.wait(0.0)
@@ -102,8 +98,6 @@ def test_a_guide_error_has_a_readable_message(
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), Panic("no"), ValueError("no")])
 def test_an_error_of_the_builder_thread_is_raised_as_a_guide_error(error: BaseException) -> None:
-    """When the guide waits for its grammar."""
-
     def new_tokenizer() -> Any:
         raise error
 

@@ -12,7 +12,6 @@ ITSELF: dict[str, Any] = {"$ref": "#/properties/a"}
 
 
 def nested(schema: dict[str, Any], **others: Any) -> dict[str, Any]:
-    """An object with a required member "a"."""
     return {"type": "object", "properties": {"a": schema}, "required": ["a"], **others}
 
 

@@ -31,7 +31,6 @@ TOKEN = ServiceToken("svc-corral-test")
 
 
 def make_key(**values: Any) -> KeySettings:
-    """Return settings of `KEY`."""
     return KeySettings.model_validate({"name": "ci", "sha256": hash_key(KEY), **values})
 
 
@@ -49,7 +48,6 @@ def bearer(credential: str) -> str:
 
 
 async def test_a_valid_key_has_its_project_scopes_and_priority() -> None:
-    """The principal has those of the settings."""
     settings = make_key(project="blue", scopes=["inference", "admin"], priority="batch")
 
     assert await keys(settings).verify(KEY) == Principal(
@@ -119,7 +117,6 @@ def test_a_token_file_that_others_read_or_that_is_empty_is_refused(
 
 
 def test_a_missing_token_file_is_reported(tmp_path: Path) -> None:
-    """With its path."""
     with pytest.raises(StartupError, match=r"nothing.*No such file"):
         ServiceToken.read(tmp_path / "nothing")
 
@@ -226,7 +223,6 @@ async def test_a_server_with_keys_requires_one(
 
 
 async def test_the_scheme_is_case_insensitive() -> None:
-    """As in HTTP."""
     authenticator = Authenticator(verifier=keys(make_key()))
 
     assert (await authenticator.identify(f"bearer  {KEY}")).key_id == "ci"
@@ -354,7 +350,6 @@ def test_keyless_callers_are_allowed_on_loopback_by_default(
 
 
 def test_contradicting_flags_for_keyless_callers_are_refused() -> None:
-    """allow_keyless and require_keys."""
     with pytest.raises(StartupError, match="exclude each other"):
         keyless_scopes("0.0.0.0:1", has_keys=True, allow_keyless=True, require_keys=True)
 

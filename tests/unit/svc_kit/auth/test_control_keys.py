@@ -39,7 +39,6 @@ class FakeControl:
         self.gate.set()
 
     async def look_up(self, digest: str) -> KeyLookupResult:
-        """Wait for the gate, then return the result set for `digest`, or ApiKeyInvalid."""
         self.digests.append(digest)
         self.started.set()
         await self.gate.wait()
@@ -50,7 +49,6 @@ class FakeControl:
     def set_result(
         self, key: str, outcome: Principal | DomainError, expires_at: datetime | None = None
     ) -> None:
-        """Set the lookup result of a key."""
         self.results[hash_key(key)] = KeyLookupResult(outcome, expires_at)
 
 
@@ -100,7 +98,6 @@ async def test_a_revoked_key_is_refused_thirty_seconds_after_its_lookup_began() 
 
 
 async def test_a_cached_key_is_refused_after_its_expiry() -> None:
-    """The expiry is cached with the key."""
     fixture, key = KeysFixture(), create_key()
     fixture.control.set_result(key, RED, NOW + timedelta(seconds=10))
     assert await fixture.keys.verify(key) is RED

@@ -17,8 +17,6 @@ OK = grpc.StatusCode.OK
 
 
 class ScriptedChannel:
-    """A channel whose calls end with the given statuses."""
-
     def __init__(self, *statuses: grpc.StatusCode) -> None:
         self._statuses = iter(statuses)
 

@@ -74,6 +74,5 @@ async def test_services_forward_the_models_of_their_caller() -> None:
     ],
 )
 def test_keys_in_the_settings_are_validated(values: dict[str, object], problem: str) -> None:
-    """When the service starts."""
     with pytest.raises(ValidationError, match=problem):
         KeySettings.model_validate({"name": "k", "sha256": "0" * 64, **values})

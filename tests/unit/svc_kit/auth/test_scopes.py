@@ -72,7 +72,6 @@ def test_the_scopes_inference_and_admin_include_all_others() -> None:
     ],
 )
 def test_a_narrow_scope_allows_its_methods_and_no_others(granted: str, allowed: str) -> None:
-    """Reading does not write, and files do not generate."""
     principal = Principal(scopes=frozenset({granted}), key_id="k")
     names = {name.partition(".v1.")[2] for name, s in SCOPES.items() if principal.has(s)}
     writes = ("Create", "Delete", "Update", "Chat", "Generate", "Revoke", "Cancel", "Drain")

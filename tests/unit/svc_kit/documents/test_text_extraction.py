@@ -18,7 +18,6 @@ ENCRYPTED = pdf("secret").replace(
 
 
 def extract(folder: Path, content: bytes, filename: str = "a.txt") -> str:
-    """Extract the text of a file."""
     path = folder / "file"
     path.write_bytes(content)
     return read_text({"path": str(path), "filename": filename})["text"]

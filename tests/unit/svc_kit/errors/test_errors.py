@@ -88,7 +88,6 @@ def test_field_is_the_metadata_field() -> None:
 def test_out_of_range_has_the_existing_limits(
     minimum: float | None, maximum: float | None, limits: str
 ) -> None:
-    """In message and metadata."""
     error = errors.OutOfRange(field="top_p", value=2.5, minimum=minimum, maximum=maximum)
 
     assert error.message == f"Invalid 'top_p': {limits}, got 2.5."

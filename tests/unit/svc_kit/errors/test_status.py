@@ -96,7 +96,6 @@ OPENAI_CODES = {
 
 
 def make_error(cls: type[DomainError]) -> DomainError:
-    """Return an error of a class."""
     values: dict[str, Any] = dict.fromkeys(cls.metadata_keys(), 7)
     return cls(**{**values, **({"maximum": 5} if "maximum" in values else {})})
 
@@ -112,7 +111,6 @@ def to_rpc_error(error: DomainError, request_id: str = "req_1") -> grpc.aio.AioR
 def make_bare_status(
     code: grpc.StatusCode, details: str = "", **trailers: bytes
 ) -> grpc.aio.AioRpcError:
-    """Return a status without error details."""
     pairs = [(key.replace("_", "-"), value) for key, value in trailers.items()]
     return grpc.aio.AioRpcError(
         code, grpc.aio.Metadata(), grpc.aio.Metadata(*pairs), details=details
@@ -207,7 +205,6 @@ def test_too_short_has_openais_code(length: int, unit: str, code: str) -> None:
 
 @pytest.mark.parametrize("cls", ERROR_CLASSES, ids=lambda cls: cls.reason)
 def test_the_client_gets_the_class_that_the_server_raised(cls: type[DomainError]) -> None:
-    """With its typed attributes."""
     error = make_error(cls)
     decoded = from_rpc_error(to_rpc_error(error))
 
@@ -260,7 +257,6 @@ def test_an_invalid_field_is_a_bad_request() -> None:
 
 
 def test_only_retryable_errors_have_retry_info() -> None:
-    """With the delay of the error."""
     delay = unpack_details(errors.Draining(retry_after=2.5))["RetryInfo"].retry_delay
 
     assert (delay.seconds, delay.nanos) == (2, 500_000_000)
@@ -287,7 +283,6 @@ def test_trailers_stay_below_eight_kib() -> None:
 
 
 def test_an_unknown_reason_keeps_kind_reason_and_retry_delay() -> None:
-    """For errors of newer servers."""
     sent = errors.Unavailable.with_reason(
         reason="MOON_PHASE", message="Not tonight.", metadata={"phase": "full"}, retry_after=9
     )
@@ -356,7 +351,6 @@ def test_a_bare_status_becomes_the_nearest_error(
 
 
 def test_invalid_details_are_ignored() -> None:
-    """The code is used."""
     error = make_bare_status(Code.UNAVAILABLE, grpc_status_details_bin=b"\xff\xff\xff")
 
     assert from_rpc_error(error, "x") == errors.UpstreamUnavailable(service="x")

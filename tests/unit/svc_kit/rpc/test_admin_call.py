@@ -15,7 +15,6 @@ async def hang() -> None:
 
 
 async def fail() -> None:
-    """A database that is away."""
     raise UpstreamUnavailable(service="database")
 
 

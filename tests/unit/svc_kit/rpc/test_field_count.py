@@ -16,7 +16,6 @@ METHOD = "/corral.inference.v1.InferenceService/Chat"
 
 
 def parse(raw: bytes, kind: type[Message] = pb.ChatRequest) -> Message:
-    """Parse the message of a call."""
     parser = RequestReader(ServerSettings()).parser(METHOD, kind.FromString, is_public=False)
     message: Message = parser(raw)
     return message

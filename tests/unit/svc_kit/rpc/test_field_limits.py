@@ -24,12 +24,10 @@ from svc_kit.rpc.field_limits import check_limits, limit
 
 
 def chat(**options: Any) -> pb.ChatRequest:
-    """A chat with these options."""
     return pb.ChatRequest(options=generation.GenerationOptions(**options))
 
 
 def sampled(**params: Any) -> pb.ChatRequest:
-    """A chat with these sampling parameters."""
     return chat(sampling=sampling_pb2.SamplingParams(**params))
 
 
@@ -146,7 +144,6 @@ def test_items_of_a_body_have_their_limit_in_bytes() -> None:
 
 
 def test_a_message_may_contain_others_of_its_type() -> None:
-    """Each of them is checked."""
     file = descriptor_pb2.FileDescriptorProto(name="node.proto", syntax="proto3")
     node = file.message_type.add(name="Node")
     text = node.field.add(name="text", number=1, label=1, type=9)

@@ -15,8 +15,6 @@ METHOD = "/corral.inference.v1.InferenceService/Tokenize"
 
 
 class Context:
-    """A servicer context with the methods that the interceptors use."""
-
     def __init__(self, remaining: float | None) -> None:
         self._remaining = remaining
 
@@ -28,24 +26,19 @@ class Context:
         """Ignore the metadata."""
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return no metadata."""
         return ()
 
     async def read(self) -> bytes:
-        """Return an empty message."""
         return b""
 
     def code(self) -> None:
         """Return no code."""
 
     def peer(self) -> str:
-        """Return the peer."""
         return "ipv4:127.0.0.1:1"
 
 
 class CallDetails:
-    """The call details of an interceptor."""
-
     method = METHOD
     invocation_metadata = ()
 

@@ -18,7 +18,6 @@ class Call:
         self._message = message
 
     async def read(self) -> bytes:
-        """Return the message."""
         return self._message
 
 

@@ -51,7 +51,6 @@ class SampleSettings(ServiceSettings):
 
 
 def write_config(folder: Path, text: str) -> Path:
-    """Write a configuration file."""
     path = folder / "corral.toml"
     path.write_text(text)
     return path

@@ -54,7 +54,6 @@ def test_a_call_must_match_by_name_and_arguments() -> None:
 
 
 def test_reasoning_must_be_present_only_if_requested() -> None:
-    """The request enables it with `enable_thinking`."""
     item = Item("think_sum", [], content="4", thinking=True)
 
     assert grade(item, make_reply("4", reasoning_content="2 + 2")).right

@@ -26,24 +26,13 @@ from dialects.openai.assistants.thread_requests import (
 from dialects.openai.shared.objects import list_object
 from dialects.openai.shared.pagination import PageQuery, parse_page_query
 from dialects.shared.parameters import policy_of
-from svc_kit.errors import (
-    DomainError,
-    InvalidField,
-    InvalidType,
-    MissingField,
-    OutOfRange,
-    UnknownField,
-    UnsupportedField,
-    UnsupportedValue,
-    UpstreamUnavailable,
-)
+from svc_kit import errors
 
 WITHOUT_PATH = {"etag", *policy_of(AssistantUpdateBody)}
 """Fields that identify the version to update, or are not implemented for assistants."""
 
 
 def update_paths(**fields: Any) -> list[str]:
-    """Return the field mask of an update."""
     return list(update_assistant_request("asst_x", fields).update_mask.paths)
 
 
@@ -87,29 +76,29 @@ def test_an_assistant_has_openais_defaults() -> None:
 @pytest.mark.parametrize(
     ("fields", "error", "field"),
     [
-        ({}, MissingField, "model"),
-        ({"tools": [{"type": "code_interpreter"}]}, UnsupportedValue, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, MissingField, "tools[0].function"),
-        ({"tools": [{"type": "web_search"}]}, InvalidField, "tools[0].type"),
+        ({}, errors.MissingField, "model"),
+        ({"tools": [{"type": "code_interpreter"}]}, errors.UnsupportedValue, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, errors.MissingField, "tools[0].function"),
+        ({"tools": [{"type": "web_search"}]}, errors.InvalidField, "tools[0].type"),
         (
             {"tool_resources": {"code_interpreter": {"file_ids": ["file-1"]}}},
-            UnsupportedField,
+            errors.UnsupportedField,
             "tool_resources.code_interpreter",
         ),
         (
             {"response_format": {"type": "json_schema"}},
-            MissingField,
+            errors.MissingField,
             "response_format.json_schema.schema",
         ),
-        ({"response_format": 3}, InvalidType, "response_format"),
-        ({"temperature": -1}, OutOfRange, "temperature"),
-        ({"n": 2}, UnsupportedField, "n"),
-        ({"stream": True}, UnsupportedField, "stream"),
-        ({"banana": 1}, UnknownField, "banana"),
+        ({"response_format": 3}, errors.InvalidType, "response_format"),
+        ({"temperature": -1}, errors.OutOfRange, "temperature"),
+        ({"n": 2}, errors.UnsupportedField, "n"),
+        ({"stream": True}, errors.UnsupportedField, "stream"),
+        ({"banana": 1}, errors.UnknownField, "banana"),
     ],
 )
 def test_invalid_assistants_are_rejected(
-    fields: dict[str, Any], error: type[DomainError], field: str
+    fields: dict[str, Any], error: type[errors.DomainError], field: str
 ) -> None:
     """The error has the body's field name."""
     model = {} if field == "model" else {"model": "m"}
@@ -132,7 +121,7 @@ def test_vector_stores_are_created_only_with_new_objects() -> None:
         (new,) = request.new_vector_stores
         assert (list(new.file_ids), dict(new.metadata)) == (["file-1"], {"k": "v"})
     for change in (update_assistant_request, update_thread_request):
-        with pytest.raises(UnsupportedField, match="vector_stores"):
+        with pytest.raises(errors.UnsupportedField, match="vector_stores"):
             change("x", {"tool_resources": resources})
 
 
@@ -157,7 +146,7 @@ def test_empty_resources_are_accepted() -> None:
 )
 def test_a_part_without_content_is_rejected(content: list[Any], field: str) -> None:
     """The error has the missing field."""
-    with pytest.raises(MissingField) as refused:
+    with pytest.raises(errors.MissingField) as refused:
         create_message_request("thread_x", {"role": "user", "content": content}, "")
 
     assert refused.value.field == field
@@ -168,7 +157,7 @@ def test_attachments_for_code_interpreter_are_rejected() -> None:
     attachment = {"file_id": "file-1", "tools": [{"type": "code_interpreter"}]}
     message = {"role": "user", "content": "x", "attachments": [attachment]}
 
-    with pytest.raises(UnsupportedValue) as refused:
+    with pytest.raises(errors.UnsupportedValue) as refused:
         create_thread_request({"messages": [message]}, "")
     assert refused.value.field == "messages[0].attachments[0].tools[0].type"
 
@@ -233,7 +222,7 @@ def test_an_empty_list() -> None:
 @pytest.mark.parametrize("limit", ["0", "101", "x", "-1"])
 def test_an_invalid_limit_is_rejected(limit: str) -> None:
     """1 to 100 are allowed."""
-    with pytest.raises((OutOfRange, InvalidType)) as refused:
+    with pytest.raises((errors.OutOfRange, errors.InvalidType)) as refused:
         parse_page_query(PageQuery, {"limit": limit})
 
     assert refused.value.field == "limit"
@@ -241,7 +230,7 @@ def test_an_invalid_limit_is_rejected(limit: str) -> None:
 
 def test_an_error_event_is_flat_and_nested() -> None:
     """SDKs raise only the nested form."""
-    frame = error_frame(UpstreamUnavailable(service="inference"))
+    frame = error_frame(errors.UpstreamUnavailable(service="inference"))
     data = orjson.loads(frame.split(b"data: ")[1])
     assert frame.startswith(b"event: error\n")
     assert data["error"]["message"]

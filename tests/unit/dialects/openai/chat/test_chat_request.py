@@ -21,17 +21,14 @@ PART = "messages[0].content[0]"
 
 
 def user_part(part: dict[str, Any]) -> dict[str, Any]:
-    """A user message with one content part."""
     return {"role": "user", "content": [part]}
 
 
 def make_request(**fields: Any) -> inference_service_pb2.ChatRequest:
-    """Convert a body with these fields."""
     return chat_request(parse_chat({"model": "m", "messages": [USER]} | fields))
 
 
 def rejection(**fields: Any) -> tuple[str, str]:
-    """The param and code of the error for a body with these fields."""
     with pytest.raises(DomainError) as caught:
         make_request(**fields)
     error: Any = error_body(caught.value)["error"]
@@ -305,7 +302,6 @@ def test_names_of_tools_have_up_to_128_characters() -> None:
     ],
 )
 def test_fields_that_clients_add_to_answers_are_ignored(added: dict[str, Any]) -> None:
-    """In answers and outputs of tools, their parts and calls."""
     function = {"name": "look", "arguments": "{}"}
     call: dict[str, Any] = {"id": "c1", "type": "function", "function": function}
     seen = call | {"index": 0, "function": {**function, "parsed_arguments": {}}}
@@ -344,7 +340,6 @@ def test_reasoning_is_played_back(turn: dict[str, Any], reasoning: str) -> None:
 
 
 def test_a_call_of_a_custom_tool_is_played_back_as_a_function() -> None:
-    """Its input is an argument."""
     call = {"id": "c1", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
     message = make_request(messages=[USER, ASSISTANT | {"tool_calls": [call]}])
 
@@ -377,7 +372,6 @@ def test_schemas_keep_the_order_of_keys() -> None:
 def test_tool_choices_are_converted(
     choice: Any, mode: chat_pb2.ToolChoice.Mode, names: list[str]
 ) -> None:
-    """To a mode and allowed names."""
     proto = make_request(tools=[TOOL], tool_choice=choice).conversation.tool_choice
 
     assert (proto.mode, list(proto.allowed_names)) == (mode, names)
@@ -539,7 +533,6 @@ def test_constraints_that_differ_are_refused(other: Any) -> None:
 
 
 def test_logprobs_have_no_alternatives_by_default() -> None:
-    """top_logprobs requests alternatives."""
     output = make_request(logprobs=True).options.output
 
     assert output.HasField("top_logprobs")
@@ -571,7 +564,6 @@ def test_logprobs_have_no_alternatives_by_default() -> None:
 def test_thinking_is_passed_to_the_template(
     fields: dict[str, Any], thinking: bool | None, kwargs: str
 ) -> None:
-    """From any of the fields of the body."""
     template = make_request(**fields).conversation.template
 
     enabled = template.enable_thinking if template.HasField("enable_thinking") else None
@@ -601,7 +593,6 @@ def test_efforts_and_budgets_have_the_names_of_several_servers(
 
 
 def test_errors_and_ignored_options_have_the_callers_names() -> None:
-    """Those of the fields that it set."""
     body = parse_chat(
         {
             "model": "m",
@@ -619,7 +610,6 @@ def test_errors_and_ignored_options_have_the_callers_names() -> None:
 
 
 def test_reasoning_format_none_keeps_reasoning_in_the_content() -> None:
-    """Other formats separate it."""
     assert make_request(reasoning_format="none").reasoning_format == (
         chat_pb2.REASONING_FORMAT_INLINE
     )

@@ -60,7 +60,6 @@ def text_chunks(
 
 
 def decode(frames: Iterable[bytes]) -> list[Any]:
-    """Decode server-sent events."""
     return ["[DONE]" if frame == DONE else orjson.loads(event_data(frame)) for frame in frames]
 
 

@@ -11,7 +11,6 @@ from svc_kit.errors import DomainError
 
 
 def make_requests(**fields: Any) -> list[inference_service_pb2.GenerateRequest]:
-    """The requests that a body with these fields becomes."""
     return prompt_requests(parse_completion({"model": "m"} | fields))
 
 

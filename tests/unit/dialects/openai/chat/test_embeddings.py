@@ -18,7 +18,6 @@ from svc_kit.errors import DomainError
 
 
 def make_request(**fields: Any) -> pb.EmbedRequest:
-    """The request that a body with these fields becomes."""
     return embed_request(parse_embedding({"model": "m"} | fields))
 
 
@@ -27,7 +26,6 @@ def make_request(**fields: Any) -> pb.EmbedRequest:
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])],
 )
 def test_inputs_have_four_forms(body_input: Any, proto_inputs: list[Any]) -> None:
-    """A text, texts, token ids, or lists of token ids."""
     inputs = make_request(input=body_input).inputs
 
     assert [each.text or list(each.token_ids.ids) for each in inputs] == proto_inputs
@@ -103,7 +101,6 @@ def test_the_proto_name_of_inputs_is_translated() -> None:
     ("is_base64", "embedding"), [(False, [1.5, -2.0]), (True, "AADAPwAAAMA=")]
 )  # fmt: skip
 def test_vectors_are_numbers_or_base64(is_base64: bool, embedding: object) -> None:
-    """Usage has the token count."""
     encoding = "base64" if is_base64 else "float"
     body = parse_embedding({"model": "asked", "input": "x", "encoding_format": encoding})
     vectors = [pb.Embedding(values=(1.5, -2.0))]

@@ -36,7 +36,6 @@ OF_TOOLS = {
 
 
 def parse(**fields: Any) -> Any:
-    """A body with a function."""
     return parse_chat({"model": "m", "messages": [USER], "functions": [LOOK]} | fields)
 
 
@@ -50,7 +49,6 @@ def parse(**fields: Any) -> Any:
     ],
 )
 def test_functions_are_tools_with_one_call(choice: Any, as_tools: dict[str, Any]) -> None:
-    """The request is that of a body with tools."""
     tools = parse_chat({"model": "m", "messages": [USER]} | OF_TOOLS | as_tools)
 
     assert chat_request(parse(function_call=choice)) == chat_request(tools)

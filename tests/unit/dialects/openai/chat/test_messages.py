@@ -26,17 +26,14 @@ STORED = {"file-1": StoredFile("a.pdf", PDF), "file-2": StoredFile("cat", PNG)}
 
 
 def base64_of(data: bytes) -> str:
-    """The base64 of bytes."""
     return b64encode(data).decode()
 
 
 def data_url(data: bytes, media_type: str = "image/png") -> str:
-    """A data URL."""
     return f"data:{media_type};base64,{base64_of(data)}"
 
 
 def body_of(*parts: dict[str, Any], role: str = "user") -> dict[str, Any]:
-    """A body with one message."""
     message = {"role": role, "content": list(parts)}
     if role == "tool":
         message["tool_call_id"] = "call_1"
@@ -44,18 +41,15 @@ def body_of(*parts: dict[str, Any], role: str = "user") -> dict[str, Any]:
 
 
 def converted(body: dict[str, Any], files: StoredFiles = STORED) -> list[ContentPart]:
-    """The parts of the message."""
     (message,) = chat_request(parse_chat(body), files).conversation.messages
     return list(message.parts)
 
 
 def image(url: object, **fields: object) -> dict[str, Any]:
-    """An image part."""
     return {"type": "image_url", "image_url": {"url": url, **fields}}
 
 
 def file(**fields: object) -> dict[str, Any]:
-    """A file part."""
     return {"type": "file", "file": fields}
 
 
@@ -101,7 +95,6 @@ def file(**fields: object) -> dict[str, Any]:
 def test_each_part_keeps_its_bytes_and_its_hints(
     part: dict[str, Any], expected: ContentPart, role: str
 ) -> None:
-    """In messages of users and tools; a file with the bytes of a picture is a picture."""
     assert converted(body_of(part, role=role)) == [expected]
 
 
@@ -158,7 +151,6 @@ def test_a_malformed_part_is_refused(part: dict[str, Any], param: str, code: str
 
 @pytest.mark.parametrize("size", [1, 2, 3, 196_607, 196_608, 196_609, 400_000])
 def test_base64_of_any_length_is_decoded(size: int) -> None:
-    """It is decoded in pieces."""
     data = (PNG * size)[:size]
 
     assert decode_base64("f", base64_of(data)) == data
@@ -167,7 +159,6 @@ def test_base64_of_any_length_is_decoded(size: int) -> None:
 
 @pytest.mark.parametrize("size", [196_606, 196_607])
 def test_padding_is_only_allowed_at_the_end(size: int) -> None:
-    """Also at the end of a piece."""
     text = base64_of(bytes(size)) + base64_of(b"more")
 
     with pytest.raises(InvalidField):
@@ -175,7 +166,6 @@ def test_padding_is_only_allowed_at_the_end(size: int) -> None:
 
 
 def test_an_error_in_a_large_file_has_its_field() -> None:
-    """As in a small one."""
     with pytest.raises(InvalidField) as caught:
         chat_request(parse_chat(body_of(image(data_url(PNG * 30_000) + "?"))))
     assert caught.value.field == f"{PART}.image_url.url"

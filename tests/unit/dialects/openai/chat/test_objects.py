@@ -29,7 +29,6 @@ from tests.support.wire_events import (
 
 
 def chat_object(*events: ChatEvent, num_choices: int = 1, logprobs: bool = False) -> Any:
-    """The chat.completion of these events."""
     completion = CollectedChat(make_envelope(), chat_body(n=num_choices, logprobs=logprobs))
     for event in events:
         completion.add(event, 0)

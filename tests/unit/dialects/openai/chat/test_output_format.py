@@ -11,7 +11,6 @@ from tests.support.json_numbers import HARD_NUMBERS
 
 
 def resolve(first: str, second: str) -> Constraint | None:
-    """The constraint of two texts of schemas."""
     outputs = StructuredOutputs(json=first)
     guided = {"guided_json": Constraint(json_schema=second)}
     return resolve_constraint(None, None, None, outputs, guided)

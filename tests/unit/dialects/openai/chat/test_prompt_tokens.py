@@ -89,7 +89,6 @@ def _streamed(chunks: Any, events: Iterable[Any]) -> list[Any]:
 
 
 def _text_chunks(**fields: Any) -> list[Any]:
-    """The choices of the chunks of a text completion."""
     body = completion_body(prompt=PROMPT, stream=True, **fields)
     chunks = CompletionChunks(make_envelope(), body, [PROMPT] if body.echo else [])
     return [chunk["choices"][0] for chunk in _streamed(chunks, TEXT_EVENTS)]

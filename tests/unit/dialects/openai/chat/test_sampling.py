@@ -10,7 +10,6 @@ from dialects.shared.sampling import SamplingFields, sampling_params
 
 
 def make_params(**fields: Any) -> sampling_pb2.SamplingParams:
-    """The params that these fields become."""
     return sampling_params(validate(SamplingFields, fields))
 
 

@@ -20,7 +20,6 @@ from svc_kit.errors import DomainError, InvalidField
 
 
 def make_wav(num_samples: int, rate: int = 8000, channels: int = 1) -> bytes:
-    """A silent WAV file."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setparams((channels, 2, rate, num_samples, "NONE", ""))

@@ -119,7 +119,6 @@ def test_only_arrays_are_parsed_as_arrays() -> None:
 
 @pytest.mark.parametrize("lora", ["voice", [{"id": "voice"}], [{"name": "voice"}]])
 def test_lora_has_several_formats(lora: Any) -> None:
-    """A name, or objects with `id` or `name`."""
     messages = [{"role": "user", "content": "Hi."}]
     body = parse_chat({"model": "m", "messages": messages, "lora": lora})
 

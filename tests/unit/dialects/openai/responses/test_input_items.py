@@ -14,22 +14,18 @@ DATA_URL = "data:image/png;base64,AAAA"
 
 
 def image(**fields: object) -> dict[str, Any]:
-    """An image."""
     return {"type": "input_image", **fields}
 
 
 def file(**fields: object) -> dict[str, Any]:
-    """A file."""
     return {"type": "input_file", **fields}
 
 
 def message_of(part: dict[str, Any]) -> dict[str, Any]:
-    """A message with a part."""
     return {"role": "user", "content": [part]}
 
 
 def output_of(part: dict[str, Any]) -> dict[str, Any]:
-    """The output of a function with a part."""
     return {"type": "function_call_output", "call_id": "c", "output": [part]}
 
 

@@ -30,7 +30,6 @@ NEVER = tool_pb2.McpTool.APPROVAL_NEVER
 
 
 def named(*names: str) -> dict[str, Any]:
-    """Tools by their names."""
     return {"tool_names": list(names)}
 
 

@@ -9,7 +9,6 @@ from dialects.shared.fields import WireModel
 
 
 def models(base: type[WireModel] = WireModel) -> Iterator[type[WireModel]]:
-    """Every model."""
     for model in base.__subclasses__():
         yield model
         yield from models(model)

@@ -82,7 +82,6 @@ def test_the_format_is_detected_from_the_template(template: str, expected: tuple
 
 
 def test_the_demo_model_has_the_format_of_qwen() -> None:
-    """Detected from its template."""
     template = describe_model(BUNDLED_PATH, "m").chat_template or ""
 
     assert detect_format(template) == QWEN

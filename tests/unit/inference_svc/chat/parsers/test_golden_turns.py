@@ -32,7 +32,6 @@ def test_a_turn_is_parsed(golden: Golden) -> None:
 
 @pytest.mark.parametrize("golden", CASES)
 def test_a_turn_may_be_split_at_any_byte(golden: Golden) -> None:
-    """In two pieces and byte by byte."""
     data = golden.text.encode()
     splits = [[data[:cut], data[cut:]] for cut in range(1, len(data))]
     splits.append([data[place : place + 1] for place in range(len(data))])

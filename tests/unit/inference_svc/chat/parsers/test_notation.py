@@ -17,13 +17,13 @@ TAGGED = Calls(
 )
 
 
-def read(ways: tuple[Calls, ...], text: str, tools: OfferedTools = TOOLS) -> list[TurnDelta]:
+def read(notations: tuple[Calls, ...], text: str, tools: OfferedTools = TOOLS) -> list[TurnDelta]:
     """The deltas of a turn of which the readers of these calls get the whole text."""
     source = Source()
     output = TurnOutput(lambda: "new", position=lambda: source.position)
     source.feed(text)
     source.end()
-    for _ in CallReader(ways).read_turn(source, output, tools):
+    for _ in CallReader(notations).read_turn(source, output, tools):
         pass
     output.finish()
     return output.pop_deltas()
@@ -52,19 +52,18 @@ def test_the_texts_that_begin_and_end_calls_follow_of_an_example() -> None:
 
 
 def test_a_head_that_another_way_shares_is_read_again() -> None:
-    """The first way that can be read up to the arguments counts; of none, all is content."""
+    """The first notation that can be read up to the arguments counts; of none, all is content."""
     texts = ("$name!$arguments", "$name?$arguments")
-    ways = tuple(Calls(text, "<c>", encloses_each=True) for text in texts)
+    notations = tuple(Calls(text, "<c>", encloses_each=True) for text in texts)
     for text, name in (("<c> f!{}", "f"), ("<c>f ?{}", "f"), ("<c>f.{}", "")):
-        deltas = read(ways, text)
+        deltas = read(notations, text)
         calls = [call.name for delta in deltas for call in delta.tool_calls]
         assert calls == ([name] if name else [])
         assert "".join(delta.content for delta in deltas) == ("" if name else text)
 
 
 def test_names_of_other_tools_begin_no_call_where_only_those_offered_do() -> None:
-    """Their text is content."""
-    ways = (Calls("$name>$arguments", "<f=", "", "</f>", True, only_offered=True),)
+    notations = (Calls("$name>$arguments", "<f=", "", "</f>", True, only_offered=True),)
 
-    assert read(ways, "<f=get_time>{}</f>")[-1].tool_calls[0].name == "get_time"
-    assert read(ways, "<f=other>{}</f>")[-1].content == "<f=other>{}</f>"
+    assert read(notations, "<f=get_time>{}</f>")[-1].tool_calls[0].name == "get_time"
+    assert read(notations, "<f=other>{}</f>")[-1].content == "<f=other>{}</f>"

@@ -63,5 +63,4 @@ def test_a_number_that_is_not_whole_or_too_large_stays_text(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0", "-0.0", "0e999999999", "0.0e-5"])
 def test_zero_is_whole_with_any_exponent(text: str) -> None:
-    """In time."""
     assert INTEGER.as_json("f", ["a"], text) == "0"

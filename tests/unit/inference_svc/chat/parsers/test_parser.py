@@ -5,16 +5,7 @@ import pytest
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser, new_call_id
 from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
-from tests.support.turns import (
-    NO_TOOLS,
-    TOOLS,
-    Golden,
-    Parsed,
-    feed,
-    finish,
-    merge_deltas,
-    pop_joined,
-)
+from tests.support import turns
 
 QWEN = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 PLAIN = TurnFormat()
@@ -24,25 +15,23 @@ WEATHER = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\
 def make_parser(
     turn_format: TurnFormat = QWEN, *, tools: bool = True, opens: bool = False, inline: bool = False
 ) -> TurnParser:
-    offered = TOOLS if tools else NO_TOOLS
-    return Golden("", turn_format, "", Parsed(), offered, opens, inline).parser()
+    offered = turns.TOOLS if tools else turns.NO_TOOLS
+    return turns.Golden("", turn_format, "", turns.Parsed(), offered, opens, inline).parser()
 
 
-def parse(text: str, parser: TurnParser) -> Parsed:
-    return merge_deltas([feed(parser, text), finish(parser)])
+def parse(text: str, parser: TurnParser) -> turns.Parsed:
+    return turns.merge_deltas([turns.feed(parser, text), turns.finish(parser)])
 
 
 def test_text_of_a_format_without_markers_is_not_buffered() -> None:
-    """Or trimmed."""
     parser = make_parser(PLAIN)
 
-    assert feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=[(0, 10)])
-    assert finish(parser) == TurnDelta()
+    assert turns.feed(parser, " <think>a\n") == TurnDelta(" <think>a\n", ranges=[(0, 10)])
+    assert turns.finish(parser) == TurnDelta()
     assert not parser.has_tool_calls
 
 
 def test_ids_of_calls_have_openais_form() -> None:
-    """And are unique."""
     assert new_call_id().startswith("call_")
     assert new_call_id() != new_call_id()
 
@@ -70,7 +59,6 @@ def test_reasoning_is_parsed_before_content_only(text: str, content: str, reason
 
 
 def test_reasoning_that_the_prompt_opened_needs_no_begin_marker() -> None:
-    """The output begins with reasoning."""
     assert parse("So.\n</think>\n\nYes.", make_parser(opens=True)) == ("Yes.", "So.", ())
 
 
@@ -78,7 +66,7 @@ def test_reasoning_streams_before_it_ends() -> None:
     """Its deltas are not buffered."""
     parser = make_parser()
 
-    deltas = [feed(parser, text) for text in ("<think>", "One ", "two", "</think>", "Three")]
+    deltas = [turns.feed(parser, text) for text in ("<think>", "One ", "two", "</think>", "Three")]
 
     assert [delta.reasoning for delta in deltas] == ["", "One", " two", "", ""]
     assert deltas[-1].content == "Three"
@@ -111,9 +99,9 @@ def test_several_calls_are_numbered() -> None:
     """Each has its own id; text between them is content."""
     parser = make_parser()
 
-    deltas = [feed(parser, f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), finish(parser)]
+    deltas = [turns.feed(parser, f"{WEATHER}\n{WEATHER} and\n{WEATHER}"), turns.finish(parser)]
 
-    assert merge_deltas(deltas).content == "and"
+    assert turns.merge_deltas(deltas).content == "and"
     assert [piece.id for piece in deltas[0].tool_calls] == ["id1", "id2", "id3"]
 
 
@@ -122,7 +110,7 @@ def test_arguments_stream_once_the_name_is_known() -> None:
     parser = make_parser()
     texts = ["<tool_call>", '{"name": "f",', ' "arguments": {"a', '": "x', '"}', "}</tool_call>"]
 
-    deltas = [feed(parser, text) for text in texts]
+    deltas = [turns.feed(parser, text) for text in texts]
 
     assert [delta.tool_calls for delta in deltas] == [
         [],
@@ -199,7 +187,7 @@ def test_a_call_that_ends_before_its_arguments_is_not_content(
     parser.feed(text)
     parser.finish(cut_before)
 
-    assert pop_joined(parser).content == content
+    assert turns.pop_joined(parser).content == content
     assert parser.ends_in_call == ("<tool_call>" in text)
 
 
@@ -223,15 +211,17 @@ def test_a_call_without_a_marker_is_known_by_its_keys_or_the_name_of_a_tool(
     text: str, cut_before: str | None, is_call: bool
 ) -> None:
     """Other text is content. At the limit, what may become a call is none."""
-    parser = TurnParser(TurnFormat(tool_calls=ToolCallFormat.JSON), tools=TOOLS)
+    parser = TurnParser(TurnFormat(tool_calls=ToolCallFormat.JSON), tools=turns.TOOLS)
     parser.feed(text)
     parser.finish(cut_before)
 
-    assert (parser.ends_in_call, pop_joined(parser).content) == (is_call, "" if is_call else text)
+    assert (parser.ends_in_call, turns.pop_joined(parser).content) == (
+        is_call,
+        "" if is_call else text,
+    )
 
 
 def test_a_call_after_an_invalid_one_is_parsed() -> None:
-    """The invalid one is content."""
     content, _, calls = parse(f"<tool_call>oops</tool_call>\n{WEATHER}", make_parser())
 
     assert content == "<tool_call>oops</tool_call>"
@@ -270,6 +260,6 @@ def test_only_text_that_may_begin_a_marker_is_buffered() -> None:
     """With the white space before it."""
     parser = make_parser()
 
-    deltas = [feed(parser, text) for text in ("Hello", " ", "<", "b> ", "<tool", "s>")]
+    deltas = [turns.feed(parser, text) for text in ("Hello", " ", "<", "b> ", "<tool", "s>")]
 
     assert [delta.content for delta in deltas] == ["Hello", "", "", " <b>", "", " <tools>"]

@@ -22,7 +22,6 @@ class _Timed(FakeBackend):
         self._seconds = seconds
 
     def decode(self, batch: TokenBatch) -> None:
-        """Decode and advance the clock."""
         super().decode(batch)
         rows = len(set(batch.slots.tolist()))
         self.clock.now += self._seconds[rows] * (3 if self.stacks[-1] else 1)
@@ -36,7 +35,6 @@ def _bench(backend: _Timed, measured: dict[int, float]) -> EngineBench:
 
 
 def _decode(bench: EngineBench, steps: int) -> Counter[tuple[AdapterStack, int]]:
-    """Run steps and count their decodes by adapter stack and rows."""
     before = len(bench.backend.batches)
     for _ in range(steps):
         bench.step()

@@ -86,7 +86,6 @@ def test_a_follower_replaces_a_cancelled_leader() -> None:
 
 
 def test_followers_do_not_wait_for_a_paused_leader() -> None:
-    """They start from the part of the prefix that is computed."""
     bench = _bench()
     bench.submit(*(make_request(i, prompt=_prompt(i), max_tokens=2) for i in range(3)))
     bench.step()

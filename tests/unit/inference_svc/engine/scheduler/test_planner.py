@@ -19,7 +19,6 @@ def _bench() -> EngineBench:
 
 
 def _start_decoding(bench: EngineBench, *, max_tokens: int = 50) -> None:
-    """Compute the prompt of sequence 0."""
     bench.submit(make_request(0, max_tokens=max_tokens))
     bench.step()
 

@@ -153,7 +153,6 @@ class CountingShare(FairShare[str]):
     num_calls = 0
 
     def served(self, key: str) -> float:
-        """Return the service of a project."""
         self.num_calls += 1
         return super().served(key)
 
@@ -247,7 +246,6 @@ def test_a_stream_of_urgent_prompts_does_not_starve_others() -> None:
 
 
 def test_a_project_without_work_does_not_lower_the_share_of_new_ones() -> None:
-    """A new project starts with the share of the projects that have work."""
     bench = _one_slot()
     bench.submit(make_request(0, project="finished", max_tokens=2))
     bench.submit(*(make_request(i, project="busy", max_tokens=9) for i in (1, 2)))

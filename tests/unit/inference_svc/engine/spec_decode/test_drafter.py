@@ -42,7 +42,6 @@ def _run(*requests: SequenceRequest, **options: Any) -> EngineBench:
 
 
 def _run_plain(request: SequenceRequest) -> EngineBench:
-    """Run a request without drafts."""
     return _run(request, spare=0)
 
 

@@ -63,7 +63,6 @@ SPREADS = [(name, 3.0) for name in FILTERS] + [
 def test_preselection_does_not_change_the_token(
     make_chain: MakeChain, name: str, spread: float
 ) -> None:
-    """And the row is restored."""
     rng = np.random.default_rng(7)
     scratch = Candidates(SIZE)
     preselecting = make_chain(FILTERS[name])
