@@ -208,6 +208,16 @@ class AdapterSyncQueries(CrossProjectQueries):
 
         Frontends that have not reported since `REPORT_TTL` are forgotten.
         """
+        keys = {(report.project, report.adapter_id) for report in reports}
+        query = (
+            sa.select(AdapterRow.project, AdapterRow.id)
+            .where(sa.tuple_(AdapterRow.project, AdapterRow.id).in_(keys))
+            .order_by(AdapterRow.project, AdapterRow.id)
+        )
+        # Lock the adapters: the foreign key of a report would fail if one was deleted meanwhile.
+        # First, as who deletes an adapter locks it before its reports.
+        found = await self._session.execute(query.with_for_update(read=True))
+        known = {(each.project, each.id) for each in found}
         row = AdapterFrontendRow
         is_gone = row.reported_at < frontend.reported_at - REPORT_TTL
         await self._session.execute(
@@ -217,13 +227,6 @@ class AdapterSyncQueries(CrossProjectQueries):
         await self._session.execute(
             sa.delete(AdapterReportRow).where(AdapterReportRow.frontend == frontend.frontend)
         )
-        keys = {(report.project, report.adapter_id) for report in reports}
-        query = sa.select(AdapterRow.project, AdapterRow.id).where(
-            sa.tuple_(AdapterRow.project, AdapterRow.id).in_(keys)
-        )
-        # Lock the adapters: the foreign key of a report would fail if one was deleted meanwhile.
-        rows = await self._session.execute(query.with_for_update(read=True))
-        known = {(row.project, row.id) for row in rows}
         values = [asdict(r) for r in reports if (r.project, r.adapter_id) in known]
         if values:
             await self._session.execute(sa.insert(AdapterReportRow), values)

@@ -113,9 +113,10 @@ class LimitQueries(CrossProjectQueries):
         )
 
     async def delete(self, limit_id: str) -> None:
-        """Delete a limit with its buckets and shares. Raises LimitNotFound."""
+        """Delete a limit with its buckets and shares, in the order in which shares are granted.
+        Raises LimitNotFound."""
         await self.get(limit_id)
-        for table in (LimitShareRow, LimitBucketRow):
+        for table in (LimitBucketRow, LimitShareRow):
             await self._session.execute(sa.delete(table).where(table.limit_id == limit_id))
         await self._session.execute(sa.delete(LimitRow).where(LimitRow.id == limit_id))
 

@@ -1,5 +1,6 @@
 """API keys: their tables and queries, operations, and verification. Only hashes are stored."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -160,6 +161,9 @@ CREATE = "CreateKey"
 ROTATE = "RotateKey"
 _LAST_USED_RESOLUTION: Final = timedelta(minutes=1)
 """`last_used_at` is not written more often."""
+_USE_PATIENCE_S: Final = 2.0
+"""How long a verification waits until the use is written; if others write for longer, that happens
+later. Less than the 5 seconds after which services that ask for it give up."""
 
 
 AddLimits = Callable[[CrossProjectTransaction, str], Awaitable[None]]
@@ -312,7 +316,10 @@ class Keys:
         if key.last_used_at is not None and now - key.last_used_at < _LAST_USED_RESOLUTION:
             return
         try:
-            await self.transactions.write(lambda tx: KeyQueries(tx).set_last_used(key.id, now))
+            async with asyncio.timeout(_USE_PATIENCE_S):
+                await self.transactions.write(lambda tx: KeyQueries(tx).set_last_used(key.id, now))
+        except TimeoutError:
+            _log.warning("the last use of %s is recorded late: others are writing", key.id)
         except DomainError as error:
             # The key is valid even if the disk is full.
             _log.warning("the last use of %s is not recorded: %s", key.id, error)

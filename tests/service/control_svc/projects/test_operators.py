@@ -1,6 +1,8 @@
 """ProjectService and KeyService on both databases."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from corral.control.v1 import key_service_pb2, project_service_pb2
 from corral.inference.v1 import generation_pb2
 
+from control_svc.db.engine import FILE_NAME
 from svc_kit import errors
 from svc_kit.auth.keys import create_key, hash_key
 from tests.support.control import Client, RunningControl, run_control
@@ -159,6 +162,24 @@ async def test_the_last_use_of_a_key_is_stored_once_a_minute(
     assert not created.key.HasField("last_use_time")
     assert first == same
     assert later.ToDatetime(UTC) - first.ToDatetime(UTC) == timedelta(minutes=1)
+
+
+async def test_a_key_is_verified_while_others_write(tmp_path: Path) -> None:
+    """Before its callers give up, in 5 seconds; its use is recorded afterwards."""
+    async with run_control(tmp_path) as running:
+        operator = Operator.of(running)
+        created = await operator.create_key()
+        with closing(sqlite3.connect(tmp_path / "control" / FILE_NAME)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with asyncio.timeout(5):
+                verdict = await operator.verdict(created.secret)
+            unused = await operator.get_key(created.key.id)
+        while not (key := await operator.get_key(created.key.id)).HasField("last_use_time"):
+            pass
+
+    assert verdict == "VALID"
+    assert not unused.HasField("last_use_time")
+    assert key.id == created.key.id
 
 
 async def test_revoking_a_key_again_changes_nothing(
