@@ -53,6 +53,8 @@ class Frames(Protocol):
 
 
 class Collector(Protocol):
+    """Makes one object of the events of a stream."""
+
     def add(self, message: Any, call: int) -> None:
         """Add one event."""
 

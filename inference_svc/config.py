@@ -126,6 +126,8 @@ class SnapshotSettings(SettingsGroup):
 
 
 class LimitSettings(SettingsGroup):
+    """Limits of one request."""
+
     prompt_bytes: int = Field(8 << 20, ge=1024)
     """Maximum size of a prompt or a text to tokenize, in UTF-8."""
     messages: int = Field(10_000, ge=1)
@@ -285,6 +287,8 @@ class PrefixGroupSettings(SettingsGroup):
 
 
 class PoolSettings(SettingsGroup):
+    """The models that are loaded at the same time."""
+
     memory_mib: int | None = Field(None, ge=1)
     """Maximum measured memory of all models together, including GPU memory. Unset: the memory of
     the machine and its GPUs that is available at startup."""

@@ -30,7 +30,7 @@ class FinishReason(enum.Enum):
 
 class CacheSource(enum.Enum):
     """Source of reused cells: none, an idle slot, the slot of a running sequence, a state saved in
-    memory, or a snapshot restored from disk."""
+    memory, or a snapshot or cached prefix restored from disk."""
 
     NONE = "none"
     SLOT = "slot"
@@ -82,7 +82,7 @@ class Started(NamedTuple):
 
 
 class Preempted(NamedTuple):
-    """A sequence was preempted by one of higher priority, and waits."""
+    """A sequence was preempted, by one of higher priority or because cells ran out, and waits."""
 
     sequence_id: int
 
@@ -95,6 +95,8 @@ class Resumed(NamedTuple):
 
 
 class Moved(NamedTuple):
+    """A running sequence was moved to another slot."""
+
     sequence_id: int
     slot: int
 

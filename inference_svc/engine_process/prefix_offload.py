@@ -71,6 +71,7 @@ class PrefixOffloader:
         return self._deferred.pop(sequence_id, None)
 
     def drop(self, command: DropCachedPrefixes) -> None:
+        """Delete the files of the objects, and then emit `SnapshotDone` with their number."""
         self._detach_objects(command.object_ids)
 
         def dropped(count: int) -> None:

@@ -154,6 +154,7 @@ class MediaProcessor:
         return result
 
     async def _find_or_encode(self, item: MediaInput, key: CacheKey, project: str) -> CacheEntry:
+        """The entry of an item, which is acquired for the caller."""
         if (entry := self.cache.find(key)) is not None:
             self.cache.stats.hits += 1
             self.cache.acquire(entry)

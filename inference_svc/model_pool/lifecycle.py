@@ -64,6 +64,8 @@ Transition = asyncio.Task[DomainError | None]
 
 
 class Loader(Protocol):
+    """What a model's lifecycle needs of `loader.py`; tests have one without files."""
+
     async def check_files(self, entry: ModelEntry) -> None:
         """Raise `StartupError` if the model files changed since they were described."""
 

@@ -77,6 +77,8 @@ class ReasoningFormat(StrEnum):
 
 
 class Family(NamedTuple):
+    """How the models of a family write their turns."""
+
     read: Reader | None
     """None: the reader of the whole turn reads the calls too."""
     markers: tuple[str, ...]

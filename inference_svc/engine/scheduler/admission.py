@@ -1,4 +1,5 @@
-"""Admits queued sequences into slots, and preempts batch work for interactive work.
+"""Admits queued sequences into slots, and preempts batch work for interactive work and
+when cells run out.
 
 A preempted sequence returns to the queue, keeps its order of arrival and its sampler, and resumes
 from its saved KV cells.
