@@ -37,6 +37,8 @@ _TEXT_PREFIXES: Final[Mapping[DraftKind, str]] = {
 
 @dataclass(kw_only=True)
 class Draft:
+    """An item that the model is writing."""
+
     index: int
     """Index among the items of the turn."""
     id: str
@@ -121,6 +123,8 @@ def custom_input(arguments: str) -> str:
 
 
 class ToolTarget(NamedTuple):
+    """What a call of a tool becomes."""
+
     kind: DraftKind
     prefix: str
     """Prefix of the item ids."""

@@ -1,7 +1,7 @@
 """Runs the migrations of the database schema and checks its revision.
 
-A migration must be compatible with the previous release, which may still be running: columns are
-added before they are used, and dropped one release after their last use.
+All control processes stop before it. Rows are not converted in it but while the new release runs,
+which reads both forms; a column is dropped one release after its last use.
 """
 
 import logging

@@ -258,6 +258,8 @@ class CrossProjectTransactions:
 
 
 class Transactions:
+    """Opens transactions that see the rows of one project."""
+
     def __init__(self, across_projects: CrossProjectTransactions) -> None:
         self._across_projects = across_projects
 

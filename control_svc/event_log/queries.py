@@ -84,6 +84,9 @@ _POSITIONS_PER_QUERY: Final = 100
 
 
 class StreamQueries(Queries):
+    """Streams of a project, in the transactions that change their objects. The group commit and
+    the readers use `EventLogQueries`."""
+
     async def create(self, stream_id: str, events: Sequence[bytes] = ()) -> None:
         """Create a stream with its first events."""
         row = {"id": stream_id, "next_number": 0, "num_chunks": 0, "state": StreamState.OPEN}

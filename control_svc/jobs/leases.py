@@ -57,6 +57,8 @@ async def lock_claimed(
 
 @dataclass(frozen=True)
 class Leases:
+    """The leases of one process on its jobs."""
+
     transactions: CrossProjectTransactions
     dead_letter_handlers: Mapping[str, DeadLetterHandler]
     """By kind. Jobs of other kinds are left to other processes."""

@@ -41,7 +41,6 @@ _JOB: Final = MessageMapper(
         "fence",
         "lease_owner",
         "lease_expires_at",
-        "heartbeat_at",
         "cancel_requested_at",
         "error",
     ],

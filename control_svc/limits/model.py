@@ -51,6 +51,8 @@ class Mode(StrEnum):
 
 
 class Subject(StrEnum):
+    """What has an amount of its own under a limit."""
+
     PROJECT = "project"
     KEY = "key"
     MODEL = "model"

@@ -102,6 +102,8 @@ class _ItemEvents(NamedTuple):
 
 
 class TurnProjection:
+    """The events of one turn."""
+
     def __init__(
         self,
         first_index: int,
@@ -252,6 +254,7 @@ def restore_drafts(events: Iterable[bytes]) -> list[Draft]:
 
 
 def _empty_content(content: item_model.Content) -> item_model.Content:
+    """The content in the event that adds an item."""
     match content:
         case item_model.Message():
             return replace(content, content=())

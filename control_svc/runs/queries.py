@@ -79,7 +79,8 @@ async def delete_streams_of_thread(tx: Transaction, thread_id: str) -> None:
 
 
 class RunQueries(ObjectQueries[RunRow, Run]):
-    """SQL of runs. Lock order: job, run, then thread or stream."""
+    """SQL of runs. Lock order: job, then run and thread. A worker that writes events locks its
+    stream between job and run, which is safe because it has the job."""
 
     table = RunRow
     prefix = RUN

@@ -61,6 +61,8 @@ class RunProgress:
 
 
 class RunRecorder(TurnRecorder):
+    """Records one attempt of a run."""
+
     def __init__(
         self,
         project: str,

@@ -198,7 +198,9 @@ class MessageMapper(Generic[DomainT, MessageT]):
                 self._writes.append((name, target, converter.encode))
         if not is_part:
             rest |= self._free() - set(only_message)
-        _check_none(self, rest)
+        unknown = set(only_domain) - {name for name, *_ in _attributes(domain)}
+        unknown |= set(only_message) - set(self.descriptor.fields_by_name)
+        _check_none(self, rest | unknown)
 
     @property
     def parts(self) -> Collection["AnyMapper"]:

@@ -168,6 +168,12 @@ def test_fields_without_a_partner_are_refused_when_a_mapping_is_declared() -> No
     MessageMapper(Shortened, FileCitation, only_domain=["note"], only_message=["file_id"])
 
 
+def test_fields_that_are_listed_and_do_not_exist_are_refused() -> None:
+    domain, message = ["note", "old"], ["file_id", "older"]
+    with pytest.raises(TypeError, match="differ in: old, older"):
+        MessageMapper(Shortened, FileCitation, only_domain=domain, only_message=message)
+
+
 @pytest.mark.parametrize("allowed", [None, (), ("look",)])
 def test_no_allowed_tools_differ_from_all(allowed: tuple[str, ...] | None) -> None:
     """Of an MCP server; a repeated field alone cannot express it."""
