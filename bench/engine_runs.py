@@ -13,7 +13,7 @@ from bench.workload import SAMPLINGS
 from inference_svc.engine.constraint import Constraint, Guide, TokenMask
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.engine_state import EngineOptions
+from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Delta, Failed
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.engine_state import EngineOptions
+from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Event, Finished, ModelLoad, Started
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bench.paths import BUNDLED_MODEL
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.engine_state import EngineOptions
+from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling

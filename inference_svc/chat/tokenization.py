@@ -57,7 +57,7 @@ class TextToTokenize(NamedTuple):
     parse_special: bool = False
 
 
-class PromptTokens(NamedTuple):
+class TokenizedPrompt(NamedTuple):
     """The tokens of a prompt, and where the vectors of its pictures and sounds are among them."""
 
     tokens: list[int]
@@ -109,7 +109,7 @@ class PromptTokenizer:
 
     async def tokenize_prompt(
         self, prompt: RenderedPrompt, media: Sequence[EncodedMedia] = ()
-    ) -> PromptTokens:
+    ) -> TokenizedPrompt:
         """Tokenize a rendered conversation. Raises as `tokenize` and `join`."""
         return self.join(prompt, await self.tokenize_spans(prompt), media)
 
@@ -130,7 +130,7 @@ class PromptTokenizer:
         prompt: RenderedPrompt,
         texts: Sequence[Sequence[int]],
         media: Sequence[EncodedMedia],
-    ) -> PromptTokens:
+    ) -> TokenizedPrompt:
         """Join the tokenized texts of a conversation with its pictures and sounds, both in order.
         The BOS token is added if the model expects it and the template omits it. Raises
         TemplateFailed if the prompt ends with a picture or sound."""
@@ -209,7 +209,7 @@ def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:
     return isinstance(first, TextChunk) and first.tokens[0] == token
 
 
-def _join(chunks: Sequence[MediaChunk]) -> PromptTokens:
+def _join(chunks: Sequence[MediaChunk]) -> TokenizedPrompt:
     tokens: list[int] = []
     spans: list[MediaSpan] = []
     for chunk in chunks:
@@ -221,4 +221,4 @@ def _join(chunks: Sequence[MediaChunk]) -> PromptTokens:
         tokens += media_tokens(chunk.digest, chunk.num_tokens)
     if tokens and tokens[-1] < 0:
         raise TemplateFailed(problem="it writes no text after the last picture or sound")
-    return PromptTokens(tokens, tuple(spans))
+    return TokenizedPrompt(tokens, tuple(spans))

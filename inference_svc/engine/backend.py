@@ -82,7 +82,7 @@ class ScoreTask(NamedTuple):
     num_top: int
 
 
-class Source(NamedTuple):
+class EncoderInput(NamedTuple):
     """What the encoder reads for the sequence of a slot."""
 
     slot: int
@@ -135,7 +135,7 @@ class Backend(Protocol):
     def decode(self, batch: TokenBatch) -> None:
         """Compute a batch. After a `DecodeError`, the slots may contain part of the batch."""
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderInput]) -> None:
         """Compute the sources of all sequences, at most `limits.source_tokens` together, which the
         following decodes attend to. Raises `DecodeError`."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator
 
 from inference_svc.engine.backend import Backend
 from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.engine_state import EngineOptions, EngineState, check_integrity
+from inference_svc.engine.engine_parts import EngineOptions, EngineParts, check_integrity
 from inference_svc.engine.events import Cancelled, Event, Failed, Flushed, ModelLoad
 from inference_svc.engine.media import refusal
 from inference_svc.engine.request import SequenceRequest
@@ -39,7 +39,7 @@ class Engine:
     ) -> None:
         self.name = name
         self.num_steps = 0
-        self._state = state = EngineState(backend, options, layout, clock)
+        self._state = state = EngineParts(backend, options, layout, clock)
         self._runner = StepRunner(state)
         self.adapters = state.adapters
         self.prefix_cache = state.prefix_cache

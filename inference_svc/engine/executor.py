@@ -8,10 +8,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 
-from inference_svc.engine.backend import DecodeError, SampleTask, ScoreTask, Source
+from inference_svc.engine.backend import DecodeError, EncoderInput, SampleTask, ScoreTask
 from inference_svc.engine.batch import Row, TokenBatch, check_native_limits
 from inference_svc.engine.constraint import GuideError, single_token_mask
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.events import ChosenLogprob, FinishReason, PromptToken, PromptTokens
 from inference_svc.engine.media import Vectors, VectorsUnreadable, read_row
 from inference_svc.engine.output_processor import OutputProcessor
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class Executor:
     """Computes and samples the rows of plans; `prompt_tokens` counts computed prompt tokens."""
 
-    def __init__(self, state: EngineState, output_processor: OutputProcessor) -> None:
+    def __init__(self, state: EngineParts, output_processor: OutputProcessor) -> None:
         self.prompt_tokens = 0
         self._backend = state.backend
         self._limits = state.backend.limits
@@ -112,7 +112,9 @@ class Executor:
             if sequence.slot is not None
         }
         encoded.clear()
-        self._backend.encode([Source(slot, requests[slot].source) for slot in sorted(requests)])
+        self._backend.encode(
+            [EncoderInput(slot, requests[slot].source) for slot in sorted(requests)]
+        )
         encoded.update((slot, each.sequence_id) for slot, each in requests.items())
 
     # --- failed decodes ---------------------------------------------------------------------------

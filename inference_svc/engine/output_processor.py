@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from inference_svc.engine.backend import SampledToken, SampleFailure, Sampler
 from inference_svc.engine.constraint import MAX_FORCED, GuideError
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
 from inference_svc.engine.kv_cache.origin import restored_sampler_state
 from inference_svc.engine.request import SequenceRequest
@@ -18,7 +18,7 @@ from svc_kit.errors import DecodeFailed, DomainError, InvalidField, SnapshotNotF
 class OutputProcessor:
     """Processes the output of sequences; `output_tokens` counts the tokens."""
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineParts) -> None:
         self.output_tokens = 0
         self._backend = state.backend
         self._slot_tokens = state.backend.limits.slot_tokens
@@ -175,7 +175,7 @@ class OutputProcessor:
 class SequencePreparer:
     """Creates samplers and guides, and replays resumed tokens."""
 
-    def __init__(self, state: EngineState, output_processor: OutputProcessor) -> None:
+    def __init__(self, state: EngineParts, output_processor: OutputProcessor) -> None:
         self._backend = state.backend
         self._sequences = state.sequences
         self._prefix_cache = state.prefix_cache

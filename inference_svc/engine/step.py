@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from inference_svc.engine.cost_model.step_clock import StepClock
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.executor import Executor
 from inference_svc.engine.output_processor import OutputProcessor, SequencePreparer
 from inference_svc.engine.scheduler.admission import Admission
@@ -16,7 +16,7 @@ from svc_kit.errors import DeadlineExpired
 class StepRunner:
     """Runs the steps of an engine. Events are appended to those of the sequence table."""
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineParts) -> None:
         self.output_processor = OutputProcessor(state)
         self.admission = Admission(state)
         self.planner = Planner(state, self.admission)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, PromptTokens, Started
 from svc_kit.errors import DomainError, SlowReader
 
-SequenceEvent = Started | PromptTokens | Delta | Finished
+StreamEvent = Started | PromptTokens | Delta | Finished
 
 
 class ReaderLimits(NamedTuple):
@@ -44,7 +44,7 @@ class OutputStream:
         self._cancel = cancel
         self._loop = asyncio.get_running_loop()
         self._open = set(sequence_ids)
-        self._unread: dict[int, list[SequenceEvent]] = {}  # by sequence, deltas joined
+        self._unread: dict[int, list[StreamEvent]] = {}  # by sequence, deltas joined
         self._num_unread = 0
         self._has_news = asyncio.Event()
         self._error: DomainError | None = None
@@ -60,7 +60,7 @@ class OutputStream:
         """Whether its sequences are paused because the reader is slow."""
         return self._pause_timer is not None
 
-    def deliver(self, event: SequenceEvent | Failed | Cancelled) -> None:
+    def deliver(self, event: StreamEvent | Failed | Cancelled) -> None:
         """Queue an engine event for the reader."""
         if self._error is not None:
             return
@@ -104,7 +104,7 @@ class OutputStream:
             self._open.clear()
         self._pop_unread()
 
-    async def read(self) -> list[SequenceEvent]:
+    async def read(self) -> list[StreamEvent]:
         """Wait for events and return all unread ones; none after the end of the last sequence.
 
         Raises the stream's `DomainError`.
@@ -121,7 +121,7 @@ class OutputStream:
             self._set_paused(False)
         return self._pop_unread()
 
-    def _pop_unread(self) -> list[SequenceEvent]:
+    def _pop_unread(self) -> list[StreamEvent]:
         unread, self._unread, self._num_unread = self._unread, {}, 0
         return [event for events in unread.values() for event in events]
 

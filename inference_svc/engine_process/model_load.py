@@ -10,7 +10,7 @@ from inference_svc.engine.backend import DecodeError
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.engine_state import EngineOptions
+from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine_client.messages import EngineConfig, LoadPhase, LoadProgress, ModelReady
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.llama import library

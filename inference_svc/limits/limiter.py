@@ -80,7 +80,7 @@ class _Charge(NamedTuple):
                 return requests
 
 
-class Admission:
+class LimitReservation:
     """An admitted request. End it with `settle` or `release`; the later call has no effect."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Admission:
         self._charged = Counts()
         self._add_output_mean = add_output_mean
 
-    def __enter__(self) -> "Admission":
+    def __enter__(self) -> "LimitReservation":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,13 +152,15 @@ class Need(NamedTuple):
 class Admit(Protocol):
     """`Limiter.admit`, or `admit_all`."""
 
-    async def __call__(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
+    async def __call__(
+        self, key: UsageKey, need: Need, *, is_check: bool = False
+    ) -> LimitReservation:
         """Admit a request, or raise why not."""
 
 
-async def admit_all(key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
+async def admit_all(key: UsageKey, need: Need, *, is_check: bool = False) -> LimitReservation:
     """Admit a request without limits. Used without a control service."""
-    return Admission(need.prompt_tokens)
+    return LimitReservation(need.prompt_tokens)
 
 
 class OutputMeans:
@@ -221,7 +223,7 @@ class Limiter:
         if (known := saved.read()) is not None:
             self._set_limits(known)
 
-    async def admit(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
+    async def admit(self, key: UsageKey, need: Need, *, is_check: bool = False) -> LimitReservation:
         """Reserve what a request will probably use.
 
         `is_check`: the request is admitted again later, so limits in shadow mode do not count it.
@@ -248,7 +250,7 @@ class Limiter:
             await self._obtain(short)
             if self._limits is not known:  # a limit may have been deleted meanwhile
                 return await self.admit(key, need, is_check=is_check)
-        return Admission(
+        return LimitReservation(
             prompt_tokens,
             price=price,
             reservations=self._reserve(needs),

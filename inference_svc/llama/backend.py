@@ -13,11 +13,11 @@ import numpy as np
 
 from inference_svc.engine.backend import (
     DecodeError,
+    EncoderInput,
     SampledToken,
     SampleFailure,
     SampleTask,
     ScoreTask,
-    Source,
 )
 from inference_svc.engine.batch import NativeLimits, Row, TokenBatch
 from inference_svc.engine.constraint import Constraint, Guide
@@ -121,7 +121,8 @@ class LlamaBackend:
             vector_width=llama_cpp.llama_model_n_embd_inp(self._model),
         )
         if self.limits.source_tokens is not None:
-            self.encode([Source(0, (0,))])  # a decode before the first encode aborts the process
+            # A decode before the first encode aborts the process.
+            self.encode([EncoderInput(0, (0,))])
         self._sizes = ModelSizes(
             self._vocab,
             self._n_vocab,
@@ -244,7 +245,7 @@ class LlamaBackend:
             if has_grid and not self.trim(row.slot, row.spans[0].start):
                 self.trim(row.slot, 0)
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderInput]) -> None:
         """Compute sources in one call. Raises `DecodeError`.
 
         Their positions must follow the cells of the slot, although those belong to the decoder.

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from inference_svc.limits.limiter import Admission
+from inference_svc.limits.limiter import LimitReservation
 from inference_svc.media.processor import MediaLease
 from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.validation import check_range
@@ -51,7 +51,7 @@ class Call(Generic[RequestT]):
     caller: Caller
     owner: str
     media: MediaLease = field(default_factory=lambda: MediaLease((), lambda: None))
-    admission: Admission = field(default_factory=lambda: Admission(0))
+    admission: LimitReservation = field(default_factory=lambda: LimitReservation(0))
 
     @property
     def options(self) -> generation.GenerationOptions:

@@ -18,8 +18,8 @@ from google.protobuf.duration_pb2 import Duration
 from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine_client.output_stream import OutputStream, SequenceEvent
-from inference_svc.limits.limiter import Admission
+from inference_svc.engine_client.output_stream import OutputStream, StreamEvent
+from inference_svc.limits.limiter import LimitReservation
 from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
@@ -44,7 +44,7 @@ class AcceptedRequest:
     stream: OutputStream
     queue_position: int
     usage_key: UsageKey
-    admission: Admission
+    admission: LimitReservation
     prompt_token_ids: bool = False
     ignored_options: tuple[str, ...] = ()
 
@@ -241,7 +241,7 @@ async def stream_responses(
 
 def _responses(
     choice: int,
-    event: SequenceEvent,
+    event: StreamEvent,
     turn: Turn[ResponseT],
     usage: UsageCounts,
     span: GenerationSpan,

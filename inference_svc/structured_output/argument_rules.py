@@ -7,7 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from inference_svc.structured_output.free_text import ANYTHING, ControlTokens, Markers, escape
+from inference_svc.structured_output.free_text import (
+    ANYTHING,
+    ControlTokens,
+    GrammarMarkers,
+    escape,
+)
 from inference_svc.structured_output.numbers import is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.rule_set import RuleSet, schema_key, write_text
@@ -63,7 +68,7 @@ class ArgumentRules:
         self._is_rounded = False
         self._reported: list[str] = []
         self._report: Report = self._reported.append
-        self._marker = Markers(control).write
+        self._marker = GrammarMarkers(control).write
         self._rules = RuleSet()
         self._num_documents = 0
         self._values: dict[tuple[str, int, str, bool, int, int], tuple[str, list[str]]] = {}

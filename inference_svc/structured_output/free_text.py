@@ -13,7 +13,7 @@ _PLACEHOLDERS = {NUMBER: "DIGITS", SPACE: "GAP", ID: "ID"}
 PLACEHOLDER_RULES = ("DIGITS: /[0-9]{1,4}/", r"GAP: /[ \t\n]{0,4}/", "ID: /[A-Za-z0-9_-]{1,64}/")
 
 
-class Markers:
+class GrammarMarkers:
     """Writes texts in llguidance's syntax: control tokens by id, placeholders, and strings."""
 
     def __init__(self, control: ControlTokens) -> None:

@@ -18,7 +18,7 @@ from inference_svc.structured_output.free_text import (
     ANYTHING,
     PLACEHOLDER_RULES,
     ControlTokens,
-    Markers,
+    GrammarMarkers,
     anything_but,
     free_rules,
 )
@@ -321,7 +321,7 @@ def whole_grammar(spec: OutputSpec, control: ControlTokens, ignored: set[str] | 
         calls, call_lines = _call_rules(
             calls, arguments, control, set() if ignored is None else ignored
         )
-    lines = [*PLACEHOLDER_RULES, f"form_opening: {Markers(control).write(spec.opening)}"]
+    lines = [*PLACEHOLDER_RULES, f"form_opening: {GrammarMarkers(control).write(spec.opening)}"]
     if calls is not None and calls.is_in_free_text:
         lines += free_rules(calls, spec.thought, control)
     else:
@@ -351,12 +351,12 @@ def _reasoning_rules(thought: Reasoning, control: ControlTokens) -> Iterator[str
     if thought.excludes:
         yield f"THOUGHT: {anything_but(thought.excludes)}"
     if any(token in thought.end for token in control):
-        yield f"thinking: {text} {Markers(control).write(thought.end)}"
+        yield f"thinking: {text} {GrammarMarkers(control).write(thought.end)}"
     else:
         yield f"thinking[suffix={json.dumps(thought.end)}]: {text}"
-    yield f"after: {Markers(control).write(thought.after or SPACE)}"
+    yield f"after: {GrammarMarkers(control).write(thought.after or SPACE)}"
     if not thought.is_open:
-        yield f"begun: {Markers(control).write(thought.begin)} thinking"
+        yield f"begun: {GrammarMarkers(control).write(thought.begin)} thinking"
 
 
 def _call_rules(
@@ -365,7 +365,7 @@ def _call_rules(
     """The rules of calls, in every syntax, and those after each trigger. A syntax in which a tool
     cannot be written has calls of the other tools only; one without tools is left out, and must not
     begin."""
-    marker = Markers(control).write
+    marker = GrammarMarkers(control).write
     lines, used = [], []
     written: dict[str, dict[CallableTool, str]] = {}
     for number, syntax in enumerate(calls.syntaxes):

@@ -18,11 +18,11 @@ import numpy as np
 from inference_svc.engine.backend import (
     AdapterLoadError,
     DecodeError,
+    EncoderInput,
     SampledToken,
     SampleFailure,
     SampleTask,
     ScoreTask,
-    Source,
 )
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.constraint import Constraint, GuideError, TokenMask
@@ -207,7 +207,7 @@ class FakeBackend:
     def _all_slots(self) -> range:
         return range(self.limits.slots)
 
-    def encode(self, sources: Sequence[Source]) -> None:
+    def encode(self, sources: Sequence[EncoderInput]) -> None:
         raise AssertionError("a decoder has no sources")
 
     def copy(self, source: int, target: int, tokens: int) -> None:

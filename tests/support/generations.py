@@ -18,7 +18,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.messages import ModelReady
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.limits.limiter import Admission, Admit, Need, admit_all
+from inference_svc.limits.limiter import Admit, LimitReservation, Need, admit_all
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.media.document import DocumentReader
@@ -159,7 +159,7 @@ class Generations:
         self.steps = Steps()
         self.engine = StepEngine(self.steps)
         self.encoder = StepEncoder(self.steps)
-        self.admissions: list[Admission] = []
+        self.admissions: list[LimitReservation] = []
         self.admitted: list[tuple[Need, bool]] = []
         """What was asked of the limits, and whether it was a check."""
         self._admit_real = admit
@@ -194,7 +194,9 @@ class Generations:
         self.servicer = InferenceServicer(generating, embedding, discard_usage)
         return self
 
-    async def _admit(self, key: UsageKey, need: Need, *, is_check: bool = False) -> Admission:
+    async def _admit(
+        self, key: UsageKey, need: Need, *, is_check: bool = False
+    ) -> LimitReservation:
         self.steps.begin("admit")
         self.admitted.append((need, is_check))
         self.admissions.append(await self._admit_real(key, need, is_check=is_check))

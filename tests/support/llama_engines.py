@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
-from inference_svc.engine.engine_state import EngineOptions
+from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.llama import library

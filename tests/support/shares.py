@@ -23,7 +23,7 @@ from control_svc.limits.model import (
     grant,
 )
 from inference_svc.limits.bucket import Reservation
-from inference_svc.limits.limiter import Admission, Limiter, Need
+from inference_svc.limits.limiter import Limiter, LimitReservation, Need
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, DomainError, RateLimited, UpstreamUnavailable
 from svc_kit.metrics import LimitMetrics
@@ -153,7 +153,7 @@ class NoFile:
 
 class Running(NamedTuple):
     holder: Limiter
-    admission: Admission
+    admission: LimitReservation
     prompt: int
     tokens: int = 0
 
@@ -273,5 +273,5 @@ class Installation:
                 return counts.prompt_tokens + counts.completion_tokens
 
     @staticmethod
-    def _reserved(admission: Admission) -> int:
+    def _reserved(admission: LimitReservation) -> int:
         return sum(reservation.amount for reservation in admission._open)

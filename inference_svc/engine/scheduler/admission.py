@@ -8,7 +8,7 @@ from its saved KV cells.
 import logging
 from collections.abc import Callable, Collection
 
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.allocator import Prefix
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
@@ -37,7 +37,7 @@ class Admission:
     counts sequences that could have used the prefix cache, but started without a cached token.
     """
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineParts) -> None:
         self.cached_tokens = 0
         self.num_misses = 0
         self.num_preemptions = 0

@@ -13,7 +13,7 @@ from typing import Final
 from inference_svc.engine.batch import NativeLimits, Row
 from inference_svc.engine.cost_model.step_time import BLOCK
 from inference_svc.engine.defrag.batch_layout import BatchLayout
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.scheduler.policy import (
     PendingPrompt,
@@ -67,7 +67,7 @@ def plan_decode(
 
 
 def plan_prefill(
-    sequences: SequenceOf[Sequence], num_decoding: int, state: EngineState
+    sequences: SequenceOf[Sequence], num_decoding: int, state: EngineParts
 ) -> tuple[Plan, ...]:
     """Plan a call for the prompts that this step completes, one for all others, one for those that
     need all logits, one for vectors, and one for each non-causal chunk.
@@ -122,7 +122,7 @@ def _is_cut_finely(sequence: Sequence, spans: Spans, count: int) -> bool:
     return 0 < sequence.media_end <= sequence.num_computed and count <= _MAX_TAIL
 
 
-def _scored_within(state: EngineState, num_decoding: int) -> int:
+def _scored_within(state: EngineParts, num_decoding: int) -> int:
     """The prompt tokens with logits of a step: at most the rows of logits of a decode call, and
     few enough that decoding sequences wait no longer than for the target time."""
     fitting, output_rows = None, state.backend.limits.output_rows
@@ -133,13 +133,13 @@ def _scored_within(state: EngineState, num_decoding: int) -> int:
     return min(output_rows, max(fitting // _SCORED_COST, _MIN_SCORED))
 
 
-def _fitting(state: EngineState, num_decoding: int) -> int | None:
+def _fitting(state: EngineParts, num_decoding: int) -> int | None:
     """The prompt tokens with which a step takes the target time; None if nothing is measured."""
     target_s = state.options.token_target_s
     return state.step_time.prompt_tokens_within(target_s, num_decoding=num_decoding)
 
 
-def _joined_within(state: EngineState, num_decoding: int) -> int:
+def _joined_within(state: EngineParts, num_decoding: int) -> int:
     """The most tokens of a text that is computed with the picture or sound beside it."""
     if not state.backend.limits.mixes_vectors:
         return 0
@@ -147,7 +147,7 @@ def _joined_within(state: EngineState, num_decoding: int) -> int:
     return _MAX_JOINED if vectors is None else min(_MAX_JOINED, vectors - BLOCK)
 
 
-def _vectors_within(state: EngineState, num_decoding: int) -> int | None:
+def _vectors_within(state: EngineParts, num_decoding: int) -> int | None:
     """The vectors of a step beside decoding sequences, which wait for them no longer than for the
     target time, also under `Policy.BALANCED`: a chunk has waited for its encoding, so a few more
     steps add little to that. None if no sequence waits, or nothing is measured."""
@@ -190,7 +190,7 @@ def _chunks(
     prompts: SequenceOf[PendingPrompt],
     cuttable: SequenceOf[int],
     num_decoding: int,
-    state: EngineState,
+    state: EngineParts,
 ) -> list[int]:
     options, limits = state.options, state.backend.limits
     fitting, cap = None, min(options.chunk_cap, limits.pass_tokens)

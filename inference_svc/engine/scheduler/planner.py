@@ -5,7 +5,7 @@ from collections.abc import Sequence as SequenceOf
 
 from inference_svc.engine.defrag.batch_layout import NO_FILLERS, BatchLayout
 from inference_svc.engine.defrag.compactor import Compactor, SlotMover
-from inference_svc.engine.engine_state import EngineState
+from inference_svc.engine.engine_parts import EngineParts
 from inference_svc.engine.scheduler.admission import Admission
 from inference_svc.engine.scheduler.plan import plan_decode, plan_prefill, without_ended
 from inference_svc.engine.sequence import Plan, Sequence
@@ -14,7 +14,7 @@ from inference_svc.engine.sequence import Plan, Sequence
 class Planner:
     """Plans decode calls for sequences that have slots, by the times that earlier ones took."""
 
-    def __init__(self, state: EngineState, admission: Admission) -> None:
+    def __init__(self, state: EngineParts, admission: Admission) -> None:
         mover = SlotMover(state.backend, state.copier, state.table, state.allocator)
         slot_tokens = state.backend.limits.slot_tokens
         self.compactor = Compactor(state.table, mover, state.layout, slot_tokens)

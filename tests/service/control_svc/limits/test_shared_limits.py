@@ -15,7 +15,7 @@ from corral.control.v1.limit_service_pb2_grpc import LimitServiceStub
 from prometheus_client import CollectorRegistry
 
 from inference_svc.delivery import make_sender
-from inference_svc.limits.limiter import Admission, Limiter, Need
+from inference_svc.limits.limiter import Limiter, LimitReservation, Need
 from inference_svc.limits.limits_file import LimitsFile
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import BudgetExceeded, RateLimited
@@ -40,7 +40,7 @@ class Drill:
     running: RunningControl
     holders: list[Limiter]
     dice: random.Random = field(default_factory=lambda: random.Random(7))
-    open: list[tuple[float, Admission, int, int]] = field(default_factory=list)
+    open: list[tuple[float, LimitReservation, int, int]] = field(default_factory=list)
     """When a request ends, with its prompt and output tokens."""
     used: dict[str, int] = field(default_factory=lambda: {"requests": 0, "tokens": 0})
     refused: int = 0
@@ -138,6 +138,6 @@ async def test_a_killed_holder_strands_its_share_until_the_lease_ends(drill: Dri
     assert len(drill.open) == 9
 
 
-def _admissions(holder: Limiter, drill: Drill) -> list[Admission]:
+def _admissions(holder: Limiter, drill: Drill) -> list[LimitReservation]:
     buckets = set(holder._buckets.values())
     return [each[1] for each in drill.open if {r.bucket for r in each[1]._open} & buckets]

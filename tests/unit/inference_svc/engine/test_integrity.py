@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from inference_svc.engine.engine_state import IntegrityError
+from inference_svc.engine.engine_parts import IntegrityError
 from tests.support.fake_backend import FakeBackend
 from tests.support.sequences import EngineBench, make_request
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from inference_svc.engine.events import Delta, Failed, Finished, FinishReason, Started, Timings
-from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits, SequenceEvent
+from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits, StreamEvent
 from svc_kit.errors import DecodeFailed, EngineRestarting, SlowReader
 
 
@@ -40,9 +40,7 @@ class StreamHarness:
         for event in events:
             self.output.deliver(event)
 
-    async def read(
-        self, into: list[list[SequenceEvent]] | None = None
-    ) -> list[list[SequenceEvent]]:
+    async def read(self, into: list[list[StreamEvent]] | None = None) -> list[list[StreamEvent]]:
         """Read to the end; `into` gets what was read before an error."""
         batches = [] if into is None else into
         while batch := await self.output.read():
@@ -78,7 +76,7 @@ async def test_a_failure_follows_pending_events_and_cancels_the_other_choices() 
     """No output is lost."""
     stream = StreamHarness((10, 11))
     stream.deliver(make_delta("a"), Failed(11, DecodeFailed(request_id="r")))
-    batches: list[list[SequenceEvent]] = []
+    batches: list[list[StreamEvent]] = []
     with pytest.raises(DecodeFailed):
         await stream.read(batches)
 

@@ -13,7 +13,7 @@ from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
 from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.limits.limiter import Admission
+from inference_svc.limits.limiter import LimitReservation
 from inference_svc.rpc.chat_turn import ChatTurn
 from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.rpc.streaming import (
@@ -52,7 +52,7 @@ class FakeGeneration:
             self.stream,
             2,
             UsageKey("red", "key_1", "demo"),
-            Admission(0),
+            LimitReservation(0),
         )
 
     def count(self, key: UsageKey, counts: Counts) -> None:

@@ -37,7 +37,7 @@ class EngineOptions:
     """Time of a step by the tokens of its single row."""
 
 
-class EngineState:
+class EngineParts:
     """The sequences, slots and caches of an engine, and the predictions of its times. The parts of
     an engine share one; `clock` gives seconds."""
 
@@ -68,7 +68,7 @@ class IntegrityError(Exception):
     """The bookkeeping and the native cache disagree."""
 
 
-def check_integrity(state: EngineState) -> None:
+def check_integrity(state: EngineParts) -> None:
     """Compare slots with the native cache, and sequences with slots, adapters and saved states.
 
     Raises `IntegrityError`.
@@ -89,7 +89,7 @@ def check_integrity(state: EngineState) -> None:
         raise IntegrityError("an adapter was unloaded while a sequence uses it")
 
 
-def _check_slots(state: EngineState) -> None:
+def _check_slots(state: EngineParts) -> None:
     backend, running = state.backend, state.sequences.running
     owners = [slot.owner for slot in state.table.slots if slot.owner is not None]
     if sorted(owners) != sorted(running):
