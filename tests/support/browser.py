@@ -58,7 +58,8 @@ class Tab:
     async def check(self) -> None:
         """Fail if anything went wrong since the tab was opened."""
         violations = await self.page.evaluate("window.violations")
-        assert [*self.problems, *violations] == []
+        problems = "\n".join([*self.problems, *violations])
+        assert not problems, problems
 
     @asynccontextmanager
     async def sends(self, pattern: str) -> AsyncIterator[dict[str, Any]]:
