@@ -34,7 +34,6 @@ _REFUSAL_S: Final = 0.2
 _RETRY_S: Final = 1.0
 """While control is away, requests do not call it more often."""
 _PATIENCE_S: Final = 1.0
-"""How long a request waits for a share before the limit counts as unavailable."""
 _START_S: Final = 10.0
 """Services that start together may reach control later; until then that is no warning."""
 _MAX_SHARES: Final = 1000
