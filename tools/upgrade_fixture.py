@@ -18,6 +18,7 @@ model:
 """
 
 import argparse
+import base64
 import contextlib
 import io
 import json
@@ -35,6 +36,7 @@ from typing import Any
 import grpc
 from corral.control.v1 import file_service_pb2, job_service_pb2
 from corral.control.v1.file_service_pb2_grpc import FileServiceStub
+from PIL import Image
 
 from tests.support.batches import CHAT, batch_line
 from tests.support.processes import Ends
@@ -138,6 +140,20 @@ def make_keys(operator: Operator, known: dict[str, Any]) -> None:
         "admin": operator.key("red", "--name", "owner", "--scope", "admin"),
         "revoked": revoked,
     }
+
+
+def make_limits(operator: Operator) -> None:
+    """Create limits that nobody reaches."""
+    limit = ["limits", "create", "--amount", "100000", "--period"]
+    operator.command(*limit, "day", "--unit", "requests", "--project", "red", "red-a-day")
+    operator.command(*limit, "month", "--unit", "tokens", "--per", "key", "--shadow", "by-key")
+
+
+def picture_url() -> str:
+    """A small picture as a data URL."""
+    png = io.BytesIO()
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(png, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
 
 
 def make_archived(api: Api, known: dict[str, Any]) -> None:
@@ -250,11 +266,13 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
     about = {"items": items, "metadata": {"topic": "words"}}
     conversation = api.post("/conversations", "conversation-1", **about)["id"]
 
-    def respond(question: str, key: str = "", **more: Any) -> Any:
+    def respond(question: object, key: str = "", **more: Any) -> Any:
         return api.post("/responses", key, model=MODEL, input=question, **more)
 
     cool: dict[str, Any] = {"temperature": 0}
     endless: dict[str, Any] = {"ignore_eos": True}
+    picture = {"type": "input_image", "image_url": picture_url()}
+    shown = [{"role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}]
     first = respond("What is the capital of Italy?", "response-1", **cool)
     second = respond("What is 17 plus 25?", **cool, previous_response_id=first["id"])
     made = {
@@ -262,6 +280,7 @@ def make_responses(api: Api, known: dict[str, Any]) -> None:
         "second": second,
         "in_conversation": respond("Hello!", **cool, conversation=conversation, instructions="Hi."),
         "incomplete": respond(STORY, **endless, max_output_tokens=30),
+        "seen": respond(shown, **cool, max_output_tokens=16),
         "called": respond(QUESTION, **cool, tools=[{"type": "function", **WEATHER["function"]}]),
         "cancelled": respond(STORY, **endless, background=True),
     }
@@ -366,7 +385,7 @@ def make_queued(api: Api, known: dict[str, Any]) -> None:
     """Create objects that are queued behind the unfinished ones."""
     assistants, store = known["assistants"], known["store"]["id"]
     queued_run = create_run(api, assistants["plain"], "What is the capital of Spain?")
-    about = {"conversation": known["conversation"], "background": True}
+    about = {"conversation": known["conversation"], "background": True, "temperature": 0}
     queued = api.post("/responses", model=MODEL, input="What is the word?", **about)
     waiting_batch = api.batch([make_line(number) for number in range(3)], "", "later.jsonl")
     files = [
@@ -433,10 +452,15 @@ def record_state(corral: Corral, api: Api, operator: Operator, known: dict[str, 
     known["page"] = {"token": token, "page_size": 2, "rest": [file.id for file in rest.files]}
     known["usage"] = operator.command("usage", "--days", "1")
     state_name = job_service_pb2.Job.State.Name
+    known["limits"] = json.loads(operator.command("limits", "list", "--json"))
+    known["audit"] = json.loads(operator.command("audit", "--json"))
     known["jobs"] = [
         {"id": job.id, "kind": job.kind, "subject": job.subject, "state": state_name(job.state)}
         for job in operator.jobs()
     ]
+    for job in known["jobs"]:
+        if job["subject"].startswith(known["deleted_response"]) and job["state"] == "STATE_DEAD":
+            raise FixtureError(f"the machine is too busy: the job {job['id']} was given up")
 
 
 def kill_all(corral: Corral) -> None:
@@ -470,6 +494,7 @@ def make(folder: Path, database_url: str | None) -> dict[str, Any]:
         operator = Operator(corral, token_file)
         with connect(corral) as api:
             make_keys(operator, known)
+            make_limits(operator)
             for make_some in (make_archived, make_files, make_adapters, make_store, make_batches):
                 make_some(api, known)
             for make_some in (make_assistants, make_runs, make_responses):

@@ -14,8 +14,8 @@ STATES = Path(__file__).resolve().parents[1] / "upgrade" / "data"
 AGE = timedelta(minutes=1)
 """Age of the restored data: longer than a lease, shorter than any expiry time."""
 _EPOCH_ENDS = "2000"
-_HISTORY = "usage"
-"""A table of sums by hour and day, whose times do not move."""
+_HISTORY = ("usage", "audit_events")
+"""Tables whose times do not move: sums by hour and day, and a log that nobody can change."""
 
 
 def read_client_state(release: str, database: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _shift_sqlite(path: Path, delta: timedelta) -> None:
     tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (table,) in tables:
         for _, column, kind, *_ in connection.execute(f'PRAGMA table_info("{table}")').fetchall():
-            if kind == "DATETIME" and table != _HISTORY:
+            if kind == "DATETIME" and table not in _HISTORY:
                 statement = f'UPDATE "{table}" SET "{column}" = shift("{column}")'  # noqa: S608  # names of the schema
                 connection.execute(statement)
     connection.commit()
@@ -69,7 +69,7 @@ async def _load_postgres(url: str, dump: str, delta: timedelta) -> None:
             " WHERE table_schema = 'public' AND data_type = 'timestamp with time zone'"
         )
         for table, column in columns:
-            if table != _HISTORY:
+            if table not in _HISTORY:
                 statement = f'UPDATE public."{table}" SET "{column}" = "{column}" + $1'  # noqa: S608  # names of the schema
                 await connection.execute(statement, delta)
     finally:

@@ -1,5 +1,5 @@
-"""Upgrade of an installation of release 0.1 that was killed during its work: real processes of this
-release on its data folder and its database, SQLite and PostgreSQL.
+"""Upgrade of installations of earlier releases that were killed during their work: real processes
+of this release on the data folder and the database, SQLite and PostgreSQL.
 """
 
 import json
@@ -36,7 +36,7 @@ from tools.upgrade_fixture import INFERENCE, NUM_LINES, QUESTION
 
 pytestmark = pytest.mark.e2e
 
-RELEASE = "release-0.1"
+RELEASES = ("release-0.1", "release-0.2")
 SHA256_DIGITS = 64
 UNFINISHED = ("open", "queued", "waiting", "half")
 """Names of runs, responses and batches that continue once the services run again."""
@@ -46,6 +46,7 @@ UNFINISHED = ("open", "queued", "waiting", "half")
 class Upgraded:
     """The installation, served by this release."""
 
+    release: str
     corral: Corral
     known: dict[str, Any]
     api: Api
@@ -84,33 +85,30 @@ def postgres() -> Iterator[str]:
         yield server
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest) -> str:
-    """The kind of database that the earlier release used."""
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    """The release that the installation is of."""
     name: str = request.param
-    if name == "postgres":
-        request.getfixturevalue("postgres")
     return name
 
 
-def unpack_installation(
-    database: str, request: pytest.FixtureRequest, folder: Path
-) -> dict[str, Any]:
-    """Unpack the installation into `folder / "data"`; return the control settings to open it."""
-    url = None
-    if database == "postgres":
-        url = create_database(request.getfixturevalue("postgres"))
-    unpack(RELEASE, database, folder / "data", url)
-    return {} if url is None else {"database_url": url}
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, release: str) -> str | None:
+    """The address of an empty PostgreSQL database for each release, or None for SQLite."""
+    if request.param == "sqlite":
+        return None
+    return create_database(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(scope="module")
 def upgraded(
-    request: pytest.FixtureRequest, database: str, tmp_path_factory: pytest.TempPathFactory
+    release: str, database_url: str | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
     """`corral up` on the installation, after `corral db upgrade`."""
     folder = tmp_path_factory.mktemp("upgraded")
-    control = unpack_installation(database, request, folder)
+    database = "postgres" if database_url else "sqlite"
+    unpack(release, database, folder / "data", database_url)
+    control = {"database_url": database_url} if database_url else {}
     with start(folder, "db", "upgrade", control=control) as command:
         assert command.wait() == 0
     flags = ("--embedding-model", MODEL)
@@ -118,7 +116,8 @@ def upgraded(
         corral_up(folder, *flags, inference=INFERENCE, control=control) as corral,
         connect(corral) as api,
     ):
-        yield Upgraded(corral, read_client_state(RELEASE, database), api, folder / "data")
+        known = read_client_state(release, database)
+        yield Upgraded(release, corral, known, api, folder / "data")
 
 
 def parse_events(text: str) -> list[tuple[str, Any]]:
@@ -195,11 +194,19 @@ def test_files_have_the_same_content(upgraded: Upgraded) -> None:
 
 
 CREATED = re.compile(r'(^data: .*"type": ?"response\.created".*?"status": ?)"in_progress"', re.M)
-"""Of a response outside the background, which was "queued" there before 2026-11-28."""
+
+
+def as_it_was(upgraded: Upgraded, events: str) -> str:
+    """Events of a response as its release wrote them: the status in the first of a response outside
+    the background, "in_progress", was "queued" in 0.1.
+    """
+    if upgraded.release != "release-0.1":
+        return events
+    return CREATED.sub(r'\1"queued"', events, count=1)
 
 
 def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
-    """Byte by byte, for runs and responses in every state, but for `CREATED`."""
+    """Byte by byte, for runs and responses in every state."""
     # Other tests delete or retry these.
     others = {upgraded.known["responses"]["archived"], *retried_ids(upgraded.known)}
     digests = {
@@ -212,7 +219,7 @@ def test_ended_streams_are_replayed(upgraded: Upgraded) -> None:
             mask_times(
                 upgraded.api.events(f"{path}/events")
                 if "/runs/" in path
-                else CREATED.sub(r'\1"queued"', upgraded.api.events(path, stream="true"), count=1)
+                else as_it_was(upgraded, upgraded.api.events(path, stream="true"))
             )
         )
         for path in digests
@@ -296,12 +303,30 @@ def test_usage_is_still_counted(upgraded: Upgraded) -> None:
     }
     before = {}
     for line in upgraded.known["usage"].splitlines()[1:]:
-        *_, project, model, requests, prompt, _cached, completion = line.replace(",", "").split()
-        before[project, model] = (int(requests), int(prompt), int(completion))
+        _date, _time, project, model, *counts = line.replace(",", "").split()
+        requests, prompt, _cached, completion = map(int, counts[:4])
+        before[project, model] = (requests, prompt, completion)
 
     assert {project for project, _ in before} == {"default", "red"}
     for key, counts in before.items():  # on the same day, more has been added
         assert all(new >= old for new, old in zip(now[key], counts, strict=True)), key
+
+
+def test_limits_and_the_audit_log_are_kept(upgraded: Upgraded) -> None:
+    """What operators set, and what they did."""
+    if upgraded.release == "release-0.1":
+        pytest.skip("release 0.1 had neither limits nor an audit log")
+    limits = json.loads(upgraded.operator.command("limits", "list", "--json"))
+    audit = json.loads(upgraded.operator.command("audit", "--json", "--days", "36500"))
+    kept = upgraded.known["limits"]
+
+    assert [without_time(each) for each in limits] == [without_time(each) for each in kept]
+    assert audit[-len(upgraded.known["audit"]) :] == upgraded.known["audit"]
+
+
+def without_time(limit: dict[str, Any]) -> dict[str, Any]:
+    """A limit without the time of its creation, which `unpack` moves."""
+    return {name: value for name, value in limit.items() if name != "create_time"}
 
 
 # ---- unfinished work
@@ -482,7 +507,7 @@ def retry(upgraded: Upgraded, job_id: str) -> grpc.StatusCode | None:
 
 
 def test_responses_are_continued(upgraded: Upgraded) -> None:
-    """A chain, a function call without output, and an encrypted summary."""
+    """A chain, a function call without output, an encrypted summary, and a picture (since 0.2)."""
     known = upgraded.known
     about: dict[str, Any] = {"model": MODEL, "temperature": 0}
     chained = upgraded.api.post(
@@ -507,6 +532,11 @@ def test_responses_are_continued(upgraded: Upgraded) -> None:
         input=[*known["compacted"], {"role": "user", "content": "What is the capital of Spain?"}],
     )
 
+    if "seen" in known["responses"]:
+        seen = upgraded.api.post(
+            "/responses", **about, input="Again.", previous_response_id=known["responses"]["seen"]
+        )
+        assert seen["status"] == "completed"
     assert "Paris" in text_of(chained)
     assert "18" in text_of(answered)
     assert "Madrid" in text_of(summed)
