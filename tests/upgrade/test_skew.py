@@ -6,6 +6,7 @@ an export of that commit, with the packages of this environment.
 
 import io
 import os
+import shutil
 import subprocess
 import tarfile
 import tomllib
@@ -56,7 +57,9 @@ class Mixed:
 
 
 def git(*arguments: str) -> bytes | None:
-    """What git prints, or None if it cannot say."""
+    """What git prints, or None if it cannot say or is not installed."""
+    if shutil.which("git") is None:
+        return None
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
