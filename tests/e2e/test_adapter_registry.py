@@ -298,17 +298,17 @@ async def test_a_new_adapter_may_be_asked_for_again_until_it_is_here(
     os.kill(control, signal.SIGSTOP)
     try:
         registering = asyncio.create_task(
-            client.send("POST", "/v1/adapters", data={"name": "voice"}, files=file)
+            client.send("POST", "/v1/adapters", data={"name": "new-voice"}, files=file)
         )
         with pytest.raises(openai.InternalServerError) as unknown:
-            await client.ask("voice")
+            await client.ask("new-voice")
     finally:
         os.kill(control, signal.SIGCONT)
     codes, spoken = {(unknown.value.status_code, unknown.value.code)}, ""
     assert (await registering).status_code == 200
     while not spoken:  # each request is a round trip
         try:
-            spoken = await client.ask("voice")
+            spoken = await client.ask("new-voice")
         except openai.InternalServerError as error:
             codes.add((error.status_code, error.code))
 

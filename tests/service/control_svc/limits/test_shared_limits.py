@@ -99,6 +99,7 @@ async def drill(running: RunningControl, tmp_path: Path) -> AsyncIterator[Drill]
                 metrics,
                 grace_s=60,
                 clock=lambda: drill.now,
+                patience_s=PATIENCE_S,
             )
             for number, channel in enumerate((one, two, three))
         ]
