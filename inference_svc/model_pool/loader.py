@@ -18,6 +18,7 @@ from inference_svc.config import (
 )
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -166,15 +167,17 @@ class ModelLoader:
             observer.on_state(state)
             on_change()
 
+        config = self._configs.build(
+            entry.file,
+            entry.requested,
+            limits,
+            entry.digest,
+            takes_media=entry.media is not None,
+            joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
+        )
         engine = EngineClient(
-            self._configs.build(
-                entry.file,
-                entry.requested,
-                limits,
-                entry.digest,
-                takes_media=entry.media is not None,
-                joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
-            ),
+            entry.name,
+            LocalEngine(config, lambda: entry.digest).spawn,
             QueueLimits(settings.queued_requests, settings.queued_tokens),
             ReaderLimits(settings.unread_events, settings.reader_patience_s),
             on_state=on_state,
@@ -222,8 +225,6 @@ async def compute_digest(entry: ModelEntry) -> None:
     cannot be read or changed since it was described."""
     try:
         entry.digest = await asyncio.to_thread(hash_files, entry.file.stamps)
-        if entry.engine is not None:
-            entry.engine.set_digest(entry.digest)
     except ModelFileInvalid as error:
         log.error("the digest of model %s cannot be computed: %s", entry.name, error)
     finally:
