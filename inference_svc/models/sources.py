@@ -127,6 +127,19 @@ def resolve_models(texts: Sequence[str], download: Download) -> list[ModelFile]:
     return models
 
 
+def resolve_tokenizer(name: str, source: str, download: Download) -> ModelFile:
+    """Describe the tokenizer of a model that an upstream serves: that of the model with this
+    source; with a problem if it cannot be used. Blocks."""
+    if not Path(source).exists() and _NAMED.fullmatch(source):
+        problem = f"tokenizer {source!r}: it cannot be named; give {_FORMS}"
+        return unusable_model(Path(source), name, problem)
+    try:
+        (file,) = _resolve(ModelReference(name, source), download)
+    except StartupError as error:
+        return unusable_model(Path(source), name, str(error))
+    return file
+
+
 def _resolve(reference: ModelReference, download: Download) -> list[ModelFile]:
     remote = reference.remote
     # Absolute, because processes with other working directories read it too.
