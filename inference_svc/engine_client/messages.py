@@ -8,6 +8,7 @@ from typing import NamedTuple
 from inference_svc.engine.embedding_request import EmbeddingLimits
 from inference_svc.engine.events import Event
 from inference_svc.engine.scheduler.policy import Policy
+from inference_svc.engine_client.features import Features
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
@@ -61,7 +62,7 @@ class ModelReady:
     `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
     generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
     the memory that it uses on each GPU, `source_tokens` what an encoder reads at once for all
-    sequences.
+    sequences. `features` are those of an upstream engine, None for a local one.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ModelReady:
     shared_cells: int | None = None
     device_bytes: Mapping[str, int] = field(default_factory=dict)
     source_tokens: int = 0
+    features: Features | None = None
 
     @property
     def layout(self) -> Layout:
