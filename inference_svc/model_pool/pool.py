@@ -155,7 +155,11 @@ class ModelPool:
                 raise StartupError(failure.message)
         if upstreams:
             await asyncio.wait(upstreams, timeout=_UPSTREAM_START_S)
-        if all(entry.resident.state is ModelState.FAILED for entry in self.catalog if not entry.upstream):
+        # An engine of others that is refused now may be another one later.
+        if all(
+            entry.resident.state is ModelState.FAILED and (entry.file.problem or not entry.upstream)
+            for entry in self.catalog
+        ):
             raise StartupError(next(iter(self.catalog)).resident.problem)
 
     def open(self) -> None:

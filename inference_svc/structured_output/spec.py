@@ -1,8 +1,9 @@
 """The requested output format of a turn, as plain data that is sent to the sandbox as JSON."""
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from inference_svc.engine.constraint import OutputFormat as OutputFormat
+from inference_svc.engine.constraint import OutputFormatKind as OutputFormatKind
 from inference_svc.validation import check_bytes
 
 MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
@@ -11,26 +12,6 @@ ANY_OBJECT = '{"type": "object"}'
 NUMBER, SPACE, ID = "\0", "\1", "\2"
 """Placeholders in a `ToolCallSyntax` for a number, white space and a call id that the model
 chooses."""
-
-
-class OutputFormatKind(StrEnum):
-    """The notation of an output format."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    LARK = "lark"
-    GBNF = "gbnf"
-    CHOICES = "choices"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
-    """The format of the content. `field` names it in errors; the text of choices is a JSON
-    array."""
-
-    kind: OutputFormatKind
-    text: str
-    field: str
 
 
 @dataclass(frozen=True, slots=True)
