@@ -109,7 +109,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
         loader = ModelLoader(
             settings,
-            num_models=len(list(catalog)),
+            num_models=max(1, sum(entry.upstream is None for entry in catalog)),
             sandbox=sandbox,
             templates=templates,
             metrics=EngineMetrics(registry),

@@ -125,6 +125,11 @@ class EngineClient:
         return self._process.pid
 
     @property
+    def problem(self) -> str:
+        """Why it could not start again; empty if it serves, or has not been refused."""
+        return self._process.problem
+
+    @property
     def restarts(self) -> int:
         """How often the process was started again."""
         return self._process.restarts

@@ -62,8 +62,8 @@ class ModelReady:
     `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
     generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
     the memory that it uses on each GPU, `source_tokens` what an encoder reads at once for all
-    sequences. `features` are those of an upstream engine, None for a local one; how much KV cache an
-    upstream has is not known, and it has no `warm_up`.
+    sequences. `features` are those of an upstream engine, None for a local one. An upstream has no
+    `warm_up`, and the size of its KV cache is not known.
     """
 
     name: str

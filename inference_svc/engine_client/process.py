@@ -166,7 +166,7 @@ class SupervisedProcess(Generic[Received, Sent]):
     three times.
 
     `is_up` is whether it serves: from `mark_up` until it ends or is closed. `restarts` counts its
-    restarts. Call all methods on the event loop.
+    restarts; `problem` is why it could not start last time. Call all methods on the event loop.
     """
 
     def __init__(
@@ -189,6 +189,7 @@ class SupervisedProcess(Generic[Received, Sent]):
         """
         self.is_up = False
         self.restarts = 0
+        self.problem = ""
         self._name = name
         self._model = model
         self._spawn_child = spawn
@@ -211,7 +212,7 @@ class SupervisedProcess(Generic[Received, Sent]):
 
     def mark_up(self) -> None:
         """Record that the process is ready."""
-        self.is_up, self._up_since = True, time.monotonic()
+        self.is_up, self._up_since, self.problem = True, time.monotonic(), ""
         if self._first_start is not None and not self._first_start.done():
             self._first_start.set_result(None)
 
@@ -251,6 +252,7 @@ class SupervisedProcess(Generic[Received, Sent]):
         if self._is_closed:
             return  # an adapter registry, for example, may already belong to a successor
         if isinstance(message, StartFailed):
+            self.problem = message.problem
             self._log("%s cannot start: %s", message.problem)
             self._fail_start(message.problem)
         else:

@@ -28,6 +28,7 @@ from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
+from inference_svc.upstream.connection import UpstreamConnection
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
@@ -134,6 +135,8 @@ class ModelEntry:
     source: str = ""
     is_removed: bool = False
     upstream: UpstreamSettings | None = None
+    connection: UpstreamConnection | None = None
+    """That to the upstream, while the model is loaded or loads."""
 
     @property
     def name(self) -> str:

@@ -349,7 +349,7 @@ class ModelLifecycle:
 
     async def _end_engine(self, entry: ModelEntry) -> None:
         engine, media = entry.engine, entry.media
-        entry.engine = entry.media = None
+        entry.engine = entry.media = entry.connection = None
         if engine is not None:
             await engine.close(ModelUnloaded(model=entry.name))
         if media is not None:  # after the engine, which reads its files

@@ -95,8 +95,9 @@ log = logging.getLogger(__name__)
 _START_RETRY_S = 2.0
 _LOAD_RETRY_S = 5.0
 _IDLE_CHECK_S = 0.5
-_UPSTREAM_START_S = 5.0
-"""So long the start waits for upstreams, which mostly connect at once."""
+_CONNECT_WAIT_S = 5.0
+"""So long the start and calls wait for upstreams, which mostly connect at once: one that is away
+may stay so for hours."""
 
 
 class ModelPool:
@@ -119,6 +120,7 @@ class ModelPool:
         self.catalog = catalog
         self.memory = memory
         self._wait_s = wait_s
+        self._connect_wait_s = min(wait_s, _CONNECT_WAIT_S)
         self._clock = clock
         self.changes = ModelChangeSignal(on_change)
         self._lifecycle = ModelLifecycle(catalog, loader, memory, self.changes, clock)
@@ -154,7 +156,7 @@ class ModelPool:
             if failure is not None and not isinstance(failure, errors.ModelLoadFailed):
                 raise StartupError(failure.message)
         if upstreams:
-            await asyncio.wait(upstreams, timeout=_UPSTREAM_START_S)
+            await asyncio.wait(upstreams, timeout=self._connect_wait_s)
         # An engine of others that is refused now may be another one later.
         if all(
             entry.resident.state is ModelState.FAILED and (entry.file.problem or not entry.upstream)
@@ -270,7 +272,9 @@ class ModelPool:
     async def _wait_until_ready(self, entry: ModelEntry) -> None:
         entry.resident.num_waiting += 1
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(
+                self._wait_s if not entry.upstream else self._connect_wait_s
+            ):
                 while entry.resident.state is not ModelState.READY:
                     await self._load_for_call(entry)
         except TimeoutError:

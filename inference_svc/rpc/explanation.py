@@ -21,6 +21,7 @@ from inference_svc.chat.reasoning_support import ThinkingMode
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.config import InferenceSettings
 from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine_client.features import NEUTRAL
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.lifecycle import MemoryBudget, plan_start
@@ -31,6 +32,7 @@ from inference_svc.models.metadata import FileRole, ModelClass, ModelFile, file_
 from inference_svc.models.sources import is_projector
 from inference_svc.rpc.output_constraints import enforced_tool_call_format
 from inference_svc.sandbox_jobs import PRELOADED
+from inference_svc.upstream_settings import UpstreamSettings
 from model_files.gguf import ModelFileInvalid, read_header
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.errors import DomainError, ModelTooLarge
@@ -85,12 +87,14 @@ class Explainer:
     async def explain(self, memory: MemoryBudget, verify: bool = False) -> Section:
         """The sections of the explanation; "unsure" has what should be checked."""
         file, unsure = self.entry.file, list[str]()
-        explained: Section = {
-            "model": _describe(file),
-            "memory": self._memory(memory),
-            "vocabulary": self._vocabulary(unsure),
-        }
-        if not file.num_parameters:
+        upstream = self.entry.upstream
+        explained: Section = {"model": _describe(file)}
+        if upstream is None:
+            explained["memory"] = self._memory(memory)
+        else:
+            explained["upstream"] = self._upstream(upstream)
+        explained["vocabulary"] = self._vocabulary(unsure)
+        if not file.num_parameters and upstream is None:
             unsure.append("the file has no weights: it can be explained, but not loaded")
         if file.generates:
             changed = {
@@ -103,7 +107,8 @@ class Explainer:
             explained["template"] = await self._template(unsure)
             if verify:
                 explained["verification"] = await self._verify()
-        explained["beside"] = await self._beside(unsure)
+        if upstream is None:
+            explained["beside"] = await self._beside(unsure)
         explained["unsure"] = unsure
         return explained
 
@@ -131,6 +136,32 @@ class Explainer:
             "kv_bytes": limits.kv_bytes,
             "total_bytes": planned_bytes(self.entry.file, limits),
             "reason": limits.reason,
+        }
+
+    def _upstream(self, settings: UpstreamSettings) -> Section:
+        """The engine that serves it, and what it honours."""
+        connection, engine = self.entry.connection, self.entry.engine
+        states = {url: "not connected" for url in settings.urls}
+        if connection is not None:
+            states = {
+                each.url: each.state.value + (f": {each.problem}" if each.problem else "")
+                for each in connection.endpoints
+            }
+        ready = engine.ready if engine is not None else None
+        if ready is None or (features := ready.features) is None:
+            return {"urls": states, "problem": self.entry.resident.problem or "not connected"}
+        return {
+            "engine": features.engine,
+            "model": settings.model,
+            "urls": states,
+            "concurrency": ready.slots,
+            "context_tokens": ready.slot_tokens,
+            "sampling": sorted(features.sampling),
+            "ignores": sorted(NEUTRAL.keys() - features.sampling),
+            "constraints": sorted(features.constraints),
+            "grammars": features.takes_grammars,
+            "for_grammars": "" if features.takes_grammars else features.grammar_flag,
+            "logprobs": features.max_logprobs,
         }
 
     def _vocabulary(self, unsure: list[str]) -> Section:

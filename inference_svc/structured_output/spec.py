@@ -138,6 +138,20 @@ class OutputSpec:
     thought: Reasoning | None
     opening: str = ""
 
+    @property
+    def only_form(self) -> OutputFormat | None:
+        """The format, if the output is nothing else."""
+        return None if self.calls or self.thought or self.opening else self.form
+
+    @property
+    def may_be_free(self) -> bool:
+        """Whether it only enforces the syntax of calls in free text, by tools none of which is
+        strict."""
+        calls = self.calls
+        if self.form is not None or calls is None or not calls.is_in_free_text:
+            return False
+        return not calls.required and not any(tool.strict for tool in calls.tools)
+
     def check_sizes(self) -> None:
         """Raise `TooLong` if the format or the tools exceed their size limits."""
         if self.form is not None:
