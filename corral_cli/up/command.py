@@ -65,9 +65,31 @@ class NamedFile(click.ParamType[tuple[str, str]]):
         return name, file
 
 
+class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
+    """A name and URLs, written NAME=URL[,URL...]."""
+
+    name = "name=url"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """Split at the first "=" and the commas. Raises click.BadParameter if a part is
+        missing."""
+        name, sign, text = value.partition("=")
+        urls = tuple(text.split(","))
+        if not (name and sign and all(urls)):
+            self.fail(f"{value!r} is not NAME=URL[,URL...]", param, ctx)
+        return name, urls
+
+
 @click.command("up")
 @click.option("--model", "models", multiple=True, help="File, folder, hf:owner/repo/file.gguf or"
               " NAME=any of these; can be repeated. Default: the bundled demo.")  # fmt: skip
+@click.option("--engine", "engines", type=NamedUrls(), multiple=True, help="An engine (vLLM, SGLang,"
+              " llama-server) that serves the model NAME, as NAME=URL[,URL...]; can be repeated."
+              )  # fmt: skip
+@click.option("--tokenizer", help="That of the engines: like --model, or a folder of Hugging Face"
+              " files.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
               " model, as NAME=FILE; can be repeated.")  # fmt: skip
 @click.option("--embedding-model", help="The model that embeds files in vector stores: like"

@@ -272,9 +272,8 @@ class ModelPool:
     async def _wait_until_ready(self, entry: ModelEntry) -> None:
         entry.resident.num_waiting += 1
         try:
-            async with asyncio.timeout(
-                self._wait_s if not entry.upstream else self._connect_wait_s
-            ):
+            wait_s = self._connect_wait_s if entry.upstream else self._wait_s
+            async with asyncio.timeout(wait_s):
                 while entry.resident.state is not ModelState.READY:
                     await self._load_for_call(entry)
         except TimeoutError:

@@ -1,7 +1,9 @@
 """Explains what the service will do with a model, without loading its weights."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,23 +38,29 @@ from inference_svc.upstream_settings import UpstreamSettings
 from model_files.gguf import ModelFileInvalid, read_header
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.errors import DomainError, ModelTooLarge
+from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 Section = dict[str, Any]
 _MAX_FILES_BESIDE: Final = 64
+_CONNECT_S: Final = 30.0
 _TOOL: Final = ToolSpec("probetool", "A probe.", json.dumps({"type": "object", "properties": {}}))
 
 
 async def explain_source(
     source: str, settings: InferenceSettings, *, verify: bool = False
 ) -> AsyncIterator[Section]:
-    """Explain each model of a source, as the service with these settings would serve it alone.
+    """Explain each model of a source, as the service with these settings would serve it alone; or
+    the upstream of this name, which is connected and probed.
 
     `verify`: compare prompts with llama.cpp's. Raises StartupError, as the service's start does.
     """
-    alone = settings.model_copy(update={"models": (source,), "per_model": {}, "turn_formats": {}})
+    upstreams = {name: each for name, each in settings.upstreams.items() if name == source}
+    models = [] if upstreams else [source]
+    own_names = {"per_model": {}, "turn_formats": {}, "models": models, "upstreams": upstreams}
+    alone = settings.model_copy(update=own_names)
     names = {entry.name for entry in find_models(alone)}
     own = {
         group: {name: each for name, each in getattr(settings, group).items() if name in names}
@@ -68,11 +76,33 @@ async def explain_source(
         )
         memory = await read_memory(alone.pool, catalog)
         for entry in catalog:
-            processor = await loader.open_processor(entry)
+            processor = entry.processor = await loader.open_processor(entry)
             try:
-                yield await Explainer(entry, processor, templates, sandbox).explain(memory, verify)
+                async with _connected(entry, loader):
+                    explainer = Explainer(entry, processor, templates, sandbox)
+                    yield await explainer.explain(memory, verify)
             finally:
                 processor.vocabulary.close()
+
+
+@asynccontextmanager
+async def _connected(entry: ModelEntry, loader: ModelLoader) -> AsyncIterator[None]:
+    """Connect to the upstream of a model, if it has one and that is there."""
+    if entry.upstream is None:
+        yield
+        return
+    entry.engine = loader.create_upstream(entry, lambda: None)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            await entry.engine.start()
+    except StartupError as error:
+        entry.resident.problem = str(error)
+    except TimeoutError:
+        entry.resident.problem = f"it did not answer within {_CONNECT_S:g} s"
+    try:
+        yield
+    finally:
+        await entry.engine.close()
 
 
 @dataclass(frozen=True, slots=True)
