@@ -85,9 +85,9 @@ class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
 @click.command("up")
 @click.option("--model", "models", multiple=True, help="File, folder, hf:owner/repo/file.gguf or"
               " NAME=any of these; can be repeated. Default: the bundled demo.")  # fmt: skip
-@click.option("--engine", "engines", type=NamedUrls(), multiple=True, help="An engine (vLLM, SGLang,"
-              " llama-server) that serves the model NAME, as NAME=URL[,URL...]; can be repeated."
-              )  # fmt: skip
+@click.option("--engine", "engines", type=NamedUrls(), multiple=True, help="An engine (vLLM,"
+              " SGLang, llama-server) that serves the model NAME, as NAME=URL[,URL...]; can be"
+              " repeated.")  # fmt: skip
 @click.option("--tokenizer", help="That of the engines: like --model, or a folder of Hugging Face"
               " files.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
@@ -118,6 +118,11 @@ class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
 def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> None:
     """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()
+    names = [engine for engine, _ in flags["engines"]]
+    if len(set(names)) < len(names):
+        raise click.UsageError("--engine: write all URLs of a name in one, as NAME=URL,URL")
+    if flags["tokenizer"] is not None and not names:
+        raise click.UsageError("--tokenizer is that of --engine, which is not given")
     up_flags = UpFlags(listen=listen_flag(host, port, listen), **flags)
     run_services(up_flags, lambda plan, inherited: supervise(plan, started, inherited))
 
