@@ -122,7 +122,12 @@ class FakeLoader:
             engine.finish_load()
         return cast(EngineClient, engine)
 
-    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
+    def create_upstream(self, entry: ModelEntry, on_change: Callable[[], None]) -> EngineClient:
+        engine = FakeEngine(entry.name, DeviceBytes(), on_change)
+        self.engines.append(engine)
+        return cast(EngineClient, engine)
+
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
         """Do nothing."""
 
     def report_progress(self, name: str, fraction: float) -> None:
