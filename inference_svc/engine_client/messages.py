@@ -62,15 +62,15 @@ class ModelReady:
     `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
     generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
     the memory that it uses on each GPU, `source_tokens` what an encoder reads at once for all
-    sequences. `features` are those of an upstream engine, None for a local one. An upstream has no
-    `warm_up`, and the size of its KV cache is not known.
+    sequences. `features` are those of an upstream engine, None for a local one. The size of its KV
+    cache is not known.
     """
 
     name: str
     slots: int
     slot_tokens: int
     batch_tokens: int
-    warm_up: WarmUp | None
+    warm_up: WarmUp
     load_s: float
     embedding: EmbeddingLimits | None = None
     pooling: str = ""

@@ -39,6 +39,7 @@ from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from inference_svc.upstream.connection import UpstreamConnection
+from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream_settings import UpstreamSettings
 from model_files.gguf import ModelFileInvalid
@@ -184,9 +185,10 @@ class ModelLoader:
         if entry.upstream is None or entry.processor is None:
             raise StartupError(f"model {entry.name} is served by no upstream")
         target, vocabulary = upstream_target(entry.name, entry.upstream), entry.processor.vocabulary
+        pin = PinnedIdentity()
 
         def spawn(**callbacks: Callable[[Any], None]) -> UpstreamConnection:
-            entry.connection = UpstreamConnection(target, vocabulary, **callbacks)
+            entry.connection = UpstreamConnection(target, vocabulary, pin, **callbacks)
             return entry.connection
 
         return self._create_client(entry, spawn, on_change, lambda _: None)
@@ -309,7 +311,7 @@ def _log_formats(name: str, turn_format: TurnFormat) -> None:
 
 def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
     ready = entry.engine.ready if entry.engine is not None else None
-    if ready is None or ready.warm_up is None or entry.processor is None:
+    if ready is None or entry.processor is None:
         return
     warm_up = ready.warm_up
     for device, size in ready.device_bytes.items():

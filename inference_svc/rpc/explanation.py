@@ -175,7 +175,7 @@ class Explainer:
         if connection is not None:
             states = {
                 each.url: each.state.value + (f": {each.problem}" if each.problem else "")
-                for each in connection.endpoints
+                for each in connection.status.endpoints
             }
         ready = engine.ready if engine is not None else None
         if ready is None or (features := ready.features) is None:

@@ -54,7 +54,7 @@ def load(pool: ModelPool) -> load_pb.Load:
         step_times=[
             load_pb.StepTime(num_rows=rows, duration=seconds(time_s))
             for ready in models
-            for rows, time_s in sorted(ready.warm_up.step_times.items() if ready.warm_up else ())
+            for rows, time_s in sorted(ready.warm_up.step_times.items())
         ],
         num_snapshots=saved.num_entries,
         snapshot_bytes=saved.num_bytes,

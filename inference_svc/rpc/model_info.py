@@ -202,7 +202,7 @@ def _endpoints(
     if entry.connection is None:
         yield from (upstream_pb2.UpstreamEndpoint(url=url) for url in settings.urls)
         return
-    for each in entry.connection.endpoints:
+    for each in entry.connection.status.endpoints:
         yield upstream_pb2.UpstreamEndpoint(
             url=each.url,
             is_up=each.state is EndpointState.UP,
@@ -235,7 +235,7 @@ def _describe_processor(described: model_pb.Model, processor: ModelProcessor) ->
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:
     limits = model_pb.ModelLimits(slots=ready.slots, context_tokens=ready.slot_tokens)
-    if ready.warm_up is not None:
+    if ready.features is None:
         limits.batch_tokens = ready.batch_tokens
         limits.kv_bytes = ready.num_cells * entry.file.kv_bytes_per_token
         limits.threads = ready.warm_up.threads

@@ -26,7 +26,7 @@ Options = generation_pb2.GenerationOptions
 async def upstream(vocabulary: Vocabulary, features: Features = FEATURES) -> Generations:
     generations = await Generations(vocabulary).start()
     engine = generations.engine
-    engine.ready = replace(engine.ready, warm_up=None, features=features)
+    engine.ready = replace(engine.ready, features=features)
     return generations
 
 
