@@ -1,8 +1,8 @@
 """One sequence at upstream engines, over as many attempts as it takes.
 
-An attempt sends the prompt and the output so far, so that it goes on where the last one ended: after
-the loss of an engine, and after tokens that end a reasoning, which no engine can be told to write.
-Text, stop texts, reasoning and counts are ours and do not see the seam.
+An attempt sends the prompt and the output so far, so that it goes on where the last one ended:
+after the loss of an engine, and after tokens that end a reasoning, which no engine can be told to
+write. Text, stop texts, reasoning and counts are ours and do not see the seam.
 """
 
 import time
