@@ -2,20 +2,29 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
 
-from inference_svc.config import ModelSettings
+from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.engine_client.client import EngineState
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
-from inference_svc.model_pool.discovery import make_upstream_entry
+from inference_svc.model_pool.discovery import find_models, make_upstream_entry
 from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_pool.settings_models import SettingsModels
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.placement import LoadPolicy
+from inference_svc.rpc.adapters import AdapterOrder, AdapterService
+from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
+from inference_svc.snapshots.store import FolderLimits, SnapshotStore
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
+from svc_kit.sandbox.jobs import JobRunner
 from tests.support.pooled import PoolHarness, make_entry, settle
 from tests.unit.inference_svc.models.test_memory_plan import make_model_file
 
@@ -76,6 +85,7 @@ async def test_a_refused_engine_fails_its_model_until_an_operator_tries_again() 
     await settle()
     harness.loader.engines[0].fail_load("another vocabulary")
     await starting
+    await settle()
 
     with pytest.raises(errors.ModelLoadFailed, match="another vocabulary"):
         async with harness.pool.use(harness["up"]):
@@ -127,6 +137,41 @@ async def use(harness: PoolHarness) -> str:
 async def test_a_service_without_a_usable_tokenizer_does_not_start() -> None:
     with pytest.raises(StartupError, match="no such file"):
         await start(upstream_entry(problem="no such file"))
+
+
+async def test_an_upstream_that_has_changed_in_the_settings_is_connected_anew(
+    tmp_path: Path,
+) -> None:
+    """After its running calls; a new one is added and another is removed."""
+    upstreams = {"up": UPSTREAM, "old": UPSTREAM}
+    before = InferenceSettings(upstreams=upstreams, data_dir=tmp_path)
+    harness = await start(*find_models(before))
+    await connect(harness)
+    moved = UpstreamSettings(urls=["http://127.0.0.1:10"], tokenizer="bundled")
+    async with harness.pool.use(harness["up"]):
+        settings = InferenceSettings(upstreams={"up": moved, "new": UPSTREAM}, data_dir=tmp_path)
+        await SettingsModels(harness.pool).follow(settings)
+        await settle()
+        assert harness.states() == {"up": "unloading", "new": "loading"}
+    await settle()
+
+    assert harness.states() == {"up": "loading", "new": "loading"}
+    assert harness["up"].upstream == moved
+    assert [each.is_closed for each in harness.loader.engines if each.name == "up"] == [True, False]
+
+
+async def test_an_upstream_runs_no_adapters_and_saves_no_snapshots(tmp_path: Path) -> None:
+    """Each refusal names the model."""
+    harness = await start(upstream_entry())
+    await connect(harness)
+    adapters = AdapterService(harness.catalog, cast(JobRunner, None), [tmp_path], tmp_path)
+    folder, archive = FolderLimits(tmp_path, 1, 1), FolderLimits(tmp_path / "archive", 1, 1)
+    snapshots = SnapshotService(harness.pool, SnapshotStore(folder), DiskPrefixCache(archive))
+
+    with pytest.raises(errors.FeatureUnsupported, match="adapters of 'up'"):
+        await adapters.load(AdapterOrder("voice", "up", "voice.gguf"))
+    with pytest.raises(errors.FeatureUnsupported, match="snapshots of 'up'"):
+        await snapshots.restore(engine_pb.RestoreSnapshotRequest(snapshot_id="s"))
 
 
 def test_a_local_model_embeds_where_no_model_is_named() -> None:
