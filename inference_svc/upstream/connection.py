@@ -321,7 +321,9 @@ class UpstreamConnection:
         used = {self._turns[other].slot for other in self._tasks}
         turn.slot = next(slot for slot in range(len(used) + 1) if slot not in used)
         endpoint.num_running += 1
-        self._tasks[sequence_id] = self._loop.create_task(self._serve(turn, endpoint))
+        task = self._loop.create_task(self._serve(turn, endpoint))
+        task.add_done_callback(lambda done: self._on_defect(turn, done))
+        self._tasks[sequence_id] = task
 
     async def _serve(self, turn: Turn, endpoint: Endpoint) -> None:
         fault = None
@@ -342,6 +344,13 @@ class UpstreamConnection:
         if fault is not None:
             self._on_fault(turn, endpoint, fault)
         self._admit()
+
+    def _on_defect(self, turn: Turn, task: asyncio.Task[None]) -> None:
+        """End a sequence whose task has ended with a defect of ours."""
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            log.error("a request to %s failed", self._target.name, exc_info=defect)
+            if turn.sequence.request.sequence_id in self._turns and not self._is_ended:
+                self._fail(turn, DecodeFailed(request_id=turn.sequence.request.request_id))
 
     def _on_fault(self, turn: Turn, endpoint: Endpoint, fault: EngineFault) -> None:
         """Put the sequence back into the queue, or fail it."""

@@ -52,12 +52,14 @@ class EndpointState(enum.Enum):
 
 
 class Endpoint:
-    """One URL. `num_running` are the requests in flight, `problem` is why it is not up."""
+    """One URL. `num_running` are the requests in flight, `problem` is why it is not up; `is_lost`:
+    the last probe failed."""
 
     def __init__(self, target: UpstreamTarget, url: str) -> None:
         self.url = url
         self.state = EndpointState.DOWN
         self.problem = "not asked yet"
+        self.is_lost = False
         self.num_running = 0
         self.probe_at = self.rest_until = 0.0
         self._pause_s = _FIRST_PAUSE_S
@@ -78,7 +80,7 @@ class Endpoint:
 
     def mark_up(self) -> None:
         """Send requests to it: it has been probed."""
-        self.state, self.problem = EndpointState.UP, ""
+        self.state, self.problem, self.is_lost = EndpointState.UP, "", False
 
     def mark_served(self) -> None:
         """Record a complete answer: the next pause is a short one again."""

@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
 _DEFAULT_CONTEXT: Final = 4096
-_VERIFIED_S: Final = 1.0
-"""How long an engine is believed to be the same, without a connection that stayed open."""
 
 
 class EndpointStatus(NamedTuple):
@@ -78,7 +76,6 @@ class Endpoints:
         self._on_unusable = on_unusable
         self._endpoints = [Endpoint(target, url) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._verified_at: dict[str, float] = {}
         self._apis: tuple[EngineApi, ...] | None = None
         self._is_stopped = False
 
@@ -97,12 +94,8 @@ class Endpoints:
 
     @property
     def are_lost(self) -> bool:
-        """Whether none is up, and none is being tried for the first time since it failed."""
-        now = time.monotonic()
-        return not any(
-            each.state is EndpointState.UP or each.url in self._probes or each.probe_at <= now
-            for each in self._endpoints
-        )
+        """Whether the last probe of each has failed."""
+        return all(each.is_lost for each in self._endpoints)
 
     def choose(self, now: float) -> Endpoint | None:
         """The least busy URL that may get a request, if any."""
@@ -132,13 +125,10 @@ class Endpoints:
         """Make sure that the engine is still the one that was probed: a connection that stayed open
         leads to the same process, and a new one is made only after asking it. Raises `EngineFault`.
         """
-        probed, url = self.probed, endpoint.url
-        is_recent = time.monotonic() - self._verified_at.get(url, 0.0) < _VERIFIED_S
-        if probed is None or is_recent or endpoint.has_idle:
-            return
-        info = await probed.api.info(endpoint, self._target.model)
-        self._pin.check_model(probed.api.name, info)
-        self._verified_at[url] = time.monotonic()
+        probed = self.probed
+        if probed is not None and not endpoint.has_idle:
+            info = await probed.api.info(endpoint, self._target.model)
+            self._pin.check_model(probed.api.name, info)
 
     def stop(self) -> None:
         """Close all connections, and probe no more."""
@@ -160,6 +150,7 @@ class Endpoints:
             endpoint.mark_up()
         except EngineFault as fault:
             endpoint.mark_failed(fault, time.monotonic())
+            endpoint.is_lost = True
             if isinstance(fault, EngineUnusable) and self._pin.identity is None:
                 unusable = f"{endpoint.url}: {fault}"
             log.warning(
@@ -189,7 +180,6 @@ class Endpoints:
         if self.probed is None:
             features = await Prober(endpoint, api, info, self._vocabulary).features()
         self._pin.check(Identity(api.name, info.model, info.revision, digest))
-        self._verified_at[endpoint.url] = time.monotonic()
         if self.probed is None and features is not None:
             self.probed = Probed(
                 api,

@@ -176,6 +176,7 @@ class ByteEngine:
             self.closed += 1
             self.closed_one.set()
             answer.cancel()
+            await asyncio.gather(answer, return_exceptions=True)
             raise ConnectionError
         watch.cancel()
         with suppress(asyncio.CancelledError):
