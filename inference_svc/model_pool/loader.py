@@ -21,7 +21,6 @@ from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.decoder import MediaDecoder, MediaLimits
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
@@ -34,6 +33,7 @@ from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
+from inference_svc.vocabularies import ModelVocabulary, open_vocabulary
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -96,7 +96,7 @@ class ModelLoader:
             vocabulary_size=file.vocabulary_size,
             context_tokens=file.trained_context_tokens,
         )
-        vocabulary = await self._load_vocabulary(file.path)
+        vocabulary = await self._open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
             file.chat_template,
@@ -118,11 +118,11 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
-    async def _load_vocabulary(self, path: Path) -> Vocabulary:
-        """Load a vocabulary after trying it in a child, which llama.cpp may abort."""
+    async def _open_vocabulary(self, path: Path) -> ModelVocabulary:
+        """Open a vocabulary after trying it in a child, which it may abort or exhaust."""
         try:
             await self._sandbox.run(CHECK_VOCABULARY, {"model": str(path)}, key=str(path))
-            return await asyncio.to_thread(Vocabulary.load, path)
+            return await asyncio.to_thread(open_vocabulary, path)
         except JobFailed as failed:
             problem = f"its vocabulary cannot be used: {failed}"
             raise StartupError(f"model {path}: {problem}") from failed
