@@ -49,8 +49,8 @@ class HfVocabulary:
         self._decoder = decoder
         self._lock = threading.Lock()  # of the library's setting that `tokenize` changes
         self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
-        used = max((*tokenizer.get_vocab(with_added_tokens=True).values(), *self._added))
-        self.size = max(used + 1, folder.config.text.vocab_size)
+        highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.size = max(highest + 1, folder.config.text.vocab_size)
         self._pieces: dict[int, bytes] = {}
         self._special_pieces: dict[int, bytes] = {}
 
@@ -74,10 +74,7 @@ class HfVocabulary:
         except ValueError as error:
             raise ModelFileInvalid(path / TOKENIZER, str(error)) from None
         vocabulary = cls(folder, tokenizer, decoder)
-        if vocabulary.size > MAX_TOKENS:
-            problem = f"it has ids up to {vocabulary.size}; at most {MAX_TOKENS} are allowed"
-            raise ModelFileInvalid(path / TOKENIZER, problem)
-        vocabulary._check_end_tokens()
+        vocabulary._check()
         return vocabulary
 
     def close(self) -> None:
@@ -259,7 +256,13 @@ class HfVocabulary:
             return False
         return all(self._find(text) is not None for text in BYTE_TOKENS)
 
-    def _check_end_tokens(self) -> None:
+    def _check(self) -> None:
+        tokenizer = self._folder.path / TOKENIZER
+        if not self._tokenizer.get_vocab_size():
+            raise ModelFileInvalid(tokenizer, "it has no tokens")
+        if self.size > MAX_TOKENS:
+            problem = f"it has ids from 0 to {self.size - 1}; at most {MAX_TOKENS} are allowed"
+            raise ModelFileInvalid(tokenizer, problem)
         for token in self.end_tokens:
             if token >= self.size:
                 problem = f"the end token {token} is outside the vocabulary of {self.size} tokens"

@@ -54,6 +54,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
     "penalty_last_n": ("penalty_last_n", int),
     "penalty_repeat": ("repetition_penalty", float),
 }
+_UNKNOWN_SIZE = 2**31 - 1  # which a folder of Hugging Face files may leave out
 _STAGES = {stage.value: stage for stage in Stage} | {"typ_p": Stage.TYPICAL_P}
 
 
@@ -93,8 +94,8 @@ class ModelLoader:
         sampling = default_sampling(
             file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
-            vocabulary_size=file.vocabulary_size,
-            context_tokens=file.trained_context_tokens,
+            vocabulary_size=file.vocabulary_size or _UNKNOWN_SIZE,
+            context_tokens=file.trained_context_tokens or _UNKNOWN_SIZE,
         )
         vocabulary = await self._open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
