@@ -19,7 +19,6 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry, LoadMarker
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
-from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState, Resident
@@ -30,6 +29,7 @@ from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
 from inference_svc.upstream.connection import UpstreamConnection
 from inference_svc.upstream_settings import UpstreamSettings
+from inference_svc.vocabularies import ModelVocabulary
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 
@@ -41,7 +41,7 @@ class ModelProcessor:
     """Vocabulary, chat template and formats of a model: converts requests to tokens and back."""
 
     file: ModelFile
-    vocabulary: Vocabulary
+    vocabulary: ModelVocabulary
     template: ModelTemplate
     turn_format: TurnFormat
     tokenizer: PromptTokenizer

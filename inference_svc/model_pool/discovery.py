@@ -36,7 +36,7 @@ def find_models(settings: InferenceSettings) -> Catalog:
         raise StartupError(f"{setting}: {problem}")
     upstreams = (
         make_upstream_entry(
-            resolve_tokenizer(name, upstream.tokenizer, download),
+            resolve_tokenizer(upstream.tokenizer, name, download),
             upstream,
             settings.per_model.get(name, ModelSettings()),
         )

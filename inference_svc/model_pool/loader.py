@@ -25,7 +25,6 @@ from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.process import Child
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.decoder import MediaDecoder, MediaLimits
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
@@ -42,6 +41,7 @@ from inference_svc.upstream.connection import UpstreamConnection
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream_settings import UpstreamSettings
+from inference_svc.vocabularies import ModelVocabulary, open_vocabulary
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -63,6 +63,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
     "penalty_last_n": ("penalty_last_n", int),
     "penalty_repeat": ("repetition_penalty", float),
 }
+_UNKNOWN_SIZE = 2**31 - 1  # which a folder of Hugging Face files may leave out
 _STAGES = {stage.value: stage for stage in Stage} | {"typ_p": Stage.TYPICAL_P}
 
 
@@ -102,10 +103,10 @@ class ModelLoader:
         sampling = default_sampling(
             file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
-            vocabulary_size=file.vocabulary_size,
-            context_tokens=file.trained_context_tokens,
+            vocabulary_size=file.vocabulary_size or _UNKNOWN_SIZE,
+            context_tokens=file.trained_context_tokens or _UNKNOWN_SIZE,
         )
-        vocabulary = await self._load_vocabulary(file.path)
+        vocabulary = await self._open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
             file.chat_template,
@@ -127,11 +128,11 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
-    async def _load_vocabulary(self, path: Path) -> Vocabulary:
-        """Load a vocabulary after trying it in a child, which llama.cpp may abort."""
+    async def _open_vocabulary(self, path: Path) -> ModelVocabulary:
+        """Open a vocabulary after trying it in a child, which it may abort or exhaust."""
         try:
             await self._sandbox.run(CHECK_VOCABULARY, {"model": str(path)}, key=str(path))
-            return await asyncio.to_thread(Vocabulary.load, path)
+            return await asyncio.to_thread(open_vocabulary, path)
         except JobFailed as failed:
             problem = f"its vocabulary cannot be used: {failed}"
             raise StartupError(f"model {path}: {problem}") from failed

@@ -65,10 +65,13 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
         downloads = [resolve_models([text], _refuse_download) for text in references]
     except StartupError as error:
         return CheckedModels([], frozenset(), [settings.problem("models", str(error))])
-    upstreams = settings.upstreams.items()
-    tokenizers = [
-        resolve_tokenizer(name, each.tokenizer, _refuse_download) for name, each in upstreams
-    ]
+    upstreams, tokenizers = settings.upstreams.items(), list[ModelFile]()
+    for name, each in upstreams:
+        try:
+            tokenizers.append(resolve_tokenizer(each.tokenizer, name, _refuse_download))
+        except StartupError as error:
+            problem = settings.problem(f"upstreams.{name}.tokenizer", str(error))
+            return CheckedModels(files, frozenset(), [problem])
     remote = {file.name for group in downloads for file in group}
     remote |= {name for name, each in upstreams if each.tokenizer.startswith("hf:")}
     names = [settings.problem(*each) for each in find_name_problems(settings, files)]
