@@ -156,11 +156,6 @@ class ModelEntry:
         return memory + DeviceBytes(self.media.encoder.memory_bytes)
 
     @property
-    def has_process(self) -> bool:
-        """Whether a local engine runs or starts, which is part of this service."""
-        return self.engine is not None and self.upstream is None
-
-    @property
     def is_down(self) -> bool:
         """Whether the model is ready but its engine crashed and is restarting."""
         return self.resident.state is ModelState.READY and self.is_restarting

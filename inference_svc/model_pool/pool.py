@@ -194,7 +194,8 @@ class ModelPool:
         is away is no state of the service, which still answers for its other models."""
         if not self._is_open:
             return EngineState.STARTING
-        states = {entry.engine.state for entry in self.catalog if entry.has_process}
+        local = (entry.engine for entry in self.catalog if entry.upstream is None)
+        states = {engine.state for engine in local if engine is not None}
         if EngineState.RESTARTING in states and EngineState.SERVING not in states:
             return EngineState.RESTARTING
         return EngineState.DRAINING if self.is_draining else EngineState.SERVING

@@ -135,7 +135,7 @@ class Explainer:
             explained["sampling"] = changed
         if file.model_class is ModelClass.DECODER:
             explained["template"] = await self._template(unsure)
-            if verify:
+            if verify and not file.path.is_dir():
                 explained["verification"] = await self._verify()
         if upstream is None:
             explained["beside"] = await self._beside(unsure)
@@ -195,8 +195,12 @@ class Explainer:
         }
 
     def _vocabulary(self, unsure: list[str]) -> Section:
-        header, vocabulary = read_header(self.entry.file.path), self.processor.vocabulary
-        kind, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+        path, vocabulary = self.entry.file.path, self.processor.vocabulary
+        kind: str | None = "huggingface"
+        pre: str | None = "tokenizer.json"
+        if not path.is_dir():
+            header = read_header(path)
+            kind, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
         if kind == "gpt2" and pre in (None, "", "default"):
             unsure.append("the file names no pre-tokenizer: texts may be split differently")
         ends = {vocabulary.token_text(token): token for token in sorted(vocabulary.end_tokens)}

@@ -104,12 +104,12 @@ async def test_a_lost_engine_is_no_state_of_the_service() -> None:
     engine.crash()
 
     assert harness.pool.state is EngineState.SERVING
-    assert harness["up"].state is ModelState.LOADING
+    assert harness.states() == {"up": "loading"}
     with pytest.raises(errors.EngineRestarting):
         async with harness.pool.use(harness["up"]):
             pass
     engine.recover()
-    assert harness["up"].state is ModelState.READY
+    assert harness.states() == {"up": "ready"}
 
 
 async def test_an_upstream_has_no_limits_of_memory() -> None:

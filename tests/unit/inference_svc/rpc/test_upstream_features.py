@@ -1,6 +1,7 @@
 """Requests to a model of an upstream engine: what that would ignore is refused before it runs."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
@@ -30,11 +31,11 @@ async def upstream(vocabulary: Vocabulary, features: Features = FEATURES) -> Gen
     return generations
 
 
-def chat(options: Options | None = None, **fields: object) -> pb.ChatRequest:
+def chat(options: Options | None = None, **fields: Any) -> pb.ChatRequest:
     message = chat_pb2.ChatMessage(
         role=chat_pb2.ROLE_USER, parts=[chat_pb2.ContentPart(text="Is it sunny in Rome?")]
     )
-    conversation = pb.Conversation(messages=[message], **fields)  # type: ignore[arg-type]
+    conversation = pb.Conversation(messages=[message], **fields)
     return pb.ChatRequest(conversation=conversation, options=options)
 
 
@@ -96,7 +97,7 @@ async def test_calls_of_tools_that_are_not_strict_are_free_and_named_as_ignored(
     },
 ])  # fmt: skip
 async def test_calls_that_must_be_enforced_need_an_engine_that_takes_grammars(
-    vocabulary: Vocabulary, conversation: dict[str, object]
+    vocabulary: Vocabulary, conversation: dict[str, Any]
 ) -> None:
     """The error names what to start the engine with."""
     generations = await upstream(vocabulary)
