@@ -173,17 +173,19 @@ class GenerationService:
     async def _constraint(
         self, call: AnyCall, spec: OutputSpec | None
     ) -> tuple[Constraint | None, tuple[str, ...]]:
-        """The constraint, and the fields that it does not enforce. An upstream that cannot take it
-        writes calls of tools that are not strict without it."""
+        """The constraint, and the fields that it does not enforce. An upstream that cannot take it,
+        or cannot go on within it, writes calls of tools that are not strict without it."""
         if spec is None:
             return None, ()
         grammar, ignored = await self.grammars.compile(spec, call.model.grammar_vocabulary)
         field = spec.form.field if spec.form is not None else "tools"
         constraint = Constraint(grammar, field, spec.only_form)
         features = call.loaded.ready.features
-        if features is not None and spec.may_be_free and not features.takes(constraint):
-            return None, tuple(sorted(spec.loose_fields))
-        return constraint, ignored
+        if features is None or not spec.may_be_free:
+            return constraint, ignored
+        if features.takes(constraint) and not call.options.resume:
+            return constraint, ignored
+        return None, tuple(sorted(spec.loose_fields))
 
     def _resolve(self, call: AnyCall) -> ResolvedModel:
         """Resolve the model name again. Raises `ModelNotFound` if it now names another model than

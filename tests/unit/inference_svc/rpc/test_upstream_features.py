@@ -77,12 +77,26 @@ async def test_an_output_format_goes_to_the_engine_as_the_caller_wrote_it(
     assert request.constraint.form == OutputFormat(OutputFormatKind.JSON_SCHEMA, SCHEMA, field)
 
 
+@pytest.mark.parametrize(
+    ("features", "options"),
+    [
+        (FEATURES, Options()),
+        (
+            replace(FEATURES, takes_grammars=True),
+            Options(
+                sampling=sampling_pb2.SamplingParams(seed=1),
+                resume=[generation_pb2.ResumedChoice(output_token_ids=[5])],
+            ),
+        ),
+    ],
+)
 async def test_calls_of_tools_that_are_not_strict_are_free_and_named_as_ignored(
-    vocabulary: Vocabulary,
+    vocabulary: Vocabulary, features: Features, options: Options
 ) -> None:
-    """The schemas of their arguments are not enforced."""
-    generations = await upstream(vocabulary)
-    (first, *_) = await generations.run(chat(tools=[tool(strict=False)]))
+    """The schemas of their arguments are not enforced: by an engine that takes no grammars, and
+    where a turn goes on within them, as those of runs do after a crash."""
+    generations = await upstream(vocabulary, features)
+    (first, *_) = await generations.run(chat(options, tools=[tool(strict=False)]))
 
     (request,) = generations.engine.submitted
     assert request.constraint is None
