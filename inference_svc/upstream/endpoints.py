@@ -23,6 +23,7 @@ from inference_svc.upstream.probe import (
     check_vocabulary,
     detect,
 )
+from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.vllm import Vllm
 
@@ -196,5 +197,6 @@ def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
     makers: dict[str, Callable[[], Any]] = {
         "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
         "vllm": Vllm,
+        "sglang": Sglang,
     }
     return tuple(make() for name, make in makers.items() if kind in ("auto", name))

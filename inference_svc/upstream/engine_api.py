@@ -95,10 +95,9 @@ class EngineApi(Protocol):
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""
 
-    async def tokenize(
-        self, endpoint: Endpoint, model: str, text: str, *, parse_special: bool
-    ) -> Sequence[int]:
-        """The token ids of a text, without any that the model expects around it."""
+    async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
+        """The token ids of a text whose control tokens are parsed, without any that the model
+        expects around it."""
 
     def body(self, generation: Generation) -> tuple[str, dict[str, Any]]:
         """The path and the JSON of a request that is streamed."""

@@ -119,10 +119,8 @@ class LlamaServer:
         ours |= {name for name, theirs in structured.items() if theirs in known}
         return frozenset(ours | (known & {"ignore_eos"}))
 
-    async def tokenize(
-        self, endpoint: Endpoint, model: str, text: str, *, parse_special: bool
-    ) -> Sequence[int]:
-        body = {"content": text, "add_special": False, "parse_special": parse_special}
+    async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
+        body = {"content": text, "add_special": False, "parse_special": True}
         if model:
             body["model"] = model
         answer = await endpoint.call("POST", "/tokenize", body)

@@ -100,14 +100,15 @@ async def check_vocabulary(
     """Compare the tokens of fixed texts; return their digest. Raises `EngineUnusable` with the text
     and both ids at the first that differ."""
     texts = (*VOCABULARY_TEXTS, *vocabulary.control_texts[:_MAX_CONTROL_TEXTS])
-    digest = hashlib.sha256(str(vocabulary.size).encode())
-    for text in texts:
-        own = vocabulary.tokenize(text, add_special=False, parse_special=True)
-        theirs = await api.tokenize(endpoint, model, text, parse_special=True)
-        if list(theirs) != own:
-            raise EngineUnusable(_difference(text, own, theirs))
-        digest.update(array("i", own).tobytes())
-    return digest.hexdigest()
+    whole = "\n".join(texts)
+    expected = vocabulary.tokenize(whole, add_special=False, parse_special=True)
+    if list(await api.tokenize(endpoint, model, whole)) != expected:
+        for text in (*texts, whole):
+            own = vocabulary.tokenize(text, add_special=False, parse_special=True)
+            theirs = await api.tokenize(endpoint, model, text)
+            if list(theirs) != own:
+                raise EngineUnusable(_difference(text, own, theirs))
+    return hashlib.sha256(array("i", [vocabulary.size, *expected]).tobytes()).hexdigest()
 
 
 def _difference(text: str, own: Sequence[int], theirs: Sequence[int]) -> str:

@@ -74,9 +74,7 @@ class Vllm:
                 known.add(name)
         return frozenset(known)
 
-    async def tokenize(
-        self, endpoint: Endpoint, model: str, text: str, *, parse_special: bool
-    ) -> Sequence[int]:
+    async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
         body = {"model": model, "prompt": text, "add_special_tokens": False}
         answer = await endpoint.call("POST", "/tokenize", body)
         return token_ids(members(answer, "the answer of /tokenize").get("tokens"))

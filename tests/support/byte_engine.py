@@ -7,9 +7,10 @@ such engines emits.
 
 import asyncio
 import json
+import re
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -39,10 +40,13 @@ class ByteVocabulary:
         self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt"
     ) -> list[int]:
         """The bytes of a text."""
-        for token, name in _CONTROL.items():
-            if parse_special and text == name:
-                return [token]
-        return list(text.encode())
+        if not parse_special:
+            return list(text.encode())
+        parts = re.split("(<end>|<begin>)", text)
+        ids = {name: token for token, name in _CONTROL.items()}
+        return [
+            token for part in parts for token in ([ids[part]] if part in ids else part.encode())
+        ]
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """A byte, or the text of a control token."""
@@ -172,16 +176,16 @@ class ByteEngine:
             self._stream(body, list(self.reply)[written:], attempt, writer)
         )
         await asyncio.wait({watch, answer}, return_when=asyncio.FIRST_COMPLETED)
-        if watch.done() and not answer.done():
+        is_closed = watch.done() and not answer.done()
+        for task in (watch, answer):
+            if task is watch or is_closed:
+                task.cancel()
+        _, problem = await asyncio.gather(watch, answer, return_exceptions=True)
+        if is_closed:
             self.closed += 1
             self.closed_one.set()
-            answer.cancel()
-            await asyncio.gather(answer, return_exceptions=True)
+        if is_closed or problem is not None:
             raise ConnectionError
-        watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await watch
-        await answer
 
     async def _stream(
         self,

@@ -3,7 +3,6 @@ output is that of one engine that is never disturbed."""
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,19 +14,20 @@ from inference_svc.upstream.target import UpstreamTarget
 from tests.support.byte_engine import END, Attempt, ByteEngine, Client, byte_request
 
 _EXAMPLES = settings(
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
-class Bench(NamedTuple):
+class Bench:
     """Two engines, and a connection to both."""
 
-    runner: asyncio.Runner
-    engines: tuple[ByteEngine, ByteEngine]
-    client: Client
+    def __init__(
+        self, runner: asyncio.Runner, engines: tuple[ByteEngine, ByteEngine], client: Client
+    ) -> None:
+        self.runner, self.engines, self.client = runner, engines, client
 
 
 @pytest.fixture(params=["llama_server", "vllm"])
@@ -60,7 +60,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     lost_after=st.lists(st.none() | st.integers(0, 40), max_size=2),
     stops=st.lists(st.text(st.sampled_from("ab é"), min_size=1, max_size=2), max_size=2),
     per_event=st.integers(1, 5),
-    max_tokens=st.integers(1, 50),
+    max_tokens=st.integers(1, 50).filter(lambda count: count != 2),  # that is a probe
 )
 @example("né 👋", [1], [2, 1], [], 1, 50)
 @example("aé b", [], [3], ["é "], 3, 50)
@@ -82,7 +82,11 @@ def test_no_cut_and_no_loss_changes_the_output(
     request = byte_request(stop=tuple(stops), max_tokens=max_tokens)
     events = bench.runner.run(client.run(request))
 
-    expected_tokens, expected_text = _undisturbed(reply[:max_tokens], stops)
+    told = reply[:max_tokens]
+    if bench.engines[0].kind == "llama_server" and len(told) < len(reply):
+        # It never names the tokens of a character that the limit cuts.
+        told = tuple(bytes(told).decode(errors="ignore").encode())
+    expected_tokens, expected_text = _undisturbed(told, stops)
     deltas = [each for each in events if isinstance(each, Delta)]
     assert not any(isinstance(each, Failed) for each in events)
     assert [token for each in deltas for token in each.tokens] == expected_tokens
