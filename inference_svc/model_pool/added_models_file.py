@@ -132,12 +132,15 @@ def write_file_list(folder: Path, files: Iterable[DownloadFile]) -> None:
 
 def delete_downloads(folder: Path, names: Iterable[str]) -> None:
     """Delete the files of a download, also unfinished ones, and its folder unless others have put
-    files there."""
-    own = [rf"{re.escape(_FILE_LIST)}(\.[0-9a-f]{{8}}\.part)?"]
-    own += [rf"{re.escape(name)}(\.part|\.etag)?" for name in names]
+    files there. The list goes last: it says what is left to delete after a kill."""
+    if folder.is_symlink():
+        return
+    files = "|".join(rf"{re.escape(name)}(\.part|\.etag)?" for name in names)
+    file_list = rf"{re.escape(_FILE_LIST)}(\.[0-9a-f]{{8}}\.part)?"
     with suppress(OSError):
-        for path in () if folder.is_symlink() else own_files(folder, re.compile("|".join(own))):
-            path.unlink()
+        for form in (files, file_list):
+            for path in own_files(folder, re.compile(form)):
+                path.unlink()
         folder.rmdir()
 
 
