@@ -14,7 +14,7 @@ from typing import Final
 from bench.paths import REPOSITORY
 from inference_svc.app import serve
 from inference_svc.config import InferenceSettings
-from inference_svc.engine_client import client
+from inference_svc.engine_client import local_engine
 from inference_svc.engine_process import main as engine
 from inference_svc.engine_process.step_loop import StepLoop
 from svc_kit.service_main import main as run_service
@@ -38,7 +38,7 @@ def main() -> int:
         engine.StepLoop = _PacedStepLoop  # type: ignore[attr-defined]
         engine.main(int(sys.argv[1]))
         return 0
-    client._ENGINE = "bench.paced_engine"
+    local_engine._ENGINE = "bench.paced_engine"
     paths = (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     return run_service("inference", InferenceSettings, serve)

@@ -13,6 +13,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as inference_pb
 from corral.inference.v1 import model_pb2
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
+from corral.inference.v1.upstream_pb2 import UpstreamSource
 from google.protobuf import text_format
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
@@ -73,14 +74,17 @@ def show(inference: Connection, model: str, as_json: bool) -> None:
 
 
 @models.command("explain")
-@click.argument("source", metavar="FILE")
+@click.argument("source", metavar="FILE|NAME")
 @settings_options
 @click.option("--verify", is_flag=True, help="Compare prompts with llama.cpp's own.")
 @object_option
 def explain(
     source: str, config: Path | None, data_dir: Path | None, verify: bool, as_json: bool
 ) -> None:
-    """Explain what the service will do with FILE, or another source of models, without a server."""
+    """Explain what the service will do with FILE, or another source of models, without a server.
+
+    Of NAME, an upstream in the settings, ask its engine and explain what that honours.
+    """
     from inference_svc.rpc.explanation import explain_source
 
     async def collect() -> list[dict[str, Any]]:
@@ -183,6 +187,9 @@ ttl_option = click.option(
 @click.option("--pin", is_flag=True, help="Load it now and at each start, and keep it loaded.")
 @ttl_option
 @click.option("--wait/--no-wait", default=True, help="Follow the download. Default: yes.")
+@click.option("--engine", "urls", metavar="URL", multiple=True, help="An engine (vLLM, SGLang,"
+              " llama-server) that serves the model NAME; may be repeated.")  # fmt: skip
+@click.option("--engine-model", default="", help="Its name of the model. Default: its only one.")
 @inference_options
 def add(
     inference: Connection,
@@ -194,12 +201,15 @@ def add(
     pin: bool,
     ttl: float | None,
     wait: bool,
+    urls: tuple[str, ...],
+    engine_model: str,
 ) -> None:
     """Add the model of a FILE, hf:owner/repo/file.gguf, hf:owner/repo:QUANTIZATION or a URL.
 
     The server downloads it in the background, and continues after interruptions. The same command
-    again shows the progress, or continues after a failure.
+    again shows the progress, or continues after a failure. With --engine it is only the tokenizer.
     """
+    upstream = UpstreamSource(urls=urls, model=engine_model) if urls else None
     request = engine_pb.AddModelRequest(
         source=str(Path(source).absolute()) if Path(source).is_file() else source,
         name=name,
@@ -208,6 +218,7 @@ def add(
         aliases=aliases,
         pinned=pin,
         idle_ttl=_duration(ttl),
+        upstream=upstream,
     )
 
     async def follow(channel: grpc.aio.Channel) -> model_pb2.Model:

@@ -109,7 +109,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
         loader = ModelLoader(
             settings,
-            num_models=len(list(catalog)),
+            num_models=max(1, sum(entry.upstream is None for entry in catalog)),
             sandbox=sandbox,
             templates=templates,
             metrics=EngineMetrics(registry),
@@ -208,7 +208,8 @@ async def serve(
             return
         inference = starting.result()
         follow_models = SettingsModels(inference.pool).follow
-        reloader = SettingsReloader(settings, read_settings, {"models": follow_models})
+        follow = {"models": follow_models, "upstreams": follow_models}
+        reloader = SettingsReloader(settings, read_settings, follow)
         await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         notify_systemd("READY=1")
         await events

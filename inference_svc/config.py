@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from inference_svc.models.sources import BUNDLED_FOLDER
+from inference_svc.upstream_settings import UPSTREAM_NAME, UpstreamSettings
 from model_files.ggml_types import KvType
 from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
@@ -279,6 +280,10 @@ class ModelSettings(SettingsGroup):
         return self
 
 
+_UPSTREAM_OPTIONS: Final = frozenset({"aliases", "load", "sampling"})
+"""Of `ModelSettings`: those that apply to the model of an upstream."""
+
+
 class PrefixGroupSettings(SettingsGroup):
     """Projects that share cached prefixes."""
 
@@ -305,8 +310,16 @@ class InferenceSettings(AccessSettings):
     """Where gRPC is served."""
     management_listen: ListenAddress | None = "127.0.0.1:50061"
     """Where /metrics, /healthz and /readyz are served. "none": nowhere."""
-    models: list[str] = Field(["bundled"], min_length=1)
-    """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one."""
+    models: list[str] = Field(["bundled"])
+    """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one. Unset,
+    with upstreams: none."""
+    upstreams: dict[Annotated[str, Field(pattern=UPSTREAM_NAME)], UpstreamSettings] = Field(
+        default_factory=dict
+    )
+    """Engines of others, such as vLLM, that serve models, by the names of these in requests. They
+    come before `models`: the first is the default model."""
+    upstream_hosts: list[MediaHost] = Field([])
+    """Hosts from whose URLs operators may add upstreams at run time, as in limits.media_hosts."""
     model_folders: list[Path] = Field([])
     """Folders from which operators may add models at run time."""
     model_hosts: list[MediaHost] = Field([])
@@ -367,6 +380,36 @@ class InferenceSettings(AccessSettings):
             grouped |= set(group.projects)
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _upstreams_replace_the_demo(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("upstreams") and "models" not in values:
+            return {**values, "models": []}
+        return values
+
+    @model_validator(mode="after")
+    def _has_models(self) -> Self:
+        if not (self.models or self.upstreams):
+            raise ValueError("models: name at least one, or an upstream")
+        return self
+
+    @model_validator(mode="after")
+    def _upstreams_have_only_settings_of_requests(self) -> Self:
+        for name in self.upstreams.keys() & self.per_model.keys():
+            for setting in sorted(self.per_model[name].model_fields_set - _UPSTREAM_OPTIONS):
+                allowed = ", ".join(sorted(_UPSTREAM_OPTIONS))
+                raise ValueError(
+                    f"per_model.{name}.{setting}: {name!r} is an upstream, whose engine has its own"
+                    f" settings; of per_model it has {allowed}"
+                )
+        for name, adapter in self.adapters.items():
+            if adapter.model in self.upstreams:
+                raise ValueError(
+                    f"adapters.{name}.model: {adapter.model!r} is an upstream, which loads no GGUF"
+                    " adapters"
+                )
+        return self
+
     @property
     def all_adapter_folders(self) -> list[Path]:
         """The folders in which relative paths of adapters are searched, in this order."""
@@ -375,6 +418,9 @@ class InferenceSettings(AccessSettings):
     def find_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with settings together, and with the files that they name."""
         yield from super().find_problems()
+        for name, upstream in self.upstreams.items():
+            for setting, text in upstream.tls.find_problems() if upstream.tls is not None else ():
+                yield self.problem(f"upstreams.{name}.tls.{setting}", text)
         yield from self.find_access_problems(
             has_service_token=self.service_token_file is not None,
             verifies_stored_keys=None not in (self.control_target, self.service_token_file),

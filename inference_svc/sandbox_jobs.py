@@ -7,7 +7,7 @@ from svc_kit.sandbox.jobs import MIB, Job
 
 RENDER_TEMPLATE: Final = Job("inference_svc.chat.template_job", "render")
 TOKENIZE: Final = Job(
-    "inference_svc.llama.tokenize_job", "tokenize", deadline_s=20.0, memory_bytes=2048 * MIB
+    "inference_svc.vocabularies", "tokenize", deadline_s=20.0, memory_bytes=2048 * MIB
 )
 CHECK_VOCABULARY: Final = replace(TOKENIZE, function="check")
 COMPILE_GRAMMAR: Final = Job(

@@ -148,7 +148,8 @@ def check_model_memory(settings: InferenceSettings, *, is_running: bool) -> Iter
     if checked.problems:
         return
     for file in checked.unusable:
-        yield warning("models", str(file.problem), "correct `models` in [inference]")
+        setting = f"upstreams.{file.name}.tokenizer" if file in checked.tokenizers else "models"
+        yield warning("models", str(file.problem), f"correct `{setting}` in [inference]")
     size = sum(file.size_bytes for file in checked.files if not file.problem)
     available = available_memory_bytes()
     message = f"files of {size / _GB:.1f} GB, {available / _GB:.1f} GB of memory are available"

@@ -122,11 +122,28 @@ def _flags(files: Mapping[str, Path | str | None]) -> str:
     return "".join(f" {flag} {shlex.quote(str(file))}" for flag, file in named)
 
 
+def _describe_upstream(model: model_pb2.Model) -> str:
+    upstream, limits = model.upstream, model.resolved_limits
+    if model.state == model_pb2.Model.STATE_READY:
+        return (
+            f"{upstream.engine} at {', '.join(each.url for each in upstream.endpoints)},"
+            f" {limits.slots} sequences of {limits.context_tokens:,} tokens"
+        )
+    if model.state == model_pb2.Model.STATE_AVAILABLE:
+        return "connected by the first request"
+    away = "; ".join(
+        f"{each.url}: {each.problem or 'no answer yet'}" for each in upstream.endpoints
+    )
+    return f"its engine is away, and is tried again: {away}"
+
+
 def describe(model: model_pb2.Model) -> str:
     """Format a model as one line: name, sizes, slots and context."""
     limits = model.resolved_limits
     if model.state == model_pb2.Model.STATE_FAILED:
         return f"{model.name}    failed: {model.problem}"
+    if model.HasField("upstream"):
+        return f"{model.name}    {_describe_upstream(model)}"
     if model.parent:
         return f"{model.name}    adapter of {model.parent}, {model.size_bytes / 1e6:,.1f} MB"
     sizes = f"{model.num_parameters / 1e6:,.0f} M parameters, {model.size_bytes / 1e6:,.0f} MB"

@@ -65,9 +65,31 @@ class NamedFile(click.ParamType[tuple[str, str]]):
         return name, file
 
 
+class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
+    """A name and URLs, written NAME=URL[,URL...]."""
+
+    name = "name=url"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[str, ...]]:
+        """Split at the first "=" and the commas. Raises click.BadParameter if a part is
+        missing."""
+        name, sign, text = value.partition("=")
+        urls = tuple(text.split(","))
+        if not (name and sign and all(urls)):
+            self.fail(f"{value!r} is not NAME=URL[,URL...]", param, ctx)
+        return name, urls
+
+
 @click.command("up")
 @click.option("--model", "models", multiple=True, help="File, folder, hf:owner/repo/file.gguf or"
               " NAME=any of these; can be repeated. Default: the bundled demo.")  # fmt: skip
+@click.option("--engine", "engines", type=NamedUrls(), multiple=True, help="An engine (vLLM,"
+              " SGLang, llama-server) that serves the model NAME, as NAME=URL[,URL...]; can be"
+              " repeated.")  # fmt: skip
+@click.option("--tokenizer", help="That of the engines: like --model, or a folder of Hugging Face"
+              " files.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
               " model, as NAME=FILE; can be repeated.")  # fmt: skip
 @click.option("--embedding-model", help="The model that embeds files in vector stores: like"
@@ -96,6 +118,11 @@ class NamedFile(click.ParamType[tuple[str, str]]):
 def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> None:
     """Run the inference service, the control service and the gateway until Ctrl-C."""
     started = time.monotonic()
+    names = [engine for engine, _ in flags["engines"]]
+    if len(set(names)) < len(names):
+        raise click.UsageError("--engine: write all URLs of a name in one, as NAME=URL,URL")
+    if flags["tokenizer"] is not None and not names:
+        raise click.UsageError("--tokenizer is that of --engine, which is not given")
     up_flags = UpFlags(listen=listen_flag(host, port, listen), **flags)
     run_services(up_flags, lambda plan, inherited: supervise(plan, started, inherited))
 

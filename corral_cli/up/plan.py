@@ -53,6 +53,10 @@ class UpFlags:
 
     config: Path | None = None
     models: tuple[str, ...] = ()
+    engines: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Pairs of the name of a model and the URLs of the engines that serve it."""
+    tokenizer: str | None = None
+    """That of the engines, as in `upstreams.NAME.tokenizer`."""
     adapters: tuple[tuple[str, str], ...] = ()
     """Pairs of name and file."""
     embedding_model: str | None = None
@@ -72,6 +76,7 @@ class UpFlags:
         """Overrides for the settings of the inference service."""
         flags = {
             "models": list(self.models) or None,
+            "upstreams": {name: self._upstream(urls) for name, urls in self.engines} or None,
             "adapters": {name: {"path": path} for name, path in self.adapters} or None,
             "data_dir": self.data_dir,
             "listen": self.inference_listen,
@@ -90,6 +95,10 @@ class UpFlags:
     def for_gateway(self) -> dict[str, Any]:
         """Overrides for the settings of the gateway."""
         return {**({"listen": self.listen} if self.listen else {}), **self._shared()}
+
+    def _upstream(self, urls: tuple[str, ...]) -> dict[str, Any]:
+        tokenizer = {} if self.tokenizer is None else {"tokenizer": self.tokenizer}
+        return {"urls": list(urls), **tokenizer}
 
     def _shared(self) -> dict[str, Any]:
         keys = {"require_keys": True} if self.require_keys else {}
@@ -118,7 +127,9 @@ class Plan:
         }
         first = cls._load(flags.config, overrides)
         if flags.embedding_model is not None:
-            embedding = with_embedding_model(flags.embedding_model, first.inference.models)
+            embedding = EmbeddingModel(flags.embedding_model, first.inference.models)
+            if flags.embedding_model not in first.inference.upstreams:
+                embedding = with_embedding_model(flags.embedding_model, first.inference.models)
             overrides["inference"]["models"] = embedding.models
             overrides["control"]["embedding_model"] = embedding.name
         if "data_dir" not in first.control.model_fields_set:

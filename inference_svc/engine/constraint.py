@@ -6,6 +6,7 @@ the model decodes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,12 +20,37 @@ from 64 on llama.cpp uses another kernel.
 """
 
 
+class OutputFormatKind(StrEnum):
+    """The notation of an output format."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+    GBNF = "gbnf"
+    CHOICES = "choices"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """The format of the content. `field` names it in errors; the text of choices is a JSON
+    array."""
+
+    kind: OutputFormatKind
+    text: str
+    field: str
+
+
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A grammar that compiled successfully in the sandbox. `field` is its name in errors."""
+    """A grammar that compiled successfully in the sandbox. `field` is its name in errors.
+
+    `form` is the same as the caller wrote it, where it is nothing but an output format: for engines
+    that do not take the grammar.
+    """
 
     grammar: str
     field: str
+    form: OutputFormat | None = None
 
 
 class GuideError(Exception):

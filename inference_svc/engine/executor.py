@@ -239,7 +239,7 @@ class Executor:
         except GuideError as problem:
             self._sequences.fail_guide(sequence, problem)
             return None
-        if (forced := sequence.reasoning.forced) is not None:
+        if (forced := sequence.output.reasoning.forced) is not None:
             mask = single_token_mask(forced, self._limits.vocabulary_size)
         return SampleTask(output, sequence.sampler, sequence.num_output, mask)
 

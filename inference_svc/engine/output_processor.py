@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from inference_svc.engine.backend import SampledToken, SampleFailure, Sampler
 from inference_svc.engine.constraint import MAX_FORCED, GuideError
 from inference_svc.engine.engine_parts import EngineParts
-from inference_svc.engine.events import Delta, Finished, FinishReason, Timings
+from inference_svc.engine.events import Delta, FinishReason, Timings
 from inference_svc.engine.kv_cache.origin import restored_sampler_state
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sequence import Sequence
@@ -62,29 +62,19 @@ class OutputProcessor:
         if sequence.num_output and sequence.num_output >= sequence.request.max_tokens:
             self.finish(sequence, FinishReason.LENGTH)
 
-    def finish(
-        self, sequence: Sequence, reason: FinishReason, *, stop_token: int | None = None
-    ) -> None:
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """Finish a sequence; the text that the detokenizer has buffered is sent first."""
-        sequence_id, detokenizer = sequence.request.sequence_id, sequence.detokenizer
-        if text := detokenizer.finish(at_limit=reason is FinishReason.LENGTH):
-            self._emit(Delta(sequence_id, (text,), (), (), self._clock()))
-        if detokenizer.stop is not None:
-            reason = FinishReason.STOP
-        self._sequences.remove(sequence)
-        self._sequences.events.append(
-            Finished(
-                sequence_id,
-                reason,
-                detokenizer.stop,
-                stop_token,
-                sequence.num_output,
-                self._timings(sequence),
-                sequence.proposer.num_drafted,
-                sequence.proposer.num_accepted,
-                sequence.reasoning.num_tokens,
-            )
+        self._sequences.remove(sequence)  # counts the drafts of its last step
+        text, finished = sequence.output.finish(
+            reason,
+            sequence.num_output,
+            self._timings(sequence),
+            num_drafted=sequence.proposer.num_drafted,
+            num_accepted=sequence.proposer.num_accepted,
         )
+        if text:
+            self._emit(Delta(finished.sequence_id, (text,), (), (), self._clock()))
+        self._sequences.events.append(finished)
 
     def _timings(self, sequence: Sequence) -> Timings:
         now = self._clock()
@@ -137,23 +127,15 @@ class OutputProcessor:
 
         Emits a delta unless `sampled` is None. Returns whether the sequence ended.
         """
-        request = sequence.request
-        ends = token in request.stop_tokens or (
-            not request.ignore_eos and self._backend.is_eog(token)
-        )
-        piece = b"" if ends and not request.special_tokens else self._piece(request, token)
-        if not ends:
-            sequence.reasoning.add(token, piece)
-        text = sequence.detokenizer.push(piece)
+        added = sequence.output.add(token, self._backend)
         if sampled is not None:
             chosen = sampled.logprob
-            logprobs = (chosen._replace(text=piece),) if chosen is not None else ()
-            self._emit(Delta(request.sequence_id, (text,), (token,), logprobs, self._clock()))
-        is_stopped = sequence.detokenizer.stop is not None
-        if is_stopped or ends:
-            stop_token = None if is_stopped else token
-            self.finish(sequence, FinishReason.STOP, stop_token=stop_token)
-        return is_stopped or ends
+            logprobs = (chosen._replace(text=added.piece),) if chosen is not None else ()
+            sequence_id, now = sequence.request.sequence_id, self._clock()
+            self._emit(Delta(sequence_id, (added.text,), (token,), logprobs, now))
+        if added.is_end:
+            self.finish(sequence, FinishReason.STOP)
+        return added.is_end
 
     def _emit(self, delta: Delta) -> None:
         """Emit a delta, joined with the previous event if that is a delta of the same sequence.
@@ -166,10 +148,6 @@ class OutputProcessor:
             events[-1] = last.join(delta)
         else:
             events.append(delta)
-
-    def _piece(self, request: SequenceRequest, token: int) -> bytes:
-        special = request.special_tokens or token in request.visible_tokens
-        return self._backend.piece(token, special=special)
 
 
 class SequencePreparer:

@@ -9,9 +9,9 @@ from inference_svc.engine.batch import Row
 from inference_svc.engine.constraint import MAX_FORCED, Guide
 from inference_svc.engine.media import MediaSpan, row_at, whole_prefix
 from inference_svc.engine.ngram import NgramProposer
-from inference_svc.engine.reasoning_tracker import ReasoningTracker
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.engine.sequence_output import SequenceOutput
 from inference_svc.engine.slots import Slot
 
 _HEAD_START_S = 1.0
@@ -42,8 +42,7 @@ class Sequence:
         self.media_end = request.media[-1].end if request.media else 0
         # Prompt tokens whose log probabilities have been sent; all if none are wanted.
         self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
-        self.detokenizer = request.new_detokenizer()
-        self.reasoning = ReasoningTracker(request.reasoning)
+        self.output = SequenceOutput(request)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None

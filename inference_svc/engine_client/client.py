@@ -1,6 +1,7 @@
-"""The client of an engine process: admission, output streams, and restart after a crash.
+"""The client of an engine, a process or an upstream: admission, output streams, restarts.
 
-When the process dies, requests in flight end with ENGINE_RESTARTING (UNAVAILABLE, with RetryInfo).
+When the engine dies or is lost, requests in flight end with ENGINE_RESTARTING (UNAVAILABLE, with
+RetryInfo).
 """
 
 import contextlib
@@ -8,7 +9,6 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
 from inference_svc.engine.events import (
@@ -24,7 +24,6 @@ from inference_svc.engine.request import Command, Flush, SequenceRequest, ShareC
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
-    EngineConfig,
     EngineMessage,
     LoadProgress,
     ModelReady,
@@ -32,7 +31,7 @@ from inference_svc.engine_client.messages import (
     SnapshotDone,
 )
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.engine_client.process import ChildProcess, SupervisedProcess
+from inference_svc.engine_client.process import Child, SupervisedProcess
 from inference_svc.engine_client.queue_limits import QueueLimits
 from inference_svc.engine_client.requests import RequestTracker
 from inference_svc.engine_client.snapshot_requests import UNSET_ID, SnapshotTracker
@@ -42,7 +41,6 @@ from svc_kit.errors import DomainError, Draining, EngineRestarting
 from svc_kit.queue_share import QueueEntry
 
 DRAIN_RETRY_S = 5.0
-_ENGINE = "inference_svc.engine_process.main"
 
 
 class EngineState(enum.Enum):
@@ -53,7 +51,9 @@ class EngineState(enum.Enum):
 
 
 class EngineClient:
-    """The engine process of one model and its streams. Call all methods on the event loop.
+    """The engine of one model and its streams. Call all methods on the event loop.
+
+    `spawn` starts the engine with the callbacks of a `Child`: a `LocalEngine` starts a process.
 
     `ready` describes the loaded model. `report` is the last load report and `disk_cache` the state
     of the disk prefix cache at its last use; both are None while the process is down.
@@ -65,7 +65,8 @@ class EngineClient:
 
     def __init__(
         self,
-        config: EngineConfig,
+        name: str,
+        spawn: Callable[..., Child[Command]],
         queue: QueueLimits,
         reader: ReaderLimits,
         *,
@@ -73,7 +74,6 @@ class EngineClient:
         on_event: Callable[[Event], None] = lambda _: None,
         on_progress: Callable[[LoadProgress], None] = lambda _: None,
         adapters: AdapterRegistry | None = None,
-        start_process: Callable[..., ChildProcess[Any, Command]] = ChildProcess,
     ) -> None:
         self.state = EngineState.STARTING
         self.on_process_exit: Callable[[], None] = lambda: None
@@ -83,8 +83,8 @@ class EngineClient:
         self.adapters = adapters or AdapterRegistry()
         self._process = SupervisedProcess[EngineMessage, Command](
             "the engine",
-            config.name,
-            lambda **callbacks: start_process(_ENGINE, self._config, **callbacks),
+            name,
+            spawn,
             early_exit="the engine process ended while it loaded",
             on_message=self._on_message,
             on_down=self._on_down,
@@ -97,7 +97,6 @@ class EngineClient:
         self.snapshots = SnapshotTracker(send, self.check_open)
         self.adapters.attach(send, self.sequences.num_requests)
         self.system_info = ""
-        self._config = config
         self._on_state = on_state
         self._on_event = on_event
         self._on_progress = on_progress
@@ -120,14 +119,15 @@ class EngineClient:
         self.adapters.on_engine_closed(self._closed_with)
         await self._process.close()
 
-    def set_digest(self, digest: str) -> None:
-        """Set the digest with which a restarted process verifies touched or copied files."""
-        self._config = replace(self._config, digest=digest)
-
     @property
     def pid(self) -> int:
         """The process id; 0 while the engine is down."""
         return self._process.pid
+
+    @property
+    def problem(self) -> str:
+        """Why it could not start again; empty if it serves, or has not been refused."""
+        return self._process.problem
 
     @property
     def restarts(self) -> int:
@@ -162,7 +162,6 @@ class EngineClient:
         self.ready, self.system_info = ready.model, ready.system_info
         self.sequences.slots = ready.model.slots
         self.snapshots.use = ready.snapshots
-        self._config = replace(self._config, warm_up=ready.model.warm_up)
         self._process.mark_up()
         self._set_state(EngineState.SERVING)
         self.adapters.on_engine_ready()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from inference_svc.engine.embedding_request import EmbeddingLimits
 from inference_svc.engine.events import Event
 from inference_svc.engine.scheduler.policy import Policy
+from inference_svc.engine_client.features import Features
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.warmup import WarmUp
@@ -61,7 +62,8 @@ class ModelReady:
     `slot_tokens` may be more than requested, because llama.cpp rounds up. A model that does not
     generate has no slots. In the unified layout all slots share `shared_cells`. `device_bytes` is
     the memory that it uses on each GPU, `source_tokens` what an encoder reads at once for all
-    sequences.
+    sequences. `features` are those of an upstream engine, None for a local one. The size of its KV
+    cache is not known.
     """
 
     name: str
@@ -75,17 +77,20 @@ class ModelReady:
     shared_cells: int | None = None
     device_bytes: Mapping[str, int] = field(default_factory=dict)
     source_tokens: int = 0
+    features: Features | None = None
 
     @property
     def layout(self) -> Layout:
         """The layout of its KV cache."""
-        if not self.slots:
+        if not self.slots or self.features is not None:
             return Layout.AUTO
         return Layout.STREAMS if self.shared_cells is None else Layout.UNIFIED
 
     @property
     def num_cells(self) -> int:
-        """The tokens that all slots can hold together."""
+        """The tokens that all slots can hold together; 0 if that is not known."""
+        if self.features is not None:
+            return 0
         return self.shared_cells or self.slots * self.slot_tokens
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.sandbox.process import FOREIGN_SIGNALS
@@ -49,6 +49,24 @@ class StartFailed:
 
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
+
+
+SentTo = TypeVar("SentTo", contravariant=True)
+
+
+class Child(Protocol[SentTo]):
+    """What is started again when it ends, on which it calls the `on_exit` that it was given."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def send(self, command: SentTo, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    async def close(self) -> None: ...
 
 
 class ChildProcess(Generic[Received, Sent]):
@@ -144,18 +162,18 @@ _MAX_STARTS = 3
 
 
 class SupervisedProcess(Generic[Received, Sent]):
-    """A child process that is started again when it ends, unless its first start fails
-    by its own fault, or three times.
+    """A child that is started again when it ends, unless its first start fails by its own fault, or
+    three times.
 
     `is_up` is whether it serves: from `mark_up` until it ends or is closed. `restarts` counts its
-    restarts. Call all methods on the event loop.
+    restarts; `problem` is why it could not start last time. Call all methods on the event loop.
     """
 
     def __init__(
         self,
         name: str,
         model: str,
-        spawn: Callable[..., ChildProcess[Any, Sent]],
+        spawn: Callable[..., Child[Sent]],
         *,
         early_exit: str,
         on_message: Callable[[Received], None],
@@ -165,12 +183,13 @@ class SupervisedProcess(Generic[Received, Sent]):
         """`name`, as in "the engine", and `model` are for the log. `early_exit` is the problem if
         the process ends during its first start.
 
-        `spawn` starts a `ChildProcess` with the callbacks that it is given. `on_message` gets each
+        `spawn` starts a `Child` with the callbacks that it is given. `on_message` gets each
         message until the process is closed. `on_down` is called when it will be started again, with
         whether it was up and the seconds until then, and `on_exit` whenever it has ended.
         """
         self.is_up = False
         self.restarts = 0
+        self.problem = ""
         self._name = name
         self._model = model
         self._spawn_child = spawn
@@ -178,7 +197,7 @@ class SupervisedProcess(Generic[Received, Sent]):
         self._on_message = on_message
         self._on_down = on_down
         self._on_exit = on_exit
-        self._child: ChildProcess[Any, Sent] | None = None
+        self._child: Child[Sent] | None = None
         self._is_closed = False
         self._first_start: asyncio.Future[None] | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -193,7 +212,7 @@ class SupervisedProcess(Generic[Received, Sent]):
 
     def mark_up(self) -> None:
         """Record that the process is ready."""
-        self.is_up, self._up_since = True, time.monotonic()
+        self.is_up, self._up_since, self.problem = True, time.monotonic(), ""
         if self._first_start is not None and not self._first_start.done():
             self._first_start.set_result(None)
 
@@ -233,6 +252,7 @@ class SupervisedProcess(Generic[Received, Sent]):
         if self._is_closed:
             return  # an adapter registry, for example, may already belong to a successor
         if isinstance(message, StartFailed):
+            self.problem = message.problem
             self._log("%s cannot start: %s", message.problem)
             self._fail_start(message.problem)
         else:

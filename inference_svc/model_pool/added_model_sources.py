@@ -1,14 +1,17 @@
 """Finds the files that the source of an added model means, before anything is downloaded."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
+
+from pydantic import ValidationError
 
 from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.added_models_file import AddedModel
 from inference_svc.models.metadata import default_name, split_paths
 from inference_svc.models.sources import DownloadFile
+from inference_svc.upstream_settings import UpstreamSettings
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, MissingField
 from svc_kit.lifecycle import StartupError
@@ -20,11 +23,15 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class AddedModelSources:
-    """Files in allowed folders, on allowed hosts and on the Hugging Face Hub."""
+    """Files in allowed folders, on allowed hosts and on the Hugging Face Hub; upstreams on the
+    `engines`' hosts."""
 
-    def __init__(self, fetcher: MediaFetcher, folders: AllowedFolders) -> None:
+    def __init__(
+        self, fetcher: MediaFetcher, folders: AllowedFolders, engines: MediaFetcher
+    ) -> None:
         self._fetcher = fetcher
         self._folders = folders
+        self._engines = engines
 
     async def find_files(self, wanted: AddedModel) -> AddedModel:
         """Fill in the files of a model, its projector, and its name if it has none.
@@ -35,6 +42,7 @@ class AddedModelSources:
         """
         if not wanted.source:
             raise MissingField(field="source")
+        wanted = self._check_upstream(wanted)
         if wanted.sha256 and not _SHA256.fullmatch(wanted.sha256):
             raise InvalidField(field="sha256", problem="a SHA-256 has 64 hexadecimal digits")
         files = await self._remote_files("source", wanted.source, not wanted.projector)
@@ -58,6 +66,39 @@ class AddedModelSources:
             problem = "its file has the same name as one of the model"
             raise InvalidField(field="projector", problem=problem)
         return replace(wanted, name=name, source=source, projector=projector, files=files)
+
+    def upstream_settings(self, model: AddedModel) -> UpstreamSettings | None:
+        """The settings of the upstream of an added model, if one serves it. Raises `InvalidField`
+        if they are invalid or a host is not allowed."""
+        if (upstream := model.upstream) is None:
+            return None
+        try:
+            settings = UpstreamSettings(
+                **{**asdict(upstream), "kind": upstream.kind or "auto", "tokenizer": model.source}
+            )
+        except ValidationError as error:
+            first = error.errors()[0]
+            path = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
+            problem = first["msg"].removeprefix("Value error, ")
+            raise InvalidField(field=f"upstream{path}", problem=problem) from None
+        for index, url in enumerate(settings.urls):
+            self._engines.check(f"upstream.urls[{index}]", url)
+        return settings
+
+    def _check_upstream(self, wanted: AddedModel) -> AddedModel:
+        """Return a model of an upstream without a projector, and another as it is. Raises
+        `MissingField` or `InvalidField` for what a model of an upstream cannot have."""
+        if wanted.upstream is None:
+            return wanted
+        for field, is_set in (("name", wanted.name), ("upstream.urls", wanted.upstream.urls)):
+            if not is_set:
+                raise MissingField(field=field)
+        unused = ("projector", "pinned", "idle_ttl_s")
+        for field in (each for each in unused if getattr(wanted, each) not in ("", False, None)):
+            problem = "it is not allowed with 'upstream'"
+            raise InvalidField(field=field.removesuffix("_s"), problem=problem)
+        self.upstream_settings(wanted)
+        return replace(wanted, projector="none")
 
     async def _remote_files(
         self, field: str, source: str, with_projector: bool

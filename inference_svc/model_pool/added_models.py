@@ -27,7 +27,7 @@ from inference_svc.model_pool.added_models_file import (
     write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry, PendingModel
-from inference_svc.model_pool.discovery import make_entry
+from inference_svc.model_pool.discovery import make_entry, make_upstream_entry
 from inference_svc.model_pool.downloads import DownloadProgress, ModelDownloader, verify_file
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import FileRole, file_role
@@ -62,7 +62,8 @@ class AddedModelsService:
         self._downloader = ModelDownloader(fetcher)
         models = settings.data_dir / "models"
         folders = AllowedFolders([*settings.model_folders, models], "models may be added")
-        self._sources = AddedModelSources(fetcher, folders)
+        engines = MediaFetcher(settings.upstream_hosts, remedy="set inference.upstream_hosts")
+        self._sources = AddedModelSources(fetcher, folders, engines)
         self._downloads = models / "added"
         self._path = settings.data_dir / "added_models.json"
         self._added = read_added_models(self._path)
@@ -150,6 +151,9 @@ class AddedModelsService:
         """
         async with self._store_lock:
             model = replace(self._find_added(name), **changes)  # type: ignore[arg-type]  # by name
+            if model.upstream is not None:
+                problem = f"'{model.name}' is a model of an upstream, which needs no memory here"
+                raise InvalidField(field="update_mask", problem=problem)
             await self._store({**self._added.models, model.name: model}, self._added.aliases)
             found = self.find(model.name)
             if isinstance(found, ModelEntry):
@@ -261,7 +265,7 @@ class AddedModelsService:
         for alias in pending.aliases:
             self._catalog.add_alias(entry, alias)
         self._apply(entry)
-        for file in model.files[1:]:
+        for file in model.files[1:] if entry.upstream is None else ():
             await self._add_adapter(entry, self._downloads / model.folder / file.name)
         self._pool.changes.model_changed(entry)
         log.info("model %s is added from %s", model.name, entry.source)
@@ -294,11 +298,13 @@ class AddedModelsService:
         if projector not in ("auto", "none"):
             projector = str(folder / projector)
         overrides = ModelSettings(load=LoadPolicy.ON_DEMAND, projector=projector)
+        upstream = self._sources.upstream_settings(model)
 
         def describe() -> ModelEntry:
-            return make_entry(
-                describe_file(path, model.name), overrides, self._settings, _no_download
-            )
+            file = describe_file(path, model.name)
+            if upstream is not None:
+                return make_upstream_entry(file, upstream, ModelSettings())
+            return make_entry(file, overrides, self._settings, _no_download)
 
         entry = await asyncio.to_thread(describe)
         if entry.file.problem:
@@ -322,6 +328,8 @@ class AddedModelsService:
 
     def _apply(self, entry: ModelEntry) -> None:
         model = self._added.models[entry.name]
+        if model.upstream is not None:
+            return
         entry.resident.is_pinned, entry.resident.idle_ttl_s = model.pinned, model.idle_ttl_s
 
     async def _remove(self, model: AddedModel, *, force: bool) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from inference_svc.models.sources import DownloadFile
 from svc_kit.lifecycle import StartupError
@@ -23,10 +23,21 @@ _FOLDER: Final = re.compile("[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddedUpstream:
+    """The engine of others that serves an added model; an empty `kind` is asked of it."""
+
+    urls: tuple[str, ...]
+    kind: str = ""
+    model: str = ""
+    concurrency: int | None = None
+    context_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel:
     """A model that an operator added. `files` are to be downloaded: those of the model, then its
     projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
-    it."""
+    it. Of a model that an `upstream` serves they are the tokenizer."""
 
     name: str
     source: str
@@ -35,10 +46,13 @@ class AddedModel:
     files: tuple[DownloadFile, ...] = ()
     pinned: bool = False
     idle_ttl_s: float | None = None
+    upstream: AddedUpstream | None = None
 
     def has_fields_of(self, wanted: "AddedModel") -> bool:
-        """Whether it has the source of another, and each other field that is set there."""
-        return self.source == wanted.source and all(
+        """Whether it has the source and upstream of another, and each other field that is set
+        there."""
+        is_same = self.source == wanted.source and self.upstream == wanted.upstream
+        return is_same and all(
             getattr(wanted, name) in ("", "auto", False, None, getattr(self, name))
             for name in ("sha256", "projector", "pinned", "idle_ttl_s")
         )
@@ -73,10 +87,7 @@ def read_added_models(path: Path) -> AddedModels:
         stored = json.loads(path.read_text())
         if stored["version"] != _VERSION:
             raise ValueError(f"its version is {stored['version']}")
-        models = [
-            AddedModel(**{**each, "files": tuple(DownloadFile(**file) for file in each["files"])})
-            for each in stored["models"]
-        ]
+        models = [_read_model(each) for each in stored["models"]]
         return AddedModels({each.name: each for each in models}, dict(stored["aliases"]))
     except (FileNotFoundError, NotADirectoryError):
         return AddedModels({}, {})
@@ -85,9 +96,25 @@ def read_added_models(path: Path) -> AddedModels:
         raise StartupError(f"{path} cannot be read ({error}): {remedy}") from error
 
 
+def _read_model(stored: dict[str, Any]) -> AddedModel:
+    files = tuple(DownloadFile(**file) for file in stored["files"])
+    upstream = stored.get("upstream")
+    if upstream is not None:
+        upstream = AddedUpstream(**{**upstream, "urls": tuple(upstream["urls"])})
+    return AddedModel(**{**stored, "files": files, "upstream": upstream})
+
+
+def _stored_model(model: AddedModel) -> dict[str, Any]:
+    """A model without an upstream as releases before 0.3 read it."""
+    stored = asdict(model)
+    if model.upstream is None:
+        del stored["upstream"]
+    return stored
+
+
 def write_added_models(path: Path, added: AddedModels) -> None:
     """Replace the file of added models, durably. Raises `OSError`."""
-    models = [asdict(each) for each in added.models.values()]
+    models = [_stored_model(each) for each in added.models.values()]
     stored = {"version": _VERSION, "models": models, "aliases": added.aliases}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as file:

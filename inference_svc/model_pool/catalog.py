@@ -19,7 +19,6 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry, LoadMarker
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
-from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool.downloads import DownloadProgress
 from inference_svc.model_pool.eviction import ModelState, Resident
@@ -28,6 +27,9 @@ from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.structured_output.compiler import GrammarVocabulary
+from inference_svc.upstream.connection import UpstreamConnection
+from inference_svc.upstream_settings import UpstreamSettings
+from inference_svc.vocabularies import ModelVocabulary
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 
@@ -39,7 +41,7 @@ class ModelProcessor:
     """Vocabulary, chat template and formats of a model: converts requests to tokens and back."""
 
     file: ModelFile
-    vocabulary: Vocabulary
+    vocabulary: ModelVocabulary
     template: ModelTemplate
     turn_format: TurnFormat
     tokenizer: PromptTokenizer
@@ -110,7 +112,8 @@ class PendingModel:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """A model whose files are here. `requested` are the limits of its next load; `version`
+    """A model whose files are here, or an `upstream` serves it: then `file` is the tokenizer, and
+    the model needs no memory. `requested` are the limits of its next load; `version`
     increases with each change that is visible to watchers. `source` is that of a model that was
     added at run time, empty for those of the settings. One that `is_removed` is not found any
     more."""
@@ -131,6 +134,9 @@ class ModelEntry:
     version: int = 0
     source: str = ""
     is_removed: bool = False
+    upstream: UpstreamSettings | None = None
+    connection: UpstreamConnection | None = None
+    """That to the upstream, while the model is loaded or loads."""
 
     @property
     def name(self) -> str:
@@ -285,7 +291,7 @@ class Catalog:
         project: str = "",
     ) -> ModelEntry:
         """Return the model with this name or alias. An empty name is the first model of the
-        preferred class, else the first model.
+        preferred class that is no upstream's, else the first model.
 
         Raises `ModelNotFound`, `ModelCannot` with the operation if the name is an adapter's, or
         `ModelLoading` or `ModelLoadFailed` if the model is pending.
@@ -293,8 +299,9 @@ class Catalog:
         if not name:
             named = [model for model in self if not model.is_removed]
             usable = [model for model in named if not model.file.problem] or named
-            matching = (model for model in usable if model.file.model_class is preferred)
-            return next(matching, usable[0])
+            here = [model for model in usable if preferred is not None and model.upstream is None]
+            matching = (model for model in here if model.file.model_class is preferred)
+            return next(matching, (here or usable)[0])
         if name in self._names:
             return self._names[name]
         if self._visible_adapter(name, project) is not None:

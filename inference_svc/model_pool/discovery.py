@@ -7,30 +7,68 @@ from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import ModelState, Resident
-from inference_svc.model_pool.settings_check import find_unknown_names
+from inference_svc.model_pool.settings_check import find_name_problems
 from inference_svc.models.device_memory import LayerSplit
+from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelFile
-from inference_svc.models.sources import Download, RemoteFile, find_projector, resolve_models
+from inference_svc.models.sources import (
+    Download,
+    RemoteFile,
+    find_projector,
+    resolve_models,
+    resolve_tokenizer,
+)
+from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.lifecycle import StartupError
 
 
 def find_models(settings: InferenceSettings) -> Catalog:
-    """Resolve every configured model, downloading missing files. Blocks.
+    """Resolve every configured model and the tokenizers of upstreams, which come first,
+    downloading missing files. Blocks.
 
     Raises:
         StartupError: a reference is malformed, two models share a name, or `per_model` or
             `turn_formats` contain an unknown model name.
     """
     download = _downloads(settings.data_dir / "models")
-    files = resolve_models(settings.models, download)
-    for setting in ("turn_formats", "per_model"):
-        for problem in find_unknown_names(getattr(settings, setting), files):
-            raise StartupError(f"{setting}: {problem}")
+    files = resolve_models(settings.models, download) if settings.models else []
+    for setting, problem in find_name_problems(settings, files):
+        raise StartupError(f"{setting}: {problem}")
+    upstreams = (
+        make_upstream_entry(
+            resolve_tokenizer(upstream.tokenizer, name, download),
+            upstream,
+            settings.per_model.get(name, ModelSettings()),
+        )
+        for name, upstream in settings.upstreams.items()
+    )
     entries = (
         make_entry(file, settings.per_model.get(file.name, ModelSettings()), settings, download)
         for file in files
     )
-    return Catalog(entries)
+    return Catalog([*upstreams, *entries])
+
+
+def make_upstream_entry(
+    tokenizer: ModelFile, upstream: UpstreamSettings, overrides: ModelSettings
+) -> ModelEntry:
+    """Return the entry of a model that an upstream serves, FAILED if its tokenizer cannot be used.
+    It has no memory here, and so is never evicted."""
+    entry = ModelEntry(
+        tokenizer,
+        RequestedLimits(),
+        Resident(
+            tokenizer.name,
+            is_pinned=True,
+            state=ModelState.FAILED if tokenizer.problem else ModelState.AVAILABLE,
+            problem=tokenizer.problem,
+        ),
+        policy=overrides.load,
+        aliases=overrides.aliases,
+        upstream=upstream,
+    )
+    entry.digest_computed.set()  # that of an engine's weights is never known
+    return entry
 
 
 def make_entry(

@@ -84,8 +84,11 @@ class Loader(Protocol):
     ) -> EngineClient:
         """Create an engine without starting it; `on_change` is called when its state changes."""
 
-    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
-        """Called when the model is loaded, with its limits."""
+    def create_upstream(self, entry: ModelEntry, on_change: Callable[[], None]) -> EngineClient:
+        """Create the client of an upstream engine without connecting it. Raises `StartupError`."""
+
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
+        """Called when the model is loaded, with its limits; None for that of an upstream."""
 
 
 async def _no_refresh() -> None:
@@ -158,6 +161,8 @@ class ModelLifecycle:
 
     def check_fits(self, entry: ModelEntry, requested: RequestedLimits) -> None:
         """Raise `ModelTooLarge` if a load with these limits cannot fit even after evictions."""
+        if entry.upstream is not None:
+            return
         self._measure()
         self._plan_load(entry, memory_needs(entry.file, requested).least)
 
@@ -194,7 +199,10 @@ class ModelLifecycle:
 
     async def _load(self, entry: ModelEntry, limits: ResolvedLimits | None) -> DomainError | None:
         try:
-            await self._load_in_turn(entry, limits)
+            if entry.upstream is None:
+                await self._load_in_turn(entry, limits)
+            else:
+                await self._connect(entry)
         except (MemoryInUse, ModelTooLarge) as error:
             entry.resident.cancel_loading()
             return error
@@ -239,6 +247,20 @@ class ModelLifecycle:
             self._measure()
             self._loader.on_ready(entry, limits)
             await self._enforce_budget(resident)
+
+    async def _connect(self, entry: ModelEntry) -> None:
+        """Connect to an upstream engine. It may be away for long, so other loads do not wait."""
+        await self._loader.check_files(entry)
+        await self.open_processor(entry)
+        entry.progress = None
+        entry.engine = engine = self._loader.create_upstream(
+            entry, on_change=lambda: self._on_engine_change(entry)
+        )
+        self._changes.model_changed(entry)
+        await engine.start()
+        entry.ready_at = datetime.now(UTC)
+        entry.resident.finish_loading(self._clock())
+        self._loader.on_ready(entry, None)
 
     def _on_engine_change(self, entry: ModelEntry) -> None:
         if entry.engine is not None and entry.engine.state is EngineState.SERVING:
@@ -327,7 +349,7 @@ class ModelLifecycle:
 
     async def _end_engine(self, entry: ModelEntry) -> None:
         engine, media = entry.engine, entry.media
-        entry.engine = entry.media = None
+        entry.engine = entry.media = entry.connection = None
         if engine is not None:
             await engine.close(ModelUnloaded(model=entry.name))
         if media is not None:  # after the engine, which reads its files

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.config import (
@@ -16,12 +17,14 @@ from inference_svc.config import (
     SamplingSettings,
     TurnFormatSettings,
 )
+from inference_svc.engine.request import Command
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
+from inference_svc.engine_client.process import Child
 from inference_svc.engine_client.queue_limits import QueueLimits
-from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.media.decoder import MediaDecoder, MediaLimits
 from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
@@ -34,6 +37,11 @@ from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
+from inference_svc.upstream.connection import UpstreamConnection
+from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream_settings import UpstreamSettings
+from inference_svc.vocabularies import ModelVocabulary, open_vocabulary
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
@@ -41,6 +49,7 @@ from svc_kit.metrics import EngineMetrics
 from svc_kit.rpc.field_limits import check_limits
 from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool
+from svc_kit.settings.groups import UpstreamTlsSettings
 
 log = logging.getLogger(__name__)
 # `general.sampling.*` keys, named as in llama.cpp, to fields of `Sampling`.
@@ -54,6 +63,7 @@ _FIELDS: Mapping[str, tuple[str, Callable[[Any], int | float]]] = {
     "penalty_last_n": ("penalty_last_n", int),
     "penalty_repeat": ("repetition_penalty", float),
 }
+_UNKNOWN_SIZE = 2**31 - 1  # which a folder of Hugging Face files may leave out
 _STAGES = {stage.value: stage for stage in Stage} | {"typ_p": Stage.TYPICAL_P}
 
 
@@ -93,10 +103,10 @@ class ModelLoader:
         sampling = default_sampling(
             file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
-            vocabulary_size=file.vocabulary_size,
-            context_tokens=file.trained_context_tokens,
+            vocabulary_size=file.vocabulary_size or _UNKNOWN_SIZE,
+            context_tokens=file.trained_context_tokens or _UNKNOWN_SIZE,
         )
-        vocabulary = await self._load_vocabulary(file.path)
+        vocabulary = await self._open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
             file.chat_template,
@@ -118,11 +128,11 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
-    async def _load_vocabulary(self, path: Path) -> Vocabulary:
-        """Load a vocabulary after trying it in a child, which llama.cpp may abort."""
+    async def _open_vocabulary(self, path: Path) -> ModelVocabulary:
+        """Open a vocabulary after trying it in a child, which it may abort or exhaust."""
         try:
             await self._sandbox.run(CHECK_VOCABULARY, {"model": str(path)}, key=str(path))
-            return await asyncio.to_thread(Vocabulary.load, path)
+            return await asyncio.to_thread(open_vocabulary, path)
         except JobFailed as failed:
             problem = f"its vocabulary cannot be used: {failed}"
             raise StartupError(f"model {path}: {problem}") from failed
@@ -160,6 +170,37 @@ class ModelLoader:
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
         """Create an engine for the model without starting it."""
+        config = self._configs.build(
+            entry.file,
+            entry.requested,
+            limits,
+            entry.digest,
+            takes_media=entry.media is not None,
+            joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
+        )
+        spawn = LocalEngine(config, lambda: entry.digest).spawn
+        return self._create_client(entry, spawn, on_change, on_progress)
+
+    def create_upstream(self, entry: ModelEntry, on_change: Callable[[], None]) -> EngineClient:
+        """Create the client of an upstream engine without connecting it."""
+        if entry.upstream is None or entry.processor is None:
+            raise StartupError(f"model {entry.name} is served by no upstream")
+        target, vocabulary = upstream_target(entry.name, entry.upstream), entry.processor.vocabulary
+        pin = PinnedIdentity()
+
+        def spawn(**callbacks: Callable[[Any], None]) -> UpstreamConnection:
+            entry.connection = UpstreamConnection(target, vocabulary, pin, **callbacks)
+            return entry.connection
+
+        return self._create_client(entry, spawn, on_change, lambda _: None)
+
+    def _create_client(
+        self,
+        entry: ModelEntry,
+        spawn: Callable[..., Child[Command]],
+        on_change: Callable[[], None],
+        on_progress: Callable[[LoadProgress], None],
+    ) -> EngineClient:
         settings, observer = self._settings.engine, EngineObserver(self._metrics)
 
         def on_state(state: EngineState) -> None:
@@ -167,14 +208,8 @@ class ModelLoader:
             on_change()
 
         engine = EngineClient(
-            self._configs.build(
-                entry.file,
-                entry.requested,
-                limits,
-                entry.digest,
-                takes_media=entry.media is not None,
-                joint_tokens=entry.media.ready.joint_tokens if entry.media is not None else 0,
-            ),
+            entry.name,
+            spawn,
             QueueLimits(settings.queued_requests, settings.queued_tokens),
             ReaderLimits(settings.unread_events, settings.reader_patience_s),
             on_state=on_state,
@@ -185,8 +220,11 @@ class ModelLoader:
         observer.bind(engine)
         return engine
 
-    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
-        """Log the loaded model and start to compute its digest."""
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
+        """Log the loaded model and start to compute its digest, unless an upstream has it."""
+        if limits is None:
+            _log_connected(entry)
+            return
         _log_ready(entry, limits)
         if not entry.digest:
             task = asyncio.create_task(compute_digest(entry))
@@ -222,19 +260,60 @@ async def compute_digest(entry: ModelEntry) -> None:
     cannot be read or changed since it was described."""
     try:
         entry.digest = await asyncio.to_thread(hash_files, entry.file.stamps)
-        if entry.engine is not None:
-            entry.engine.set_digest(entry.digest)
     except ModelFileInvalid as error:
         log.error("the digest of model %s cannot be computed: %s", entry.name, error)
     finally:
         entry.digest_computed.set()
 
 
+def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
+    """The engines behind the name of a model."""
+    tls = settings.tls or UpstreamTlsSettings()
+    return UpstreamTarget(
+        name,
+        settings.urls,
+        kind=settings.kind,
+        model=settings.model,
+        key_file=settings.key_file,
+        headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
+        concurrency=settings.concurrency,
+        context_tokens=settings.context_tokens,
+        connect_timeout_s=settings.connect_timeout_s,
+        first_token_timeout_s=settings.first_token_timeout_s,
+        token_timeout_s=settings.token_timeout_s,
+        ca_file=tls.ca_file,
+        certificate_file=tls.certificate_file,
+        certificate_key_file=tls.key_file,
+    )
+
+
+def _log_connected(entry: ModelEntry) -> None:
+    ready = entry.engine.ready if entry.engine is not None else None
+    if ready is None or ready.features is None or entry.processor is None:
+        return
+    log.info(
+        "model %s: served by %s, %d sequences of %d tokens at once",
+        entry.name,
+        ready.features.engine,
+        ready.slots,
+        ready.slot_tokens,
+    )
+    _log_formats(entry.name, entry.processor.turn_format)
+
+
+def _log_formats(name: str, turn_format: TurnFormat) -> None:
+    log.info(
+        "model %s: tool-call format %s, reasoning format %s",
+        name,
+        turn_format.tool_calls,
+        turn_format.reasoning,
+    )
+
+
 def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
     ready = entry.engine.ready if entry.engine is not None else None
     if ready is None or entry.processor is None:
         return
-    turn_format = entry.processor.turn_format
     warm_up = ready.warm_up
     for device, size in ready.device_bytes.items():
         log.info("model %s: %d MiB on %s", entry.name, size >> 20, device)
@@ -259,12 +338,7 @@ def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
         warm_up.threads,
         warm_up.reason,
     )
-    log.info(
-        "model %s: tool-call format %s, reasoning format %s",
-        entry.name,
-        turn_format.tool_calls,
-        turn_format.reasoning,
-    )
+    _log_formats(entry.name, entry.processor.turn_format)
 
 
 def default_sampling(

@@ -95,6 +95,9 @@ log = logging.getLogger(__name__)
 _START_RETRY_S = 2.0
 _LOAD_RETRY_S = 5.0
 _IDLE_CHECK_S = 0.5
+_CONNECT_WAIT_S = 5.0
+"""So long the start and calls wait for upstreams, which mostly connect at once: one that is away
+may stay so for hours."""
 
 
 class ModelPool:
@@ -117,6 +120,7 @@ class ModelPool:
         self.catalog = catalog
         self.memory = memory
         self._wait_s = wait_s
+        self._connect_wait_s = min(wait_s, _CONNECT_WAIT_S)
         self._clock = clock
         self.changes = ModelChangeSignal(on_change)
         self._lifecycle = ModelLifecycle(catalog, loader, memory, self.changes, clock)
@@ -127,18 +131,21 @@ class ModelPool:
     # --- startup and shutdown ---------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the models with load policy START. A model that fails does not stop the others.
+        """Load the models with load policy START. A model that fails does not stop the others, and
+        an engine of others that is away does not delay the start.
 
         Raises `StartupError` if they do not fit into memory, or if no model is left.
         """
         for entry in self.catalog:
             if entry.file.problem:
                 log.error("model %s cannot be used: %s", entry.name, entry.file.problem)
-        models = [
+        started = [
             entry
             for entry in self.catalog
             if entry.policy is LoadPolicy.START and not entry.file.problem
         ]
+        upstreams = [self._lifecycle.load(entry) for entry in started if entry.upstream]
+        models = [entry for entry in started if not entry.upstream]
         try:
             plan = plan_start(models, self.memory)
         except errors.ModelTooLarge as error:
@@ -148,7 +155,13 @@ class ModelPool:
             failure = await asyncio.shield(self._lifecycle.load(entry, limits))
             if failure is not None and not isinstance(failure, errors.ModelLoadFailed):
                 raise StartupError(failure.message)
-        if all(entry.resident.state is ModelState.FAILED for entry in self.catalog):
+        if upstreams:
+            await asyncio.wait(upstreams, timeout=self._connect_wait_s)
+        # An engine of others that is refused now may be another one later.
+        if all(
+            entry.resident.state is ModelState.FAILED and (entry.file.problem or not entry.upstream)
+            for entry in self.catalog
+        ):
             raise StartupError(next(iter(self.catalog)).resident.problem)
 
     def open(self) -> None:
@@ -177,10 +190,12 @@ class ModelPool:
 
     @property
     def state(self) -> EngineState:
-        """The state of the service: RESTARTING if engines restart and none serves."""
+        """The state of the service: RESTARTING if engines restart and none serves. An upstream that
+        is away is no state of the service, which still answers for its other models."""
         if not self._is_open:
             return EngineState.STARTING
-        states = {engine.state for engine in self.catalog.engines}
+        local = (entry.engine for entry in self.catalog if entry.upstream is None)
+        states = {engine.state for engine in local if engine is not None}
         if EngineState.RESTARTING in states and EngineState.SERVING not in states:
             return EngineState.RESTARTING
         return EngineState.DRAINING if self.is_draining else EngineState.SERVING
@@ -258,7 +273,8 @@ class ModelPool:
     async def _wait_until_ready(self, entry: ModelEntry) -> None:
         entry.resident.num_waiting += 1
         try:
-            async with asyncio.timeout(self._wait_s):
+            wait_s = self._connect_wait_s if entry.upstream else self._wait_s
+            async with asyncio.timeout(wait_s):
                 while entry.resident.state is not ModelState.READY:
                     await self._load_for_call(entry)
         except TimeoutError:
@@ -291,10 +307,13 @@ class ModelPool:
 
         Raises:
             ModelTooLarge: the model does not fit with these limits.
-            InvalidField: the model is loaded with other limits.
+            InvalidField: the model is loaded with other limits, or is an upstream's.
             ModelLoading: the model is still unloading and `wait` is false.
             DomainError: with `wait`, the error of the failed load.
         """
+        if limits is not None and entry.upstream is not None:
+            problem = f"'{entry.name}' is a model of an upstream engine, which has its own limits"
+            raise errors.InvalidField(field="limits", problem=problem)
         limits = limits or entry.requested
         if entry.resident.state is not ModelState.READY:
             await self.memory.refresh()  # before reading the state, which may change meanwhile

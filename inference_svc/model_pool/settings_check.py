@@ -21,7 +21,12 @@ from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.added_models_file import read_added_models
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
-from inference_svc.models.sources import RemoteFile, parse_reference, resolve_models
+from inference_svc.models.sources import (
+    RemoteFile,
+    parse_reference,
+    resolve_models,
+    resolve_tokenizer,
+)
 from model_files.adapter_file import AdapterMismatch, describe_adapter
 from model_files.gguf import ModelFileInvalid
 from svc_kit.adapter_rules import check_adapter_name
@@ -40,11 +45,14 @@ class CheckedModels(NamedTuple):
     remote: frozenset[str]
     """Names of those that are downloaded at the start. Their files have a problem here."""
     problems: Sequence[Problem]
+    tokenizers: Sequence[ModelFile] = ()
+    """The tokenizers of upstreams, by the names of these."""
 
     @property
     def unusable(self) -> Sequence[ModelFile]:
         """The models that will not be served."""
-        return [file for file in self.files if file.problem and file.name not in self.remote]
+        every = [*self.tokenizers, *self.files]
+        return [file for file in every if file.problem and file.name not in self.remote]
 
 
 def check_models(settings: InferenceSettings, *, is_running: bool = False) -> CheckedModels:
@@ -52,25 +60,36 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
     that the models must fit into all memory instead of what is free. Blocks.
     """
     try:
-        files = resolve_models(settings.models, _refuse_download)
+        files = resolve_models(settings.models, _refuse_download) if settings.models else []
         references = [text for text in settings.models if parse_reference(text).remote]
         downloads = [resolve_models([text], _refuse_download) for text in references]
     except StartupError as error:
         return CheckedModels([], frozenset(), [settings.problem("models", str(error))])
-    remote = frozenset(file.name for group in downloads for file in group)
-    names = [*_find_name_problems(settings, files), *_find_adapter_problems(settings, files)]
-    checked = CheckedModels(files, remote, names)
-    if len(checked.unusable) == len(files):
-        problems = [*checked.problems, settings.problem("models", files[0].problem)]
-        return checked._replace(problems=problems)
+    upstreams, tokenizers = settings.upstreams.items(), list[ModelFile]()
+    for name, each in upstreams:
+        try:
+            tokenizers.append(resolve_tokenizer(each.tokenizer, name, _refuse_download))
+        except StartupError as error:
+            problem = settings.problem(f"upstreams.{name}.tokenizer", str(error))
+            return CheckedModels(files, frozenset(), [problem])
+    remote = {file.name for group in downloads for file in group}
+    remote |= {name for name, each in upstreams if each.tokenizer.startswith("hf:")}
+    names = [settings.problem(*each) for each in find_name_problems(settings, files)]
+    problems = [*names, *_find_adapter_problems(settings, files)]
+    checked = CheckedModels(files, frozenset(remote), problems, tokenizers)
+    if len(unusable := checked.unusable) == len(files) + len(tokenizers):
+        setting = f"upstreams.{unusable[0].name}.tokenizer" if tokenizers else "models"
+        return checked._replace(
+            problems=[*problems, settings.problem(setting, unusable[0].problem)]
+        )
     if not checked.problems and _may_lack_memory(settings, files):
         return checked._replace(problems=list(_find_memory_problem(settings, files, is_running)))
     return checked
 
 
-def find_unknown_names(names: Iterable[str], files: Sequence[ModelFile]) -> Iterator[str]:
-    """Yield what is wrong with names of models."""
-    models = {file.name for file in files}
+def find_unknown_names(names: Iterable[str], models: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with names of `models`."""
+    models = set(models)
     for name in names:
         if name not in models:
             yield f"no model is called {name!r}; there are {', '.join(sorted(models))}"
@@ -84,7 +103,8 @@ def find_embedding_problem(
         if file.name == name:
             return file.problem
     added = read_added_models(settings.data_dir / "added_models.json")
-    names = {file.name for file in checked.files} | added.models.keys() | added.aliases.keys()
+    names = {file.name for file in (*checked.files, *checked.tokenizers)}
+    names |= added.models.keys() | added.aliases.keys()
     names |= {alias for model in settings.per_model.values() for alias in model.aliases}
     if name in names:
         return None
@@ -95,18 +115,22 @@ def _refuse_download(remote: RemoteFile) -> Path:
     raise StartupError(f"downloaded at the start: {remote}")
 
 
-def _find_name_problems(
+def find_name_problems(
     settings: InferenceSettings, files: Sequence[ModelFile]
-) -> Iterator[Problem]:
+) -> Iterator[tuple[str, str]]:
+    """Yield settings with wrong names of models, and what is wrong. `files` are those of
+    `models`."""
+    owners = {name: name for name in (*settings.upstreams, *(file.name for file in files))}
+    for file in files:
+        if file.name in settings.upstreams:
+            yield "upstreams", f"a model is called {file.name!r} too: give one another name"
     for setting in ("per_model", "turn_formats"):
-        for text in find_unknown_names(getattr(settings, setting), files):
-            yield settings.problem(setting, text)
-    owners = {file.name: file.name for file in files}
+        for text in find_unknown_names(getattr(settings, setting), tuple(owners)):
+            yield setting, text
     for name, model in settings.per_model.items():
         for alias in model.aliases:
             if (owner := owners.setdefault(alias, name)) != name:
-                text = f"the name {alias!r} is given to {owner!r} and to {name!r}"
-                yield settings.problem("per_model", text)
+                yield "per_model", f"the name {alias!r} is given to {owner!r} and to {name!r}"
 
 
 def _find_adapter_problems(
@@ -123,9 +147,11 @@ def _find_adapter_problem(
     """Why an adapter of the settings cannot be loaded, None if nothing speaks against it. One of a
     model that is downloaded at the start is not compared with it."""
     models = {file.name: file for file in files}
-    if name in models:
+    if name in models or name in settings.upstreams:
         return "a model has this name"
-    for problem in find_unknown_names([adapter.model or files[0].name], files):
+    if not models:
+        return "there is no model for it: upstreams load no GGUF adapters"
+    for problem in find_unknown_names([adapter.model or files[0].name], models):
         return problem
     model = models[adapter.model or files[0].name]
     try:

@@ -1,11 +1,14 @@
-"""Follows changes of the setting `models` while the service runs."""
+"""Follows changes of the settings `models` and `upstreams` while the service runs."""
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.discovery import find_models
+from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.placement import LoadPolicy
 from svc_kit.errors import DomainError
@@ -19,13 +22,14 @@ class SettingsModels:
 
     def __init__(self, pool: ModelPool) -> None:
         self._pool = pool
-        self._removals: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def follow(self, settings: InferenceSettings) -> None:
         """Add the models that are new in the settings, and begin to remove those that are there no
         more, each when its last use ends. Models that were added by operators stay.
 
-        A model that keeps its name keeps its file until the next start. Raises StartupError, before
+        A model that keeps its name keeps its file until the next start. An upstream is connected
+        anew if it has changed, after its running calls have ended. Raises StartupError, before
         anything is changed, if a model cannot be used or its name is taken.
         """
         found = await asyncio.to_thread(find_models, settings)
@@ -41,21 +45,37 @@ class SettingsModels:
             _add(entry, self._pool)
         for entry in gone:
             log.info("model %s is not in the settings any more: it is removed", entry.name)
-            removal = asyncio.create_task(self._pool.remove(entry, force=False))
-            self._removals.add(removal)
-            removal.add_done_callback(self._removals.discard)
+            self._begin(self._pool.remove(entry, force=False))
+        for entry in found:
+            old = before.get(entry.name)
+            if old is not None and old.upstream and entry.upstream not in (None, old.upstream):
+                log.info("upstream %s has changed: it is connected again", entry.name)
+                old.upstream = entry.upstream
+                self._begin(self._reconnect(old))
         await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
+
+    def _begin(self, steps: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(steps)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _reconnect(self, entry: ModelEntry) -> None:
+        """Connect to an upstream anew, unless it was not connected."""
+        if entry.resident.state is not ModelState.AVAILABLE:
+            await self._pool.unload(entry, force=False, wait=True)
+            await _load([entry], self._pool)
 
 
 def _check(new: list[ModelEntry], catalog: Catalog) -> None:
     for entry in new:
+        setting = "models" if entry.upstream is None else "upstreams"
         if entry.file.problem:
-            raise StartupError(f"models: {entry.file.problem}")
+            raise StartupError(f"{setting}: {entry.file.problem}")
         for name in (entry.name, *entry.aliases):
             try:
                 catalog.check_free(name)
             except DomainError as error:
-                raise StartupError(f"models: {error.message}") from error
+                raise StartupError(f"{setting}: {error.message}") from error
 
 
 def _add(entry: ModelEntry, pool: ModelPool) -> None:

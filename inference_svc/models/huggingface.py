@@ -14,11 +14,13 @@ from urllib.parse import quote
 
 import httpx2
 from huggingface_hub import (
+    _CACHED_NO_EXIST,
     constants,
     get_token,
     hf_hub_download,
     hf_hub_url,
     set_client_factory,
+    try_to_load_from_cache,
 )
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -40,6 +42,7 @@ from inference_svc.models.sources import (
     DownloadFile,
     ModelReference,
     RemoteFile,
+    RemoteFileMissing,
     is_adapter,
     is_projector,
     remote_parts,
@@ -84,6 +87,8 @@ class HuggingFaceDownloads:
         """Download a file unless it is cached, and return its path. Blocks, possibly for minutes.
 
         Raises:
+            RemoteFileMissing: the repository does not have the file, or did not when it was last
+                reached.
             StartupError: the download failed; the message has a remedy.
         """
         try:
@@ -96,7 +101,18 @@ class HuggingFaceDownloads:
                 )
             )
         except (HFValidationError, HfHubHTTPError, EntryNotFoundError, OSError) as error:
-            raise StartupError(f"model {remote}: {_explain(error, self._folder)}") from error
+            problem = f"model {remote}: {_explain(error, self._folder)}"
+            if self._is_missing(remote, error):
+                raise RemoteFileMissing(problem) from error
+            raise StartupError(problem) from error
+
+    def _is_missing(self, remote: RemoteFile, error: Exception) -> bool:
+        if not isinstance(error, LocalEntryNotFoundError):
+            return isinstance(error, EntryNotFoundError)
+        cached = try_to_load_from_cache(
+            remote.repository, remote.file, cache_dir=self._folder, revision=remote.revision
+        )
+        return cached is _CACHED_NO_EXIST
 
 
 async def find_files(

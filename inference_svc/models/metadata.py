@@ -95,8 +95,9 @@ class ModelFile:
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
     Logits that llama.cpp computes are to be multiplied by `logit_scale`. `projector` encodes its
     pictures and sounds. `tensor_types` are the types of the weights with their shares of all
-    parameters, the largest first. A file with a `problem` cannot be used;
-    only its name is known.
+    parameters, the largest first. Of a folder in Hugging Face's format, whose model runs elsewhere,
+    `path` is the folder, and sizes are 0 that its files do not say. A file with a `problem` cannot
+    be used; only its name is known.
     """
 
     name: str

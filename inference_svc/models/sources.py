@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference_svc.models.hf_folder import OPTIONAL_FILES, REQUIRED_FILES, HfFolder
 from inference_svc.models.metadata import (
     FileRole,
     ModelClass,
@@ -35,6 +36,7 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)
 _HUGGING_FACE = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<file>[^@]+\.gguf)(?:@(?P<revision>[\w./-]+))?"
 )
+_HF_FOLDER = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _LORA = re.compile(r"(?<![a-z])lora(?![a-z])", re.IGNORECASE)
 """Not as a part of a word, such as the names of lorablated models."""
 _FORMS = "a path, a folder, hf:owner/repository/file.gguf, or bundled"
@@ -51,6 +53,10 @@ class RemoteFile:
     def __str__(self) -> str:
         revision = f"@{self.revision}" if self.revision else ""
         return f"hf:{self.repository}/{self.file}{revision}"
+
+
+class RemoteFileMissing(StartupError):
+    """A repository does not have a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +174,46 @@ def _resolve_folder(folder: Path, name: str | None) -> list[ModelFile]:
             "name the files one by one"
         )
     return [describe_file(path, name or default_name(path)) for path in paths]
+
+
+def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
+    """Find and describe the files with the vocabulary and the chat template of a model that another
+    engine runs; with a problem if they are missing or invalid. Blocks.
+
+    Args:
+        source: a GGUF file, a folder in Hugging Face's format, hf:owner/repository[@revision] for
+            such a folder without weights, hf:owner/repository/file.gguf, or bundled.
+        name: that of the model.
+        download: as in `resolve_models`.
+
+    Raises:
+        StartupError: the source is malformed.
+    """
+    path = Path(source).expanduser().absolute()
+    remote = _HF_FOLDER.fullmatch(source)
+    if remote is not None and ".." not in source:
+        try:
+            path = _download_folder(remote["repository"], remote["revision"], download)
+        except StartupError as error:
+            return unusable_model(path, name, str(error))
+    elif source == BUNDLED or not path.is_dir():
+        return _resolve(ModelReference(name, source), download)[0]
+    try:
+        return HfFolder.read(path).describe(name)
+    except ModelFileInvalid as error:
+        return unusable_model(path, name, f"tokenizer {error.path}: {error.problem}")
+
+
+def _download_folder(repository: str, revision: str | None, download: Download) -> Path:
+    paths = [download(RemoteFile(repository, name, revision)) for name in REQUIRED_FILES]
+    for name in OPTIONAL_FILES:
+        try:
+            paths.append(download(RemoteFile(repository, name, revision)))
+        except RemoteFileMissing:
+            continue
+    if len({path.parent for path in paths}) > 1:
+        raise StartupError(f"hf:{repository} was changed during the download: start again")
+    return paths[0].parent
 
 
 def find_projector(model: ModelFile, source: str, download: Download) -> ProjectorFile | None:

@@ -78,9 +78,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 class AdapterOrder:
     """An adapter to load.
 
-    An empty `model` is the first one; an empty `digest` is not checked. `from_anywhere`, for orders
-    from the server's configuration, allows paths outside the allowed folders. An empty `project`
-    makes the adapter available to all projects.
+    An empty `model` is the first one that is no upstream's; an empty `digest` is not checked.
+    `from_anywhere`, for orders from the server's configuration, allows paths outside the allowed
+    folders. An empty `project` makes the adapter available to all projects.
     """
 
     name: str
@@ -176,7 +176,12 @@ class AdapterService:
         if order.digest and not _DIGEST.fullmatch(order.digest):
             raise errors.InvalidField(field="digest", problem="a SHA-256 has 64 hexadecimal digits")
         check_scale("default_scale", order.default_scale)
-        model = self._catalog.find_model(order.model, operation="have adapters of its own")
+        local = (each.name for each in self._catalog if not (each.upstream or each.is_removed))
+        name = order.model or next(local, "")
+        model = self._catalog.find_model(name, operation="have adapters of its own")
+        if model.upstream is not None:
+            feature = f"adapters of '{model.name}', which an upstream engine serves"
+            raise errors.FeatureUnsupported(feature=feature)
         model.file.check_generates()
         self._check_name(AdapterKey(order.project, order.name), model.name)
         return model

@@ -19,6 +19,7 @@ from inference_svc.usage import Counts, RecordUsage, UsageKey
 from inference_svc.validation import check_bytes, check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
+    FeatureUnsupported,
     InvalidField,
     MissingField,
     ModelCannot,
@@ -167,8 +168,11 @@ class EmbeddingService:
 
 
 def _limits(loaded: LoadedModel) -> EmbeddingLimits:
-    """Return the limits of the model's embedding context. Raises `ModelCannot` if it has none."""
+    """Return the limits of the model's embedding context. Raises `ModelCannot`, or for an upstream
+    `FeatureUnsupported`, if it has none."""
     limits, file = loaded.ready.embedding, loaded.processor.file
+    if limits is None and (features := loaded.ready.features) is not None:
+        raise FeatureUnsupported(feature=f"embeddings with the engine {features.engine}")
     if limits is None:
         raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
     return limits

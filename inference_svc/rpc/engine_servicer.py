@@ -9,14 +9,14 @@ from importlib.metadata import version
 from typing import Final
 
 import grpc
-from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import adapter_pb2, upstream_pb2
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import engine_service_pb2_grpc as rpc
 
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineState
 from inference_svc.model_pool.added_models import AddedModelsService
-from inference_svc.model_pool.added_models_file import AddedModel
+from inference_svc.model_pool.added_models_file import AddedModel, AddedUpstream
 from inference_svc.model_pool.catalog import ModelEntry, ResolvedModel
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.rpc import load_info, model_info
@@ -30,7 +30,7 @@ from inference_svc.rpc.streaming import seconds
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, InvalidField, MissingField
-from svc_kit.rpc.message_mapper import EnumMapper
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
 Context = grpc.aio.ServicerContext[object, object]
 FEATURES = (
@@ -186,6 +186,7 @@ class EngineServicer(rpc.EngineServiceServicer):
             projector=request.projector,
             pinned=request.pinned,
             idle_ttl_s=_idle_ttl(request),
+            upstream=_upstream(request),
         )
         added = await self._added.add(wanted, request.aliases)
         return pb.AddModelResponse(model=model_info.watched_model(added))
@@ -293,6 +294,15 @@ class EngineServicer(rpc.EngineServiceServicer):
     def _abort(self, request_id: str, project: str | None) -> bool:
         engines = self._pool.catalog.engines
         return any(engine.abort(request_id, project=project) for engine in engines)
+
+
+_UPSTREAM: Final = MessageMapper(AddedUpstream, upstream_pb2.UpstreamSource)
+
+
+def _upstream(request: pb.AddModelRequest) -> AddedUpstream | None:
+    if not request.HasField("upstream"):
+        return None
+    return _UPSTREAM.from_message(request.upstream, "upstream")
 
 
 def _idle_ttl(request: pb.AddModelRequest | pb.UpdateModelRequest) -> float | None:

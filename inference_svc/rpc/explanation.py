@@ -1,7 +1,9 @@
 """Explains what the service will do with a model, without loading its weights."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,7 @@ from inference_svc.chat.reasoning_support import ThinkingMode
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.config import InferenceSettings
 from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine_client.features import NEUTRAL
 from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.lifecycle import MemoryBudget, plan_start
@@ -31,26 +34,33 @@ from inference_svc.models.metadata import FileRole, ModelClass, ModelFile, file_
 from inference_svc.models.sources import is_projector
 from inference_svc.rpc.output_constraints import enforced_tool_call_format
 from inference_svc.sandbox_jobs import PRELOADED
+from inference_svc.upstream_settings import UpstreamSettings
 from model_files.gguf import ModelFileInvalid, read_header
 from model_files.sandbox_jobs import CHECK_ADAPTER
 from svc_kit.errors import DomainError, ModelTooLarge
+from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 
 Section = dict[str, Any]
 _MAX_FILES_BESIDE: Final = 64
+_CONNECT_S: Final = 30.0
 _TOOL: Final = ToolSpec("probetool", "A probe.", json.dumps({"type": "object", "properties": {}}))
 
 
 async def explain_source(
     source: str, settings: InferenceSettings, *, verify: bool = False
 ) -> AsyncIterator[Section]:
-    """Explain each model of a source, as the service with these settings would serve it alone.
+    """Explain each model of a source, as the service with these settings would serve it alone; or
+    the upstream of this name, which is connected and probed.
 
     `verify`: compare prompts with llama.cpp's. Raises StartupError, as the service's start does.
     """
-    alone = settings.model_copy(update={"models": (source,), "per_model": {}, "turn_formats": {}})
+    upstreams = {name: each for name, each in settings.upstreams.items() if name == source}
+    models = [] if upstreams else [source]
+    own_names = {"per_model": {}, "turn_formats": {}, "models": models, "upstreams": upstreams}
+    alone = settings.model_copy(update=own_names)
     names = {entry.name for entry in find_models(alone)}
     own = {
         group: {name: each for name, each in getattr(settings, group).items() if name in names}
@@ -66,11 +76,33 @@ async def explain_source(
         )
         memory = await read_memory(alone.pool, catalog)
         for entry in catalog:
-            processor = await loader.open_processor(entry)
+            processor = entry.processor = await loader.open_processor(entry)
             try:
-                yield await Explainer(entry, processor, templates, sandbox).explain(memory, verify)
+                async with _connected(entry, loader):
+                    explainer = Explainer(entry, processor, templates, sandbox)
+                    yield await explainer.explain(memory, verify)
             finally:
                 processor.vocabulary.close()
+
+
+@asynccontextmanager
+async def _connected(entry: ModelEntry, loader: ModelLoader) -> AsyncIterator[None]:
+    """Connect to the upstream of a model, if it has one and that is there."""
+    if entry.upstream is None:
+        yield
+        return
+    entry.engine = loader.create_upstream(entry, lambda: None)
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            await entry.engine.start()
+    except StartupError as error:
+        entry.resident.problem = str(error)
+    except TimeoutError:
+        entry.resident.problem = f"it did not answer within {_CONNECT_S:g} s"
+    try:
+        yield
+    finally:
+        await entry.engine.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +117,14 @@ class Explainer:
     async def explain(self, memory: MemoryBudget, verify: bool = False) -> Section:
         """The sections of the explanation; "unsure" has what should be checked."""
         file, unsure = self.entry.file, list[str]()
-        explained: Section = {
-            "model": _describe(file),
-            "memory": self._memory(memory),
-            "vocabulary": self._vocabulary(unsure),
-        }
-        if not file.num_parameters:
+        upstream = self.entry.upstream
+        explained: Section = {"model": _describe(file)}
+        if upstream is None:
+            explained["memory"] = self._memory(memory)
+        else:
+            explained["upstream"] = self._upstream(upstream)
+        explained["vocabulary"] = self._vocabulary(unsure)
+        if not file.num_parameters and upstream is None:
             unsure.append("the file has no weights: it can be explained, but not loaded")
         if file.generates:
             changed = {
@@ -101,9 +135,10 @@ class Explainer:
             explained["sampling"] = changed
         if file.model_class is ModelClass.DECODER:
             explained["template"] = await self._template(unsure)
-            if verify:
+            if verify and not file.path.is_dir():
                 explained["verification"] = await self._verify()
-        explained["beside"] = await self._beside(unsure)
+        if upstream is None:
+            explained["beside"] = await self._beside(unsure)
         explained["unsure"] = unsure
         return explained
 
@@ -133,9 +168,39 @@ class Explainer:
             "reason": limits.reason,
         }
 
+    def _upstream(self, settings: UpstreamSettings) -> Section:
+        """The engine that serves it, and what it honours."""
+        connection, engine = self.entry.connection, self.entry.engine
+        states = {url: "not connected" for url in settings.urls}
+        if connection is not None:
+            states = {
+                each.url: each.state.value + (f": {each.problem}" if each.problem else "")
+                for each in connection.status.endpoints
+            }
+        ready = engine.ready if engine is not None else None
+        if ready is None or (features := ready.features) is None:
+            return {"urls": states, "problem": self.entry.resident.problem or "not connected"}
+        return {
+            "engine": features.engine,
+            "model": settings.model,
+            "urls": states,
+            "concurrency": ready.slots,
+            "context_tokens": ready.slot_tokens,
+            "sampling": sorted(features.sampling),
+            "ignores": sorted(NEUTRAL.keys() - features.sampling),
+            "constraints": sorted(features.constraints),
+            "grammars": features.takes_grammars,
+            "for_grammars": "" if features.takes_grammars else features.grammar_flag,
+            "logprobs": features.max_logprobs,
+        }
+
     def _vocabulary(self, unsure: list[str]) -> Section:
-        header, vocabulary = read_header(self.entry.file.path), self.processor.vocabulary
-        kind, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+        path, vocabulary = self.entry.file.path, self.processor.vocabulary
+        kind: str | None = "huggingface"
+        pre: str | None = "tokenizer.json"
+        if not path.is_dir():
+            header = read_header(path)
+            kind, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
         if kind == "gpt2" and pre in (None, "", "default"):
             unsure.append("the file names no pre-tokenizer: texts may be split differently")
         ends = {vocabulary.token_text(token): token for token in sorted(vocabulary.end_tokens)}

@@ -154,7 +154,7 @@ class GenerationService:
         `need` is that of a check, after which the request is checked again: limits in shadow mode
         do not count it.
         """
-        constraint, ignored = await self._constraint(call.model, spec)
+        constraint, ignored = await self._constraint(call, spec)
         predicted = await _predicted(call)
         key = UsageKey(call.project, call.caller.principal.key_id, self._resolve(call).name)
         call.admission = await self.admit(
@@ -171,13 +171,21 @@ class GenerationService:
         return _Checked(requests, applied.adapters, key, ignored)
 
     async def _constraint(
-        self, model: ModelProcessor, spec: OutputSpec | None
+        self, call: AnyCall, spec: OutputSpec | None
     ) -> tuple[Constraint | None, tuple[str, ...]]:
-        """The constraint, and the fields that it does not enforce."""
+        """The constraint, and the fields that it does not enforce. An upstream that cannot take it,
+        or cannot go on within it, writes calls of tools that are not strict without it."""
         if spec is None:
             return None, ()
-        grammar, ignored = await self.grammars.compile(spec, model.grammar_vocabulary)
-        return Constraint(grammar, spec.form.field if spec.form is not None else "tools"), ignored
+        grammar, ignored = await self.grammars.compile(spec, call.model.grammar_vocabulary)
+        field = spec.form.field if spec.form is not None else "tools"
+        constraint = Constraint(grammar, field, spec.only_form)
+        features = call.loaded.ready.features
+        if features is None or not spec.may_be_free:
+            return constraint, ignored
+        if features.takes(constraint) and not call.options.resume:
+            return constraint, ignored
+        return None, tuple(sorted(spec.loose_fields))
 
     def _resolve(self, call: AnyCall) -> ResolvedModel:
         """Resolve the model name again. Raises `ModelNotFound` if it now names another model than
@@ -246,6 +254,9 @@ def _estimated_need(call: AnyCall, prompt: Prompt) -> Need:
 
 def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
     requests, adapters, key, ignored = checked
+    if (features := call.loaded.ready.features) is not None:
+        for each in requests:
+            features.check(each)
     stream, position = call.loaded.engine.submit(requests, call.options.label, adapters)
     sends_ids = call.options.output.prompt_token_ids
     return AcceptedRequest(requests, stream, position, key, call.admission, sends_ids, ignored)

@@ -1,10 +1,11 @@
 """Converts models, adapters and limits to protos, and limits of requests back."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
-from corral.inference.v1 import adapter_pb2
+from corral.inference.v1 import adapter_pb2, upstream_pb2
 from corral.inference.v1 import model_pb2 as model_pb
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -25,6 +26,10 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.streaming import seconds
 from inference_svc.sampling_messages import from_sampling
+from inference_svc.upstream.endpoint import EndpointState
+from inference_svc.upstream_settings import UpstreamSettings
+from svc_kit.auth.principal import current_principal
+from svc_kit.auth.scopes import Scope
 from svc_kit.errors import UnsupportedField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 
@@ -167,7 +172,43 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         _describe_processor(described, entry.processor)
     if engine is not None and engine.ready is not None:
         _describe_engine(described, entry, engine.ready)
+    if entry.upstream is not None:
+        described.upstream.CopyFrom(_upstream(entry, entry.upstream))
     return described
+
+
+def _upstream(entry: ModelEntry, settings: UpstreamSettings) -> upstream_pb2.Upstream:
+    engine = entry.engine
+    described = upstream_pb2.Upstream(
+        model=settings.model, problem=engine.problem if engine else ""
+    )
+    ready = engine.ready if engine is not None else None
+    if ready is not None and (features := ready.features) is not None:
+        described.engine = features.engine
+        described.sampling.extend(sorted(features.sampling))
+        described.constraints.extend(sorted(features.constraints))
+        described.takes_grammars = features.takes_grammars
+        if features.max_logprobs is not None:
+            described.max_logprobs = features.max_logprobs
+    if current_principal().has(Scope.ADMIN_READ):
+        described.endpoints.extend(_endpoints(entry, settings))
+    return described
+
+
+def _endpoints(
+    entry: ModelEntry, settings: UpstreamSettings
+) -> Iterator[upstream_pb2.UpstreamEndpoint]:
+    """The URLs with their states, which are known while the model is loaded or loads."""
+    if entry.connection is None:
+        yield from (upstream_pb2.UpstreamEndpoint(url=url) for url in settings.urls)
+        return
+    for each in entry.connection.status.endpoints:
+        yield upstream_pb2.UpstreamEndpoint(
+            url=each.url,
+            is_up=each.state is EndpointState.UP,
+            problem=each.problem,
+            num_running=each.num_running,
+        )
 
 
 def _modalities(file: ModelFile) -> list[model_pb.Modality]:
@@ -193,14 +234,11 @@ def _describe_processor(described: model_pb.Model, processor: ModelProcessor) ->
 
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:
-    described.resolved_limits.CopyFrom(
-        model_pb.ModelLimits(
-            slots=ready.slots,
-            context_tokens=ready.slot_tokens,
-            batch_tokens=ready.batch_tokens,
-            kv_bytes=ready.num_cells * entry.file.kv_bytes_per_token,
-            threads=ready.warm_up.threads,
-            layout=_LAYOUTS.encode(ready.layout),
-        )
-    )
+    limits = model_pb.ModelLimits(slots=ready.slots, context_tokens=ready.slot_tokens)
+    if ready.features is None:
+        limits.batch_tokens = ready.batch_tokens
+        limits.kv_bytes = ready.num_cells * entry.file.kv_bytes_per_token
+        limits.threads = ready.warm_up.threads
+        limits.layout = _LAYOUTS.encode(ready.layout)
+    described.resolved_limits.CopyFrom(limits)
     described.pooling = ready.pooling

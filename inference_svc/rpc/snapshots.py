@@ -24,6 +24,7 @@ from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import SnapshotStore
 from svc_kit.errors import (
     DomainError,
+    FeatureUnsupported,
     ModelNotLoaded,
     SnapshotIncompatible,
     StateNotFound,
@@ -33,6 +34,7 @@ from svc_kit.errors import (
 from svc_kit.rpc.message_mapper import encode_timestamp
 
 _OTHER_MODEL = frozenset({"architecture", "model"})
+_UPSTREAM = "which an upstream engine serves"
 _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 
@@ -52,9 +54,17 @@ class SnapshotService:
     async def save(self, request: pb.SaveSnapshotRequest) -> pb.SaveSnapshotResponse:
         """Save the state of a running or cached sequence.
 
-        Raises `StateNotFound`, `SnapshotTooLarge` or `StorageFailed`.
+        Raises `StateNotFound`, `SnapshotTooLarge`, `StorageFailed`, or `FeatureUnsupported` for a
+        sequence of an upstream engine.
         """
         name, index = request.request_id, request.index
+        for entry in self._pool.catalog:
+            if (
+                entry.upstream is not None
+                and entry.engine is not None
+                and _runs(entry.engine, name)
+            ):
+                raise FeatureUnsupported(feature=f"snapshots of '{entry.name}', {_UPSTREAM}")
         snapshot = await self._run_on_any(
             lambda digest: SaveSnapshot(UNSET_ID, name, index, digest),
             StateNotFound(request=name, index=index),
@@ -68,6 +78,8 @@ class SnapshotService:
         `StorageFailed`, or `ModelNotLoaded` if no generating model is loaded.
         """
         default_model = self._pool.catalog.find_model("", ModelClass.DECODER)
+        if default_model.upstream is not None:
+            raise FeatureUnsupported(feature=f"snapshots of '{default_model.name}', {_UPSTREAM}")
         snapshot = await self._run_on_any(
             lambda digest: RestoreSnapshot(UNSET_ID, request.snapshot_id, digest),
             ModelNotLoaded(model=default_model.name),
@@ -136,8 +148,16 @@ class SnapshotService:
         return [
             (entry, entry.engine)
             for entry in self._pool.catalog
-            if entry.file.generates and entry.engine is not None and entry.resident.state in _LOADED
+            if entry.file.generates
+            and entry.engine is not None
+            and entry.upstream is None
+            and entry.resident.state in _LOADED
         ]
+
+
+def _runs(engine: EngineClient, request_id: str) -> bool:
+    live = engine.sequences.live.values()
+    return any(item.stream.request_id == request_id for item in live)
 
 
 async def _digest(entry: ModelEntry) -> str:

@@ -1,8 +1,9 @@
 """The requested output format of a turn, as plain data that is sent to the sandbox as JSON."""
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from inference_svc.engine.constraint import OutputFormat as OutputFormat
+from inference_svc.engine.constraint import OutputFormatKind as OutputFormatKind
 from inference_svc.validation import check_bytes
 
 MAX_OUTPUT_FORMAT_BYTES = 128 * 1024
@@ -11,26 +12,6 @@ ANY_OBJECT = '{"type": "object"}'
 NUMBER, SPACE, ID = "\0", "\1", "\2"
 """Placeholders in a `ToolCallSyntax` for a number, white space and a call id that the model
 chooses."""
-
-
-class OutputFormatKind(StrEnum):
-    """The notation of an output format."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    LARK = "lark"
-    GBNF = "gbnf"
-    CHOICES = "choices"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
-    """The format of the content. `field` names it in errors; the text of choices is a JSON
-    array."""
-
-    kind: OutputFormatKind
-    text: str
-    field: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +137,20 @@ class OutputSpec:
     calls: ToolCallSpec | None
     thought: Reasoning | None
     opening: str = ""
+
+    @property
+    def only_form(self) -> OutputFormat | None:
+        """The format, if the output is nothing else."""
+        return None if self.calls or self.thought or self.opening else self.form
+
+    @property
+    def may_be_free(self) -> bool:
+        """Whether it only enforces the syntax of calls in free text, by tools none of which is
+        strict."""
+        calls = self.calls
+        if self.form is not None or calls is None or not calls.is_in_free_text:
+            return False
+        return not calls.required and not any(tool.strict for tool in calls.tools)
 
     def check_sizes(self) -> None:
         """Raise `TooLong` if the format or the tools exceed their size limits."""

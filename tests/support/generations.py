@@ -92,7 +92,7 @@ class StepVocabulary:
 
 
 class StepEngine:
-    """Ends each choice at once. `submitted` are all requests."""
+    """Ends each choice at once. `submitted` are all requests. `ready` may be replaced."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -202,14 +202,12 @@ class Generations:
         self.admissions.append(await self._admit_real(key, need, is_check=is_check))
         return self.admissions[-1]
 
-    async def run(self, request: pb.ChatRequest | pb.GenerateRequest) -> None:
+    async def run(self, request: pb.ChatRequest | pb.GenerateRequest) -> list[Any]:
+        """Return all responses."""
         set_principal(CALLER)
         if isinstance(request, pb.ChatRequest):
-            async for _ in self.servicer.Chat(request, NO_CONTEXT):
-                pass
-        else:
-            async for _ in self.servicer.Generate(request, NO_CONTEXT):
-                pass
+            return [each async for each in self.servicer.Chat(request, NO_CONTEXT)]
+        return [each async for each in self.servicer.Generate(request, NO_CONTEXT)]
 
     def held(self) -> tuple[int, int, int]:
         """The uses of the model, reservations of limits, and vectors that calls have."""

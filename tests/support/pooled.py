@@ -37,7 +37,6 @@ class FakeEngine:
         self.closed_with: DomainError | None = None
         self.is_closed = False
         self.snapshots: object = None
-        self.digest = ""
         self.may_close = asyncio.Event()
         self.may_close.set()
         self._on_change = on_change
@@ -47,9 +46,6 @@ class FakeEngine:
     def memory(self) -> DeviceBytes:
         """Its memory; nothing while it is down."""
         return DeviceBytes() if self.state is EngineState.RESTARTING else self._memory
-
-    def set_digest(self, digest: str) -> None:
-        self.digest = digest
 
     @property
     def is_loading(self) -> bool:
@@ -126,7 +122,12 @@ class FakeLoader:
             engine.finish_load()
         return cast(EngineClient, engine)
 
-    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits) -> None:
+    def create_upstream(self, entry: ModelEntry, on_change: Callable[[], None]) -> EngineClient:
+        engine = FakeEngine(entry.name, DeviceBytes(), on_change)
+        self.engines.append(engine)
+        return cast(EngineClient, engine)
+
+    def on_ready(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
         """Do nothing."""
 
     def report_progress(self, name: str, fraction: float) -> None:

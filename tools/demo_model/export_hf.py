@@ -37,8 +37,14 @@ _OTHERS = {
 def export(source: Path, folder: Path) -> None:
     """Write a model of the architecture `llama`, with tied embeddings and a byte-level BPE
     tokenizer split as GPT-2's, into a folder that is made if needed."""
+    export_tokenizer(source, folder)
     reader = gguf.GGUFReader(source)
-    values = {name: field.contents() for name, field in reader.fields.items()}
+    _write_safetensors(folder / "model.safetensors", _tensors(reader, _read(reader)))
+
+
+def export_tokenizer(source: Path, folder: Path) -> None:
+    """Write the files of `export` but the weights."""
+    values = _read(gguf.GGUFReader(source))
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("config.json", _config(values)),
@@ -48,7 +54,10 @@ def export(source: Path, folder: Path) -> None:
     ):
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / name).write_text(text + "\n", encoding="utf-8")
-    _write_safetensors(folder / "model.safetensors", _tensors(reader, values))
+
+
+def _read(reader: gguf.GGUFReader) -> dict[str, Any]:
+    return {name: field.contents() for name, field in reader.fields.items()}
 
 
 def _config(values: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
 from inference_svc.engine_client.load import disk_cache_load
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import EngineConfig, ModelReady
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -61,7 +62,8 @@ def make_engine() -> EngineClient:
     """Two slots, one running and two waiting sequences, and half an embedding request."""
     settings = BackendSettings(Path("m.gguf"), 2, 50, 64, 64, 1, 1)
     engine = EngineClient(
-        EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1),
+        "m",
+        LocalEngine(EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1)).spawn,
         QueueLimits(4, 1000),
         ReaderLimits(100, 60.0),
     )

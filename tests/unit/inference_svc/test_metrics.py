@@ -11,6 +11,7 @@ from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -33,7 +34,7 @@ class MetricsHarness:
         self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
         settings = BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1)
         config = EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1)
-        self._engine = EngineClient(config, QueueLimits(4, 1000), READER)
+        self._engine = EngineClient("m", LocalEngine(config).spawn, QueueLimits(4, 1000), READER)
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
         self._observer.bind(self._engine)

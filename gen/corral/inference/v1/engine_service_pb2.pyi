@@ -5,6 +5,7 @@ from corral.inference.v1 import adapter_pb2 as _adapter_pb2
 from corral.inference.v1 import load_pb2 as _load_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2
 from corral.inference.v1 import snapshot_pb2 as _snapshot_pb2
+from corral.inference.v1 import upstream_pb2 as _upstream_pb2
 from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
@@ -170,7 +171,7 @@ class UnloadModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
 
 class AddModelRequest(_message.Message):
-    __slots__ = ("source", "name", "sha256", "projector", "aliases", "pinned", "idle_ttl")
+    __slots__ = ("source", "name", "sha256", "projector", "aliases", "pinned", "idle_ttl", "upstream")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +179,7 @@ class AddModelRequest(_message.Message):
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
     IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_FIELD_NUMBER: _ClassVar[int]
     source: str
     name: str
     sha256: str
@@ -185,7 +187,8 @@ class AddModelRequest(_message.Message):
     aliases: _containers.RepeatedScalarFieldContainer[str]
     pinned: bool
     idle_ttl: _duration_pb2.Duration
-    def __init__(self, source: _Optional[str] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., projector: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    upstream: _upstream_pb2.UpstreamSource
+    def __init__(self, source: _Optional[str] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., projector: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream: _Optional[_Union[_upstream_pb2.UpstreamSource, _Mapping]] = ...) -> None: ...
 
 class AddModelResponse(_message.Message):
     __slots__ = ("model",)

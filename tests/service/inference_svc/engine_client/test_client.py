@@ -21,6 +21,7 @@ from inference_svc.engine.request import (
     SequenceRequest,
 )
 from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import EngineConfig, LoadProgress
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -101,7 +102,8 @@ async def start_engine(
     events = EventLog()
     states: asyncio.Queue[EngineState] = asyncio.Queue()
     engine = EngineClient(
-        config or make_config(),
+        "demo",
+        LocalEngine(config or make_config()).spawn,
         queue or QueueLimits(4, 10_000),
         reader or ReaderLimits(1000, 60.0),
         on_event=events.record,

@@ -18,6 +18,7 @@ from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.engine.batch import Row, TokenBatch
 from inference_svc.engine.embedding_request import EmbeddingRequest
 from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -70,16 +71,18 @@ async def start_engine(placement: Placement) -> AsyncIterator[EngineClient]:
         threads=1,
         cell_bytes=MODEL.kv_bytes_per_token,
     )
+    config = EngineConfig(
+        "demo",
+        settings(placement),
+        chunk_cap=64,
+        threads=1,
+        cores=2,
+        warm_up_budget_s=0.1,
+        embedding=embedding,
+    )
     client = EngineClient(
-        EngineConfig(
-            "demo",
-            settings(placement),
-            chunk_cap=64,
-            threads=1,
-            cores=2,
-            warm_up_budget_s=0.1,
-            embedding=embedding,
-        ),
+        "demo",
+        LocalEngine(config).spawn,
         QueueLimits(4, 10_000),
         ReaderLimits(1000, 60.0),
     )

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from corral.inference.v1 import model_pb2
+from corral.inference.v1 import model_pb2, upstream_pb2
 
 from corral_cli.up.announcement import Announcement, describe
 from svc_kit.network import Address
@@ -53,6 +53,26 @@ def test_a_service_that_is_away_is_named_in_the_first_line() -> None:
     assert text.startswith(
         "Corral is ready after 2.3 s, without control: it exited with code 75: x"
     )
+
+
+def test_an_engine_of_others_is_named_with_its_state() -> None:
+    """One that is away, with the reason for each URL."""
+    endpoints = [upstream_pb2.UpstreamEndpoint(url="http://h:1", problem="connection refused")]
+    upstream = upstream_pb2.Upstream(engine="vllm 0.33.0", endpoints=endpoints)
+    limits = model_pb2.ModelLimits(slots=8, context_tokens=2048)
+    model = model_pb2.Model(name="big", upstream=upstream, resolved_limits=limits)
+
+    def described(state: model_pb2.Model.State) -> str:
+        model.state = state
+        return describe(model)
+
+    assert described(model_pb2.Model.STATE_READY) == (
+        "big    vllm 0.33.0 at http://h:1, 8 sequences of 2,048 tokens"
+    )
+    assert described(model_pb2.Model.STATE_LOADING) == (
+        "big    its engine is away, and is tried again: http://h:1: connection refused"
+    )
+    assert described(model_pb2.Model.STATE_AVAILABLE) == "big    connected by the first request"
 
 
 def test_the_curl_command_is_valid_shell_syntax() -> None:

@@ -49,6 +49,22 @@ def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
     assert plan.overrides["inference"]["engine.slots"] == 3
 
 
+def test_an_engine_of_others_replaces_the_bundled_model(tmp_path: Path) -> None:
+    """It is passed as one JSON setting; models that are named are served beside it."""
+    engines = (("big", ("http://h:1", "http://h:2")),)
+    flags = UpFlags(data_dir=tmp_path, engines=engines, tokenizer="bundled")
+    plan = Plan.load(flags).with_ports()
+    beside = Plan.load(replace(flags, embedding_model="e=bundled"))
+    embedded = Plan.load(replace(flags, embedding_model="big"))
+    upstreams = {"big": {"urls": ["http://h:1", "http://h:2"], "tokenizer": "bundled"}}
+
+    assert plan.inference.models == []
+    assert plan.inference.upstreams["big"].urls == ["http://h:1", "http://h:2"]
+    assert plan.overrides["inference"]["upstreams"] == upstreams
+    assert (beside.inference.models, beside.control.embedding_model) == (["e=bundled"], "e")
+    assert (embedded.inference.models, embedded.control.embedding_model) == ([], "big")
+
+
 def test_adapters_are_passed_in_the_environment(tmp_path: Path) -> None:
     """As one JSON setting."""
     plan = Plan.load(UpFlags(data_dir=tmp_path, adapters=(("voice", "v=1.gguf"),))).with_ports()

@@ -68,6 +68,51 @@ CASES = {
         "inference", '[inference.adapters.demo-chat]\npath = "demo-lora-pirate-f16.gguf"\n',
         "'demo-chat' (demo-lora-pirate-f16.gguf): a model has this name",
     ),
+    "an upstream without a tokenizer": (
+        "inference", '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\n',
+        "[inference] upstreams.big: tokenizer: name that of the engine",
+    ),
+    "an engine's URL with a password": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://me:secret@h"]\ntokenizer = "bundled"\n',
+        "upstreams.big.urls.0: an engine's URL is http(s)://host[:port][/prefix], without a user",
+    ),
+    "a URL that is no engine's": (
+        "inference", '[inference.upstreams.big]\nurls = ["h:8000"]\ntokenizer = "bundled"\n',
+        "upstreams.big.urls.0: an engine's URL is http(s)://host[:port][/prefix]",
+    ),
+    "a limit of memory for an upstream": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        "[inference.per_model.big]\nslots = 2\n",
+        "per_model.big.slots: 'big' is an upstream, whose engine has its own settings",
+    ),
+    "an adapter of an upstream": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        '[inference.adapters.a]\npath = "demo-lora-pirate-f16.gguf"\nmodel = "big"\n',
+        "adapters.a.model: 'big' is an upstream, which loads no GGUF adapters",
+    ),
+    "an upstream with the name of a model": (
+        "inference",
+        '[inference]\nmodels = ["big=bundled"]\n'
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n',
+        "upstreams (CORRAL_INFERENCE_UPSTREAMS): a model is called 'big' too",
+    ),
+    "a tokenizer that does not exist": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "/nowhere/t.gguf"\n',
+        "model '/nowhere/t.gguf': there is no such file",
+    ),
+    "a header that HTTP sets": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'headers = { Host = "h" }\n',
+        "upstreams.big: headers: Host is set by HTTP itself",
+    ),
+    "no model at all": (
+        "inference", "[inference]\nmodels = []\n", "models: name at least one, or an upstream"
+    ),
     "a context that cannot fit": (
         "inference", "[inference]\npool.memory_mib = 900\nengine.context_tokens = 100000000\n",
         "engine.context_tokens (CORRAL_INFERENCE_ENGINE__CONTEXT_TOKENS): The model 'demo-chat'",

@@ -13,6 +13,7 @@ from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.request import Command
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
+from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import (
     DeviceMemoryReport,
     EngineConfig,
@@ -58,12 +59,7 @@ class IdleProcess:
 
 
 async def start_engine(process: IdleProcess) -> tuple[EngineClient, "asyncio.Task[None]"]:
-    engine = EngineClient(
-        EngineConfig("m", SETTINGS, chunk_cap=16, threads=1, cores=1),
-        QueueLimits(4, 1000),
-        ReaderLimits(100, 60.0),
-        start_process=process.start,
-    )
+    engine = EngineClient("m", process.start, QueueLimits(4, 1000), ReaderLimits(100, 60.0))
     start = asyncio.create_task(engine.start())
     await settle()
     return engine, start
@@ -114,3 +110,27 @@ async def test_a_closed_client_ignores_messages(tmp_path: Path) -> None:
 
     assert not loaded.done()
     adapter.file.close()
+
+
+async def test_a_restarted_process_gets_what_is_known_of_its_model_by_then() -> None:
+    """The measurements of the first process, and the digest of its files."""
+    configs: list[EngineConfig] = []
+    process, digests = IdleProcess(), iter(["", "abc"])
+
+    def start(
+        _module: str,
+        config: EngineConfig,
+        on_message: Callable[[EngineMessage], None],
+        on_exit: Callable[[int], None],
+    ) -> ChildProcess[Any, Command]:
+        configs.append(config)
+        return process.start(on_message=on_message, on_exit=on_exit)
+
+    config = EngineConfig("m", SETTINGS, chunk_cap=16, threads=1, cores=1)
+    local, received = LocalEngine(config, lambda: next(digests), start), list[object]()
+    local.spawn(on_message=received.append, on_exit=received.append)
+    process.emit(READY)
+    local.spawn(on_message=received.append, on_exit=received.append)
+
+    assert received == [READY]
+    assert configs == [config, replace(config, warm_up=READY.model.warm_up, digest="abc")]

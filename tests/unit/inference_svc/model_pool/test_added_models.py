@@ -3,17 +3,30 @@
 import asyncio
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.added_models import AddedModelsService
-from inference_svc.model_pool.added_models_file import AddedModel, write_file_list
+from inference_svc.model_pool.added_models_file import (
+    AddedModel,
+    AddedUpstream,
+    write_file_list,
+)
 from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.models.sources import DownloadFile
-from svc_kit.errors import ModelExists, ModelLoadFailed, ModelLoading, ModelNotFound
+from inference_svc.upstream_settings import UpstreamSettings
+from svc_kit.errors import (
+    InvalidField,
+    MissingField,
+    ModelExists,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+)
 from tests.support.gguf_files import write_model
-from tests.support.pooled import PoolHarness
+from tests.support.pooled import PoolHarness, settle
 
 STORED = Path(__file__).resolve().parents[3] / "golden" / "added_models.json"
 UNUSED = "0123456789abcdef" * 2
@@ -90,6 +103,68 @@ async def test_names_are_given_once(
     assert aliases_of == dict.fromkeys(("tiny", "t", "u"), ("t", "u"))
     for name in ("tiny", "t", "u"):
         harness.catalog.check_free(name)
+
+
+URL = "http://127.0.0.1:9"
+
+
+def upstream_service(tmp_path: Path, harness: PoolHarness) -> AddedModelsService:
+    """One with a tokenizer, whose operators may add engines of this machine."""
+    (tmp_path / "models").mkdir(exist_ok=True)
+    write_model(tmp_path / "models" / "tiny.gguf")
+    settings = InferenceSettings(data_dir=tmp_path, upstream_hosts=["127.0.0.1:9"])
+
+    async def load_adapter(model: ModelEntry, path: Path) -> None:
+        raise AssertionError(f"{model.name} has no adapter {path}")
+
+    return AddedModelsService(settings, harness.pool, load_adapter)
+
+
+def upstream_model(tmp_path: Path, *urls: str, **fields: Any) -> AddedModel:
+    source = str(tmp_path / "models" / "tiny.gguf")
+    return AddedModel(name="big", source=source, upstream=AddedUpstream(urls=urls), **fields)
+
+
+async def test_an_upstream_that_an_operator_added_is_there_after_a_restart(
+    harness: PoolHarness, tmp_path: Path
+) -> None:
+    """It is connected at once."""
+    added, again = upstream_service(tmp_path, harness), PoolHarness("a")
+    await added.add(upstream_model(tmp_path, URL), ["b"])
+    await harness.pool.changes.wait_for(lambda: harness.catalog.has_model("big"))
+    await settle()
+    assert harness.states()["big"] == "loading"
+    restarted = upstream_service(tmp_path, again)
+    await restarted.start()
+
+    assert again["b"].upstream == UpstreamSettings(urls=[URL], tokenizer=again["big"].source)
+    with pytest.raises(InvalidField, match="upstream"):
+        await restarted.update("big", {"pinned": False})
+    for service in (added, restarted):
+        await service.close()
+
+
+@pytest.mark.parametrize(
+    ("urls", "fields", "problem"),
+    [
+        ((), {}, "upstream.urls"),
+        (("http://127.0.0.1:10",), {}, "not allowed on this server; set inference.upstream_hosts"),
+        (("http://u:p@127.0.0.1:9",), {}, "without a user name"),
+        ((URL, URL + "/"), {}, "one is listed twice"),
+        ((URL,), {"pinned": True}, "pinned.*not allowed with 'upstream'"),
+        ((URL,), {"projector": "none"}, "projector.*not allowed with 'upstream'"),
+        ((URL,), {"idle_ttl_s": 3.0}, "idle_ttl.*not allowed with 'upstream'"),
+    ],
+)
+async def test_an_upstream_that_cannot_be_added_is_refused_before_anything_is_stored(
+    harness: PoolHarness, tmp_path: Path, urls: tuple[str, ...], fields: Any, problem: str
+) -> None:
+    added = upstream_service(tmp_path, harness)
+
+    with pytest.raises((InvalidField, MissingField), match=problem):
+        await added.add(upstream_model(tmp_path, *urls, **fields), [])
+    assert not (tmp_path / "added_models.json").exists()
+    await added.close()
 
 
 async def test_a_model_is_removed_at_any_moment(

@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
 )
 
 from inference_svc.models.huggingface import HuggingFaceDownloads
-from inference_svc.models.sources import RemoteFile
+from inference_svc.models.sources import RemoteFile, RemoteFileMissing
 from svc_kit.lifecycle import StartupError
 
 
@@ -99,6 +99,27 @@ def test_a_failed_download_is_a_startup_error(
 
     assert expected in str(raised.value)
     assert str(raised.value).startswith("model hf:owner/repo/model.gguf: ")
+
+
+def test_a_file_that_the_repository_does_not_have_is_missing(tmp_path: Path) -> None:
+    """Also later, when the repository cannot be reached; other failures are no such answer."""
+    remote = RemoteFile("owner/repo", "chat_template.jinja", None)
+    gone = RemoteEntryNotFoundError("x", response=response(404))
+    offline = HuggingFaceDownloads(tmp_path, Mock(side_effect=LocalEntryNotFoundError("x")))
+
+    with pytest.raises(RemoteFileMissing):
+        HuggingFaceDownloads(tmp_path, Mock(side_effect=gone))(remote)
+    with pytest.raises(StartupError) as unknown:
+        offline(remote)
+    cache = tmp_path / "models--owner--repo"
+    for path, content in (("refs/main", "c0ffee"), (f".no_exist/c0ffee/{remote.file}", "")):
+        (cache / path).parent.mkdir(parents=True)
+        (cache / path).write_text(content)
+    (cache / "snapshots").mkdir()
+
+    assert not isinstance(unknown.value, RemoteFileMissing)
+    with pytest.raises(RemoteFileMissing):
+        offline(remote)
 
 
 FIND = """if True:

@@ -8,6 +8,7 @@ import pytest
 from inference_svc.models import sources
 from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import gguf_bytes, write_model
+from tests.support.hf_folders import byte_level, write_folder
 
 
 def refuse_download(remote: sources.RemoteFile) -> Path:
@@ -233,3 +234,75 @@ def test_a_projector_that_cannot_be_used_is_refused_at_the_start(
 
     with pytest.raises(StartupError, match=rf'{problem}.*projector to "none"'):
         found_projector(write_model(tmp_path / "a.gguf"))
+
+
+def test_a_tokenizer_is_a_folder_a_gguf_file_or_bundled(tmp_path: Path) -> None:
+    folder, path = write_folder(tmp_path / "hf", byte_level()), write_model(tmp_path / "a.gguf")
+    found = [
+        sources.resolve_tokenizer(source, "mine", refuse_download)
+        for source in (str(folder), str(path), "bundled")
+    ]
+
+    assert [file.name for file in found] == ["mine"] * 3
+    assert [file.path for file in found] == [folder, path, sources.BUNDLED_PATH]
+    assert [file.problem for file in found] == [""] * 3
+
+
+def test_only_the_small_files_of_a_repository_are_downloaded(tmp_path: Path) -> None:
+    """Those that it does not have are left out."""
+    folder = write_folder(tmp_path, byte_level(), generation_config={"temperature": 0.5})
+    asked = []
+
+    def download(remote: sources.RemoteFile) -> Path:
+        asked.append(str(remote))
+        if not (folder / remote.file).exists():
+            raise sources.RemoteFileMissing("missing")
+        return folder / remote.file
+
+    file = sources.resolve_tokenizer("hf:owner/model@v1", "mine", download)
+
+    assert (file.path, file.problem) == (folder, "")
+    assert file.sampling_hints == {"temp": 0.5}
+    assert asked == [
+        "hf:owner/model/config.json@v1",
+        "hf:owner/model/tokenizer.json@v1",
+        "hf:owner/model/tokenizer_config.json@v1",
+        "hf:owner/model/generation_config.json@v1",
+        "hf:owner/model/chat_template.jinja@v1",
+    ]
+
+
+def test_files_of_several_commits_are_not_mixed(tmp_path: Path) -> None:
+    def download(remote: sources.RemoteFile) -> Path:
+        return tmp_path / remote.file / remote.file
+
+    file = sources.resolve_tokenizer("hf:owner/model", "mine", download)
+
+    assert "was changed during the download" in file.problem
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("there/is/none", "there is no such file"),
+        ("", "there is no config.json in it; config.json and tokenizer.json are needed"),
+        ("hf:owner/model", "no such repository"),
+    ],
+)
+def test_a_tokenizer_that_is_not_there_is_a_problem_of_its_model(
+    tmp_path: Path, source: str, problem: str
+) -> None:
+    """Other models are served."""
+
+    def download(remote: sources.RemoteFile) -> Path:
+        raise StartupError(f"model {remote}: no such repository")
+
+    file = sources.resolve_tokenizer(source or str(tmp_path), "mine", download)
+
+    assert file.name == "mine"
+    assert problem in file.problem
+
+
+def test_a_tokenizer_outside_a_repository_is_refused() -> None:
+    with pytest.raises(StartupError, match="write hf:owner/repository"):
+        sources.resolve_tokenizer("hf:../model", "mine", refuse_download)

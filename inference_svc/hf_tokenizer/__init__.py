@@ -1,0 +1,1 @@
+"""Vocabularies in Hugging Face's format; no other package imports `tokenizers`."""

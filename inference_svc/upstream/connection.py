@@ -1,0 +1,427 @@
+"""The connection to an upstream: takes the commands of an engine, and emits its events.
+
+Requests wait in the engine's own queue until one of the URLs has a free slot. `turn` serves one of
+them, `endpoints` says which URLs may be asked, and `probe` what is behind them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from inference_svc.engine.embedding_request import SubmitEmbedding
+from inference_svc.engine.events import (
+    AdapterLoadDone,
+    Cancelled,
+    Event,
+    Failed,
+    Flushed,
+    ModelLoad,
+)
+from inference_svc.engine.request import (
+    Cancel,
+    Command,
+    DropCachedPrefixes,
+    Flush,
+    LoadAdapter,
+    Pause,
+    RestoreSnapshot,
+    SaveSnapshot,
+    SequenceRequest,
+    ShareCores,
+    Submit,
+)
+from inference_svc.engine.scheduler.queue import AdmissionQueue, PriorityAging, ProjectSlots
+from inference_svc.engine.sequence import Sequence
+from inference_svc.engine_client.features import Features
+from inference_svc.engine_client.messages import EngineMessage, ModelReady, Ready, SnapshotDone
+from inference_svc.engine_client.process import StartFailed
+from inference_svc.llama.warmup import WarmUp
+from inference_svc.snapshots.store import FolderUsage
+from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
+from inference_svc.upstream.engine_api import EngineInfo
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineFault,
+    EngineOverloaded,
+    RequestRefused,
+)
+from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
+from inference_svc.upstream.turn import ServedModel, Turn
+from svc_kit.errors import (
+    ContextLengthExceeded,
+    DeadlineExpired,
+    DecodeFailed,
+    DomainError,
+    EngineCrashed,
+    EngineRestarting,
+    FeatureUnsupported,
+    GrammarInvalid,
+    UpstreamUnavailable,
+)
+
+log = logging.getLogger(__name__)
+_TICK_S: Final = 0.1
+_REPORT_S: Final = 1.0
+_MAX_LOST: Final = 3
+"""Engines that a request may lose, before it is thought to be the reason."""
+_MAX_REFUSED: Final = 8
+"""Times that engines may refuse a request because they are overloaded."""
+
+
+class UpstreamStatus(NamedTuple):
+    """What is known of an upstream, for operators; `features` and `info` are None until an engine
+    was probed."""
+
+    features: Features | None
+    info: EngineInfo | None
+    endpoints: tuple[EndpointStatus, ...]
+
+
+class UpstreamConnection:
+    """The child of a `SupervisedProcess` that is no process. Create it on the event loop.
+
+    `on_message` gets `Ready` once an engine was probed, `StartFailed` (and then `on_exit`) if it
+    can never be used as configured, `SnapshotDone`, and lists of events. `on_exit` gets 1 when no
+    URL can be asked any more, after `Ready`; until then engines may take their time. All
+    connections of a name share `pin`.
+    """
+
+    pid = 0
+
+    def __init__(
+        self,
+        target: UpstreamTarget,
+        vocabulary: UpstreamVocabulary,
+        pin: PinnedIdentity,
+        *,
+        on_message: Callable[[Any], None],
+        on_exit: Callable[[int], None],
+    ) -> None:
+        self._target = target
+        self._on_message = on_message
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._started_at = time.monotonic()
+        self._endpoints = Endpoints(
+            target, vocabulary, pin, on_change=self._on_change, on_unusable=self._fail_start
+        )
+        self._served: ServedModel | None = None
+        self._features: Features | None = None
+        self._queue = AdmissionQueue()
+        self._aging, self._projects = PriorityAging(1), ProjectSlots(1)
+        self._turns: dict[int, Turn] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._events: list[Event] = []
+        self._is_ended = False
+        self._load: ModelLoad | None = None
+        self._report_at = 0.0
+        self._timer = self._loop.call_soon(self._tick)
+
+    # --- of SupervisedProcess ---------------------------------------------------------------------
+
+    def send(self, command: Command) -> None:
+        """Take a command."""
+        if self._is_ended:
+            return
+        match command:
+            case Submit(request):
+                self._submit(request)
+            case Cancel(sequence_id):
+                self._cancel(sequence_id)
+            case Pause(sequence_id, paused):
+                if (turn := self._turns.get(sequence_id)) is not None:
+                    turn.set_paused(paused=paused)
+            case _:
+                self._refuse(command)
+
+    def _refuse(self, command: Command) -> None:
+        """Answer what only a local engine does."""
+        match command:
+            case Flush(job_id):
+                self._emit(Flushed(job_id, 0))
+            case SubmitEmbedding(request):
+                self._emit(Failed(request.sequence_id, self._cannot("embeddings")))
+            case LoadAdapter(digest):
+                problem = f"the engine {self._target.name} takes no adapters in GGUF files"
+                self._emit(AdapterLoadDone(digest, problem))
+            case ShareCores(job_id) | DropCachedPrefixes(job_id):
+                self._answer(SnapshotDone(job_id, 0, None))
+            case SaveSnapshot(job_id) | RestoreSnapshot(job_id):
+                self._answer(SnapshotDone(job_id, self._cannot("snapshots"), None))
+            case _:
+                pass  # an adapter is unloaded that was never loaded
+
+    def kill(self) -> None:
+        """Close all connections, which cancels the requests at the engines, and call `on_exit`."""
+        self._end(1)
+
+    def resume(self) -> None:
+        """Nothing was stopped."""
+
+    async def close(self) -> None:
+        """Close all connections, and wait until nothing runs."""
+        tasks = [*self._tasks.values()]
+        self._end(None)
+        await asyncio.gather(*tasks, self._endpoints.close(), return_exceptions=True)
+
+    @property
+    def status(self) -> UpstreamStatus:
+        return UpstreamStatus(self._features, self._endpoints.info, self._endpoints.status)
+
+    def _cannot(self, feature: str) -> DomainError:
+        engine = self._features.engine if self._features is not None else self._target.name
+        return FeatureUnsupported(feature=f"{feature} with the engine {engine}")
+
+    def _end(self, code: int | None) -> None:
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._timer.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        self._endpoints.stop()
+        if code is not None:
+            self._on_exit(code)
+
+    def _fail_start(self, problem: str) -> None:
+        """An engine can never be used as it is configured, and none was used before."""
+        self._answer(StartFailed(problem))
+        self._end(1)
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _answer(self, message: EngineMessage | StartFailed) -> None:
+        self._flush()
+        self._on_message(message)
+
+    def _emit(self, event: Event) -> None:
+        """Send an event with all others of this turn of the loop."""
+        if not self._events:
+            self._loop.call_soon(self._flush)
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        events, self._events = self._events, []
+        if events and not self._is_ended:
+            self._on_message(events)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+        self._endpoints.probe_due(now)
+        self._expire(now)
+        if self._served is not None and now >= self._report_at:
+            self._report_at = now + _REPORT_S
+            self._report(self._served)
+            self._admit()  # waiting raises priorities, and URLs that were set aside come back
+
+    def _report(self, served: ServedModel) -> None:
+        counters = served.counters
+        load = ModelLoad(
+            self._target.name,
+            num_running=len(self._tasks),
+            num_waiting=len(self._queue),
+            prompt_tokens=counters.prompt,
+            cached_tokens=counters.cached,
+            output_tokens=counters.output,
+        )
+        if load != self._load:
+            self._load = load
+            self._emit(load)
+
+    def _on_change(self) -> None:
+        """An endpoint is up, or is no longer."""
+        if self._is_ended:
+            return
+        if self._served is None and self._endpoints.probed is not None:
+            self._begin()
+        if self._served is not None and self._endpoints.are_lost:
+            log.warning("no engine of %s can be reached", self._target.name)
+            self._end(1)
+            return
+        self._admit()
+
+    def _begin(self) -> None:
+        probed, name = self._endpoints.probed, self._target.name
+        if probed is None:
+            return
+        slots = probed.slots * len(self._target.urls)
+        self._features = probed.features
+        self._served = ServedModel(
+            probed.api,
+            probed.info.model,
+            probed.context_tokens,
+            probed.features.takes_grammars,
+            probed.pieces,
+            self._emit,
+            lambda project: self._queue.shares.charge(project, 1),
+        )
+        self._aging, self._projects = PriorityAging(slots), ProjectSlots(slots)
+        load_s = time.monotonic() - self._started_at
+        ready = ModelReady(
+            name,
+            slots,
+            probed.context_tokens,
+            probed.context_tokens,
+            WarmUp(0, "the engine is not ours", {}),
+            load_s,
+            features=probed.features,
+        )
+        self._answer(Ready(ready, probed.features.engine, FolderUsage(0, 0)))
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _submit(self, request: SequenceRequest) -> None:
+        served, features = self._served, self._features
+        sequence = Sequence(request, arrived_at=time.monotonic())
+        try:
+            if served is None or features is None:
+                raise EngineRestarting()
+            features.check(request)
+            count, limit = len(sequence.tokens), served.context_tokens
+            if count > limit:
+                raise ContextLengthExceeded(
+                    field="prompt", prompt_tokens=count, context_tokens=limit
+                )
+        except DomainError as error:
+            self._emit(Failed(request.sequence_id, error))
+            return
+        self._turns[request.sequence_id] = Turn(sequence, served)
+        self._queue.shares.enter(request.project)
+        self._queue.push(sequence)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Start as many waiting requests as the engines have slots for."""
+        if not len(self._queue) or self._is_ended:
+            return
+        now = time.monotonic()
+        running = [self._turns[sequence_id].sequence for sequence_id in self._tasks]
+        self._aging.begin(running, now)
+        self._projects.begin(running, now)
+        for sequence in self._queue.in_order(self._aging.priority_of):
+            if not self._projects.may_start(sequence):
+                continue
+            endpoint = self._endpoints.choose(now)
+            if endpoint is None:
+                return
+            self._start(sequence, endpoint)
+
+    def _start(self, sequence: Sequence, endpoint: Endpoint) -> None:
+        sequence_id = sequence.request.sequence_id
+        turn = self._turns[sequence_id]
+        self._queue.remove(sequence)
+        self._queue.shares.charge(sequence.request.project, len(sequence.tokens))
+        self._aging.start(sequence)
+        self._projects.start(sequence)
+        used = {self._turns[other].slot for other in self._tasks}
+        turn.slot = next(slot for slot in range(len(used) + 1) if slot not in used)
+        endpoint.num_running += 1
+        task = self._loop.create_task(self._serve(turn, endpoint))
+        task.add_done_callback(lambda done: self._on_defect(turn, done))
+        self._tasks[sequence_id] = task
+
+    async def _serve(self, turn: Turn, endpoint: Endpoint) -> None:
+        fault = None
+        try:
+            await self._endpoints.verify(endpoint)
+            await turn.run(endpoint)
+            endpoint.mark_served()
+        except EngineFault as problem:
+            fault = problem
+        finally:
+            endpoint.num_running -= 1
+            if self._tasks.get(turn.sequence.request.sequence_id) is asyncio.current_task():
+                del self._tasks[turn.sequence.request.sequence_id]
+            if fault is None and turn.is_finished:
+                self._forget(turn)
+        if self._is_ended:
+            return
+        if fault is not None:
+            self._on_fault(turn, endpoint, fault)
+        self._admit()
+
+    def _on_defect(self, turn: Turn, task: asyncio.Task[None]) -> None:
+        """End a sequence whose task has ended with a defect of ours."""
+        if not task.cancelled() and (defect := task.exception()) is not None:
+            log.error("a request to %s failed", self._target.name, exc_info=defect)
+            if turn.sequence.request.sequence_id in self._turns and not self._is_ended:
+                self._fail(turn, DecodeFailed(request_id=turn.sequence.request.request_id))
+
+    def _on_fault(self, turn: Turn, endpoint: Endpoint, fault: EngineFault) -> None:
+        """Put the sequence back into the queue, or fail it."""
+        request = turn.sequence.request
+        log.warning(
+            "the engine %s failed: %s",
+            endpoint.url,
+            fault,
+            extra={"fields": {"model": self._target.name, "request_id": request.request_id}},
+        )
+        error = self._error(turn, fault)
+        if not isinstance(fault, RequestRefused):
+            self._endpoints.on_failed(endpoint, fault)
+        if self._is_ended:
+            return  # it was the last one: all requests have failed
+        if error is None:
+            self._queue.push(turn.sequence)
+        else:
+            self._fail(turn, error)
+
+    def _error(self, turn: Turn, fault: EngineFault) -> DomainError | None:
+        """The error with which a sequence ends; None if it goes on elsewhere."""
+        request = turn.sequence.request
+        if isinstance(fault, RequestRefused):
+            if request.constraint is not None:
+                problem = "the engine does not accept it"
+                return GrammarInvalid(field=request.constraint.field, problem=problem)
+            return DecodeFailed(request_id=request.request_id)
+        if isinstance(fault, EngineOverloaded):
+            turn.num_refused += 1
+            if turn.num_refused >= _MAX_REFUSED:
+                return UpstreamUnavailable(
+                    service=self._target.name, retry_after=fault.retry_after_s
+                )
+        else:
+            turn.num_lost += 1
+            if turn.num_lost >= _MAX_LOST:
+                if isinstance(fault, AnswerInvalid):
+                    return DecodeFailed(request_id=request.request_id)
+                return EngineCrashed(times=turn.num_lost)
+        return None if turn.can_go_on else EngineRestarting(phase="running")
+
+    def _cancel(self, sequence_id: int) -> None:
+        turn = self._turns.get(sequence_id)
+        if turn is not None and not turn.is_finished:
+            phase = turn.phase
+            self._drop(turn)
+            self._emit(Cancelled(sequence_id, phase, 0, 0))
+
+    def _fail(self, turn: Turn, error: DomainError) -> None:
+        self._drop(turn)
+        self._emit(Failed(turn.sequence.request.sequence_id, error))
+
+    def _drop(self, turn: Turn) -> None:
+        """End a sequence in any phase; the engine sees that its connection is closed."""
+        sequence_id = turn.sequence.request.sequence_id
+        turn.is_finished = True
+        if sequence_id in self._queue.ids:
+            self._queue.remove(turn.sequence)
+        if (task := self._tasks.pop(sequence_id, None)) is not None:
+            task.cancel()
+        self._forget(turn)
+
+    def _forget(self, turn: Turn) -> None:
+        if self._turns.pop(turn.sequence.request.sequence_id, None) is not None:
+            self._queue.shares.leave(turn.sequence.request.project)
+
+    def _expire(self, now: float) -> None:
+        expired = {sequence.request.sequence_id for sequence in self._queue.expired(now)}
+        for sequence_id, turn in list(self._turns.items()):
+            deadline = turn.sequence.request.deadline
+            is_late = deadline is not None and deadline <= now
+            if (is_late or sequence_id in expired) and not turn.is_finished:
+                self._fail(turn, DeadlineExpired(phase=turn.phase))

@@ -1,0 +1,202 @@
+"""The URLs of an upstream: which may be asked, what is behind them, and when they are tried again.
+
+A URL that failed gets no requests until a probe has found the same engine behind it again, after
+pauses that grow: a circuit breaker whose trial is a probe.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from inference_svc.engine_client.features import Features
+from inference_svc.upstream.endpoint import Endpoint, EndpointState
+from inference_svc.upstream.engine_api import EngineApi, EngineInfo
+from inference_svc.upstream.faults import EngineFault, EngineUnusable
+from inference_svc.upstream.llama_server import LlamaServer
+from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
+from inference_svc.upstream.probe import (
+    Identity,
+    PinnedIdentity,
+    Prober,
+    check_vocabulary,
+    detect,
+)
+from inference_svc.upstream.sglang import Sglang
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
+from inference_svc.upstream.vllm import Vllm
+
+log = logging.getLogger(__name__)
+_DEFAULT_SLOTS: Final = 16
+"""Requests that an engine gets at once if it does not tell its slots."""
+_DEFAULT_CONTEXT: Final = 4096
+
+
+class EndpointStatus(NamedTuple):
+    """A URL for operators; `problem` is why it is not up."""
+
+    url: str
+    state: EndpointState
+    num_running: int
+    problem: str
+
+
+class Probed(NamedTuple):
+    """What was found behind the URLs."""
+
+    api: EngineApi
+    info: EngineInfo
+    features: Features
+    slots: int
+    context_tokens: int
+    pieces: VocabularyPieces
+
+
+class Endpoints:
+    """The URLs. `probed` is what the first of them that answered serves.
+
+    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problem
+    if one can never be used, as long as none was.
+    """
+
+    def __init__(
+        self,
+        target: UpstreamTarget,
+        vocabulary: UpstreamVocabulary,
+        pin: PinnedIdentity,
+        *,
+        on_change: Callable[[], None],
+        on_unusable: Callable[[str], None],
+    ) -> None:
+        self.probed: Probed | None = None
+        self._target = target
+        self._vocabulary = vocabulary
+        self._pin = pin
+        self._on_change = on_change
+        self._on_unusable = on_unusable
+        self._endpoints = [Endpoint(target, url) for url in target.urls]
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._apis: tuple[EngineApi, ...] | None = None
+        self._is_stopped = False
+
+    @property
+    def info(self) -> EngineInfo | None:
+        """What the engine told of itself."""
+        return self.probed.info if self.probed is not None else None
+
+    @property
+    def status(self) -> tuple[EndpointStatus, ...]:
+        """The state of each URL."""
+        return tuple(
+            EndpointStatus(each.url, each.state, each.num_running, each.problem)
+            for each in self._endpoints
+        )
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether the last probe of each has failed."""
+        return all(each.is_lost for each in self._endpoints)
+
+    def choose(self, now: float) -> Endpoint | None:
+        """The least busy URL that may get a request, if any."""
+        if self.probed is None:
+            return None
+        slots = self.probed.slots
+        free = [each for each in self._endpoints if each.can_start(slots, now)]
+        return min(free, key=lambda each: each.num_running, default=None)
+
+    def on_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
+        """Record that a request failed."""
+        if endpoint.state is EndpointState.UP:
+            now = time.monotonic()
+            endpoint.mark_failed(fault, now)
+            self.probe_due(now)
+            self._on_change()
+
+    def probe_due(self, now: float) -> None:
+        """Probe the URLs that are not up and whose pause is over."""
+        for each in self._endpoints:
+            is_due = each.state is not EndpointState.UP and each.probe_at <= now
+            if is_due and each.url not in self._probes and not self._is_stopped:
+                task = asyncio.get_running_loop().create_task(self._probe(each))
+                self._probes[each.url] = task
+
+    async def verify(self, endpoint: Endpoint) -> None:
+        """Make sure that the engine is still the one that was probed: a connection that stayed open
+        leads to the same process, and a new one is made only after asking it. Raises `EngineFault`.
+        """
+        probed = self.probed
+        if probed is not None and not endpoint.has_idle:
+            info = await probed.api.info(endpoint, self._target.model)
+            self._pin.check_model(probed.api.name, info)
+
+    def stop(self) -> None:
+        """Close all connections, and probe no more."""
+        self._is_stopped = True
+        for task in self._probes.values():
+            task.cancel()
+        for each in self._endpoints:
+            each.close()
+
+    async def close(self) -> None:
+        """Wait for what `stop` ended."""
+        self.stop()
+        await asyncio.gather(*self._probes.values(), return_exceptions=True)
+
+    async def _probe(self, endpoint: Endpoint) -> None:
+        unusable = None
+        try:
+            await self._examine(endpoint)
+            endpoint.mark_up()
+        except EngineFault as fault:
+            endpoint.mark_failed(fault, time.monotonic())
+            endpoint.is_lost = True
+            if isinstance(fault, EngineUnusable) and self._pin.identity is None:
+                unusable = f"{endpoint.url}: {fault}"
+            log.warning(
+                "the engine %s cannot be used: %s",
+                endpoint.url,
+                fault,
+                extra={"fields": {"model": self._target.name}},
+            )
+        finally:
+            self._probes.pop(endpoint.url, None)
+        if self._is_stopped:
+            return
+        if unusable is not None:
+            self._on_unusable(unusable)
+        else:
+            self._on_change()
+
+    async def _examine(self, endpoint: Endpoint) -> None:
+        """Find out what is behind a URL, and whether it is what is behind the others."""
+        target = self._target
+        if self._apis is None:
+            self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
+        api = await detect(endpoint, self._apis, target.model)
+        info = await api.info(endpoint, target.model)
+        digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
+        features = None
+        if self.probed is None:
+            features = await Prober(endpoint, api, info, self._vocabulary).features()
+        self._pin.check(Identity(api.name, info.model, info.revision, digest))
+        if self.probed is None and features is not None:
+            self.probed = Probed(
+                api,
+                info,
+                features,
+                target.concurrency or info.slots or _DEFAULT_SLOTS,
+                target.context_tokens or info.context_tokens or _DEFAULT_CONTEXT,
+                VocabularyPieces(self._vocabulary),
+            )
+
+
+def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
+    """The kinds that an engine may be."""
+    makers: dict[str, Callable[[], Any]] = {
+        "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
+        "vllm": Vllm,
+        "sglang": Sglang,
+    }
+    return tuple(make() for name, make in makers.items() if kind in ("auto", name))

@@ -1,0 +1,136 @@
+"""What each kind of engine is to the rest: how a request is written, and an answer read.
+
+`llama_server`, `vllm` and `sglang` implement `EngineApi`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+from inference_svc.engine.constraint import OutputFormatKind
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineLost,
+    EngineOverloaded,
+    RequestRefused,
+    excerpt,
+)
+
+
+class TokenLogprob(NamedTuple):
+    """The log probability of an output token, and those of the most probable ones by token."""
+
+    logprob: float
+    top: Sequence[tuple[int, float]]
+
+
+UNKNOWN: Final = TokenLogprob(float("nan"), ())
+"""Of a token whose log probability the engine did not tell."""
+
+
+class Chunk(NamedTuple):
+    """A part of an answer. `logprobs` has an item for each token, or none at all.
+
+    `is_end`: the engine ends the answer; `at_limit`: because of a limit of tokens.
+    """
+
+    tokens: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+    is_end: bool = False
+    at_limit: bool = False
+    cached_tokens: int = 0
+
+
+class EngineInfo(NamedTuple):
+    """What an engine tells of itself; None is not told. `revision` is anything else that
+    identifies its model, such as the number of its parameters."""
+
+    version: str
+    model: str
+    revision: str = ""
+    context_tokens: int | None = None
+    slots: int | None = None
+    max_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A request on the wire: what is asked of the engine, for `tokens` as the prompt.
+
+    `model` is the engine's name of the model; with `takes_grammars` a constraint is sent as our
+    grammar, otherwise in its own form.
+    """
+
+    request: SequenceRequest
+    model: str
+    tokens: Sequence[int]
+    max_tokens: int
+    min_tokens: int = 0
+    takes_grammars: bool = False
+
+
+class AnswerReader(Protocol):
+    """Reads the events of one answer."""
+
+    def read(self, data: bytes) -> Chunk:
+        """Read the data of an event. Raises `EngineFault`."""
+
+
+class EngineApi(Protocol):
+    """One kind of engine. `sampling` are the fields of `Sampling`, and `forms` the constraint kinds
+    that its versions may honour; `grammar_flag` is with what it takes our grammars."""
+
+    name: str
+    sampling: frozenset[str]
+    forms: frozenset[OutputFormatKind]
+    grammar_flag: str
+    takes_min_tokens: bool
+
+    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+        """Ask an engine for its version and for the model of this name; an empty one is its only
+        one. Raises `EngineFault`; `EngineUnusable` if it has no such model."""
+
+    async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
+        """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""
+
+    async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
+        """The token ids of a text whose control tokens are parsed, without any that the model
+        expects around it."""
+
+    def body(self, generation: Generation) -> tuple[str, dict[str, Any]]:
+        """The path and the JSON of a request that is streamed."""
+
+    def reader(self, generation: Generation) -> AnswerReader:
+        """A reader of its answer."""
+
+
+def token_ids(value: Any) -> Sequence[int]:
+    """Check a list of token ids. Whether they are in the vocabulary is checked with the others."""
+    if not isinstance(value, list) or not all(type(each) is int for each in value):
+        raise AnswerInvalid(f"it sent no list of token ids: {excerpt(str(value))}")
+    return value
+
+
+def members(value: Any, what: str) -> dict[str, Any]:
+    """Check a JSON object."""
+    if not isinstance(value, dict):
+        raise AnswerInvalid(f"{what} is no JSON object: {excerpt(str(value))}")
+    return value
+
+
+def positive(value: Any) -> int | None:
+    """A number that an engine tells, None if it does not."""
+    return value if type(value) is int and value > 0 else None
+
+
+def raise_error(error: Any) -> NoReturn:
+    """Raise the fault of an error inside a stream."""
+    details = error if isinstance(error, dict) else {}
+    code, problem = details.get("code"), f"it sent an error: {excerpt(str(error))}"
+    if code in (429, 503):
+        raise EngineOverloaded(problem, 1.0)
+    if isinstance(code, int) and 400 <= code < 500:
+        raise RequestRefused(problem)
+    raise EngineLost(problem)

@@ -1,0 +1,40 @@
+"""What engines do wrong. The messages are for operators; callers get typed errors instead."""
+
+from typing import Final
+
+MAX_TEXT: Final = 300
+"""Characters of an engine's own text in a message."""
+
+
+def excerpt(data: bytes | str) -> str:
+    """The beginning of what an engine sent, for the log."""
+    text = data.decode("utf-8", "replace") if isinstance(data, bytes) else data
+    return repr(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…")
+
+
+class EngineFault(Exception):
+    """The engine at one URL failed; another one may be asked."""
+
+
+class EngineLost(EngineFault):
+    """It cannot be reached, cut its answer, or was silent for too long."""
+
+
+class AnswerInvalid(EngineFault):
+    """It answered what no engine may: another format, a redirect, ids that do not exist."""
+
+
+class EngineOverloaded(EngineFault):
+    """It asks to be left alone, for `retry_after_s`."""
+
+    def __init__(self, problem: str, retry_after_s: float) -> None:
+        super().__init__(problem)
+        self.retry_after_s = retry_after_s
+
+
+class RequestRefused(EngineFault):
+    """It does not accept this request, and is healthy otherwise (400, 404, 413, 422)."""
+
+
+class EngineUnusable(EngineFault):
+    """It can never be used as it is configured: 401, another model, another vocabulary."""

@@ -1,0 +1,232 @@
+"""Finds out what an engine is, whether its vocabulary is ours, and what it honours.
+
+What it honours is tried, not looked up by version: engines accept unknown fields in silence.
+"""
+
+import hashlib
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine_client.features import Features
+from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.engine_api import EngineApi, EngineInfo, Generation
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineLost,
+    EngineUnusable,
+    RequestRefused,
+    excerpt,
+)
+from inference_svc.upstream.pieces import VocabularyPieces
+from inference_svc.upstream.target import UpstreamVocabulary
+
+VOCABULARY_TEXTS: Final = (
+    "Hello, world! How are you today?",
+    "The quick brown fox jumps over the lazy dog.",
+    " leading and  double   spaces\tand\ttabs \n\n\n lines\r\n",
+    "0 1 12 123 1234 12345 3.14159 1,000,000 0xFF 1e-9 2026-11-28",
+    "it's they're we'll I'D DON'T",
+    "def f(x: int) -> str:\n    return f\"{x!r}\" + '\\n'  # comment\n",
+    '{"a": [1, 2.5, null], "b": {"c": "d"}}',
+    "Ärger über größere Öfen, façade, naïve, Łódź, İstanbul",
+    "Привет, как дела? Ёлка",
+    "Καλημέρα κόσμε",
+    "你好世界。今天天气怎么样",
+    "こんにちは世界、カタカナ",
+    "안녕하세요 세계",
+    "مرحبا بالعالم ١٢٣",
+    "שלום עולם",
+    "नमस्ते दुनिया",
+    "สวัสดีชาวโลก",
+    "👋🏽 👨‍👩‍👧‍👦 🏳️‍🌈 ♥️",
+    "e\u0301 \u00e9 \ufb01 \u200b \u00a0 \u2028",
+    "https://example.org/a?b=c&d=%20#e user@example.org",
+    "x" * 100,
+    "<b>&amp;</b> \\frac{1}{2} $x^2$ ~~~ *** ### --- ___",
+)
+_MAX_CONTROL_TEXTS: Final = 16
+_PROBE_TEXT: Final = "zq"
+_LOGPROBS: Final = (64, 20, 5, 1)
+
+
+class Identity(NamedTuple):
+    """What must not change under a name. `vocabulary` is a digest of tokens of fixed texts."""
+
+    kind: str
+    model: str
+    revision: str
+    vocabulary: str
+
+
+class PinnedIdentity:
+    """The identity that the first engine of a name had, for as long as the service runs."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+
+    def check(self, found: Identity) -> None:
+        """Raise `EngineUnusable` if it is another one; pin it if it is the first."""
+        if self.identity is None:
+            self.identity = found
+        elif found != self.identity:
+            raise EngineUnusable(f"it serves {found[:3]}, but this name was {self.identity[:3]}")
+
+    def check_model(self, kind: str, info: EngineInfo) -> None:
+        """The same by what an engine tells of itself, without its vocabulary."""
+        if self.identity is not None:
+            self.check(Identity(kind, info.model, info.revision, self.identity.vocabulary))
+
+
+async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
+    """The kind of the engine, the first of `apis` whose routes it has. Raises `EngineFault`."""
+    for api in apis:
+        try:
+            await api.info(endpoint, model)
+        except (RequestRefused, AnswerInvalid):
+            continue
+        return api
+    names = ", ".join(each.name for each in apis)
+    raise AnswerInvalid(f"it answers as none of {names}")
+
+
+async def check_vocabulary(
+    endpoint: Endpoint, api: EngineApi, model: str, vocabulary: UpstreamVocabulary
+) -> str:
+    """Compare the tokens of fixed texts; return their digest. Raises `EngineUnusable` with the text
+    and both ids at the first that differ."""
+    texts = (*VOCABULARY_TEXTS, *vocabulary.control_texts[:_MAX_CONTROL_TEXTS])
+    whole = "\n".join(texts)
+    expected = vocabulary.tokenize(whole, add_special=False, parse_special=True)
+    if list(await api.tokenize(endpoint, model, whole)) != expected:
+        for text in (*texts, whole):
+            own = vocabulary.tokenize(text, add_special=False, parse_special=True)
+            theirs = await api.tokenize(endpoint, model, text)
+            if list(theirs) != own:
+                raise EngineUnusable(_difference(text, own, theirs))
+    return hashlib.sha256(array("i", [vocabulary.size, *expected]).tobytes()).hexdigest()
+
+
+def _difference(text: str, own: Sequence[int], theirs: Sequence[int]) -> str:
+    for index in range(max(len(own), len(theirs))):
+        ours = own[index] if index < len(own) else None
+        other = theirs[index] if index < len(theirs) else None
+        if ours != other:
+            break
+    return (
+        f"its vocabulary is another one: token {index} of {excerpt(text)} is {other} there, and "
+        f"{ours} in the configured tokenizer"
+    )
+
+
+class Prober:
+    """Tries the features of one engine."""
+
+    def __init__(
+        self, endpoint: Endpoint, api: EngineApi, info: EngineInfo, vocabulary: UpstreamVocabulary
+    ) -> None:
+        self._endpoint = endpoint
+        self._api = api
+        self._info = info
+        self._vocabulary = vocabulary
+        self._pieces = VocabularyPieces(vocabulary)
+
+    async def features(self) -> Features:
+        """Raises `EngineFault` if it is lost meanwhile."""
+        api, info = self._api, self._info
+        known = await api.known_fields(self._endpoint, info.model)
+        takes_grammars = await self._writes(_GRAMMAR, takes_grammars=True)
+        forms = [kind for kind in api.forms if await self._writes(_form(kind))]
+        return Features(
+            engine=f"{api.name} {info.version}".strip(),
+            sampling=api.sampling & known,
+            constraints=frozenset(forms),
+            takes_grammars=takes_grammars,
+            grammar_flag="" if takes_grammars else api.grammar_flag,
+            max_logprobs=await self._max_logprobs(),
+            min_tokens=api.takes_min_tokens and "min_tokens" in known,
+            ignore_eos="ignore_eos" in known,
+        )
+
+    async def _writes(self, constraint: Constraint, *, takes_grammars: bool = False) -> bool:
+        """Whether two tokens of a constrained output are those that the constraint demands."""
+        try:
+            tokens, _ = await self._generate(_request(constraint=constraint), takes_grammars)
+        except (RequestRefused, AnswerInvalid, EngineLost):
+            return False
+        text = b"".join(self._pieces.piece(each, special=False) for each in tokens)
+        return bool(text) and (_PROBE_TEXT.encode() * 8).startswith(text.strip(b'"'))
+
+    async def _max_logprobs(self) -> int | None:
+        limit = self._info.max_logprobs
+        for count in (each for each in _LOGPROBS if limit is not None and each <= limit):
+            try:
+                _, has_logprobs = await self._generate(_request(top_logprobs=count), False)
+            except (RequestRefused, AnswerInvalid):
+                continue
+            if has_logprobs:
+                return count
+        return None
+
+    async def _generate(
+        self, request: SequenceRequest, takes_grammars: bool
+    ) -> tuple[list[int], bool]:
+        prompt = self._vocabulary.tokenize("Say: ", add_special=True, parse_special=False)
+        generation = Generation(request, self._info.model, prompt, 2, takes_grammars=takes_grammars)
+        reader, tokens, logprobs = self._api.reader(generation), list[int](), list[object]()
+
+        def read(data: bytes) -> bool:
+            chunk = reader.read(data)
+            tokens.extend(chunk.tokens)
+            logprobs.extend(chunk.logprobs)
+            return False
+
+        path, body = self._api.body(generation)
+        await self._endpoint.stream(path, body, read, lambda _: None)
+        size = self._vocabulary.size
+        if not all(0 <= each < size for each in tokens):
+            raise AnswerInvalid(f"it wrote tokens that are not in the vocabulary: {tokens}")
+        return tokens, bool(logprobs)
+
+
+def _request(
+    constraint: Constraint | None = None, top_logprobs: int | None = None
+) -> SequenceRequest:
+    return SequenceRequest(
+        sequence_id=0,
+        model="",
+        prompt=array("i"),
+        sampling=Sampling(temperature=0.0),
+        seed=0,
+        choice=0,
+        max_tokens=2,
+        cache_key=b"",
+        resumed=array("i"),
+        constraint=constraint,
+        top_logprobs=top_logprobs,
+    )
+
+
+def _document(lark: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": lark}]})
+
+
+_GRAMMAR: Final = Constraint(
+    _document(f'start: part\npart: %json {{"const": "{_PROBE_TEXT * 4}"}}'), "grammar"
+)
+
+
+def _form(kind: OutputFormatKind) -> Constraint:
+    text = _PROBE_TEXT * 4
+    texts = {
+        OutputFormatKind.JSON_SCHEMA: json.dumps({"const": text}),
+        OutputFormatKind.REGEX: f"({_PROBE_TEXT})+",
+        OutputFormatKind.LARK: f'start: "{text}"',
+        OutputFormatKind.GBNF: f'root ::= "{text}"',
+        OutputFormatKind.CHOICES: json.dumps([text]),
+    }
+    return Constraint("", "probe", OutputFormat(kind, texts[kind], "probe"))

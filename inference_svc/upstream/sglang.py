@@ -1,0 +1,173 @@
+"""SGLang: `/generate` with token ids. It refuses sampling parameters that it does not know."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+
+from inference_svc.engine.constraint import Constraint, OutputFormatKind
+from inference_svc.engine_client.features import effective_fields
+from inference_svc.upstream.endpoint import Endpoint, parse_json
+from inference_svc.upstream.engine_api import (
+    AnswerReader,
+    Chunk,
+    EngineInfo,
+    Generation,
+    TokenLogprob,
+    members,
+    positive,
+    raise_error,
+    token_ids,
+)
+from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused
+from inference_svc.upstream.grammars import single_lark
+
+_MAX_LOGPROBS: Final = 20
+_SEEDS: Final = 1 << 31
+_FORMS: Final = {
+    OutputFormatKind.JSON_SCHEMA: "json_schema",
+    OutputFormatKind.REGEX: "regex",
+    OutputFormatKind.GBNF: "ebnf",
+    OutputFormatKind.LARK: "ebnf",
+}
+_OTHER_NAMES: Final = {"min_tokens": "min_new_tokens"}
+
+
+class Sglang:
+    """The native API of SGLang."""
+
+    name = "sglang"
+    sampling = frozenset(
+        {
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+        }
+    )
+    forms = frozenset(_FORMS)
+    grammar_flag = "--grammar-backend llguidance"
+    takes_min_tokens = True
+
+    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+        told = members(await endpoint.call("GET", "/server_info"), "the answer of /server_info")
+        name = str(told.get("served_model_name") or told.get("model_path") or "")
+        if "model_path" not in told:
+            raise AnswerInvalid("the answer of /server_info has no model_path")
+        if model not in ("", name):
+            raise EngineUnusable(f"it serves no model {model!r}, but {name!r}")
+        return EngineInfo(
+            version=str(told.get("version", "")),
+            model=name,
+            revision=f"{told.get('model_path')}@{told.get('revision') or ''}",
+            context_tokens=positive(told.get("context_length"))
+            or positive(told.get("max_req_input_len")),
+            slots=positive(told.get("max_running_requests")),
+            max_logprobs=_MAX_LOGPROBS,
+        )
+
+    async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
+        """It fails where it is sent a parameter that it lacks."""
+        values = {name: 1 for name in self.sampling} | {"logit_bias": {"1": 0.0}, "top_k": 1}
+        values |= {"ignore_eos": True, "min_tokens": 0}
+        known = set()
+        for name, value in values.items():
+            sampling = {"max_new_tokens": 1, _OTHER_NAMES.get(name, name): value}
+            body = {"input_ids": [0], "sampling_params": sampling}
+            try:
+                await endpoint.call("POST", "/generate", body)
+            except RequestRefused:
+                continue
+            known.add(name)
+        return frozenset(known)
+
+    async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        answer = await endpoint.call("POST", "/v1/tokenize", body)
+        return token_ids(members(answer, "the answer of /v1/tokenize").get("tokens"))
+
+    def body(self, generation: Generation) -> tuple[str, dict[str, Any]]:
+        request = generation.request
+        values = effective_fields(request.sampling)
+        sampling = {
+            "temperature": values["temperature"],
+            **{name: values[name] for name in self.sampling if name != "logit_bias"},
+            "top_k": values["top_k"] or -1,
+            "max_new_tokens": generation.max_tokens,
+            "min_new_tokens": generation.min_tokens,
+            "ignore_eos": request.ignore_eos,
+            "sampling_seed": (request.seed + request.choice) % _SEEDS,
+        }
+        if values["logit_bias"]:
+            sampling["logit_bias"] = {str(token): bias for token, bias in values["logit_bias"]}
+        if request.constraint is not None:
+            sampling |= _constraint(request.constraint, generation.takes_grammars)
+        body = {"input_ids": list(generation.tokens), "sampling_params": sampling, "stream": True}
+        if request.top_logprobs is not None:
+            body |= {"return_logprob": True, "top_logprobs_num": request.top_logprobs}
+        if request.cache_key:
+            body["extra_key"] = base64.b64encode(request.cache_key).decode()
+        return "/generate", body
+
+    def reader(self, generation: Generation) -> AnswerReader:
+        return _Reader(generation.request.top_logprobs)
+
+
+def _constraint(constraint: Constraint, takes_grammars: bool) -> dict[str, Any]:
+    form = constraint.form
+    if takes_grammars or form is None:
+        return {"ebnf": single_lark(constraint.grammar)}
+    return {_FORMS[form.kind]: form.text}
+
+
+class _Reader:
+    """Its events have all tokens so far, or with --incremental-streaming-output the new ones."""
+
+    def __init__(self, top_logprobs: int | None) -> None:
+        self._top_logprobs = top_logprobs
+        self._num_read = 0
+
+    def read(self, data: bytes) -> Chunk:
+        if data == b"[DONE]":
+            return Chunk()
+        event = members(parse_json(data), "an event")
+        if "error" in event:
+            raise_error(event["error"])
+        meta = members(event.get("meta_info"), "its meta_info")
+        count = meta.get("completion_tokens")
+        if type(count) is not int or count < self._num_read:
+            raise AnswerInvalid("an event does not tell how many tokens there are")
+        sent = token_ids(event.get("output_ids"))
+        num_new = min(count - self._num_read, len(sent))
+        tokens = sent[len(sent) - num_new :]
+        self._num_read += num_new
+        logprobs: Sequence[TokenLogprob] = ()
+        if self._top_logprobs is not None and tokens:
+            logprobs = _logprobs(meta, num_new)
+        reason = meta.get("finish_reason")
+        kind = reason.get("type") if isinstance(reason, dict) else reason
+        if kind == "abort":
+            raise_error({"message": "finish_reason abort"})
+        cached = meta.get("cached_tokens")
+        return Chunk(
+            tokens,
+            logprobs,
+            kind is not None,
+            kind == "length",
+            cached if type(cached) is int else 0,
+        )
+
+
+def _logprobs(meta: dict[str, Any], count: int) -> Sequence[TokenLogprob]:
+    """The last ones of the lists, of (log probability, token, text)."""
+    try:
+        own = [float(value) for value, *_ in meta["output_token_logprobs"][-count:]]
+        tops = [
+            [(token, float(value)) for value, token, *_ in each or ()]
+            for each in (meta.get("output_top_logprobs") or [()] * count)[-count:]
+        ]
+        return [TokenLogprob(*pair) for pair in zip(own, tops, strict=True)]
+    except (KeyError, TypeError, ValueError):
+        raise AnswerInvalid("an event has no log probabilities") from None

@@ -1,0 +1,104 @@
+"""Settings of upstreams: engines of others (vLLM, SGLang, llama-server) that serve models."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
+
+UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
+EngineKind = Literal["auto", "vllm", "sglang", "llama_server"]
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}")
+_HEADER_VALUE: Final = re.compile(r"[ -~]{0,4096}")
+_OWN_HEADERS: Final = frozenset(
+    {
+        *("accept", "accept-encoding", "connection", "content-length", "content-type", "expect"),
+        *("host", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+
+
+def check_engine_url(text: str) -> str:
+    """Return the URL of an engine without a slash at its end. Raises ValueError."""
+    shape = "an engine's URL is http(s)://host[:port][/prefix]"
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError(shape) from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{shape}, without a user name or password: set key_file")
+    if not is_url or parts.query or parts.fragment or not re.fullmatch(r"[!-~]{1,1024}", text):
+        raise ValueError(shape)
+    return text.rstrip("/")
+
+
+EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
+
+
+class UpstreamSettings(SettingsGroup):
+    """An engine that serves a model over HTTP with token ids: vLLM, SGLang or llama-server. Its
+    name here is the name of the model in requests."""
+
+    urls: list[EngineUrl] = Field(min_length=1, max_length=16)
+    """URLs of engines that serve the same model, as in http://10.0.0.5:8000: requests go to the
+    least busy one, and on at another if one is lost."""
+    kind: EngineKind = "auto"
+    """vllm, sglang or llama_server. auto: asked of the engine."""
+    tokenizer: str = ""
+    """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files, or
+    another source as in models. It is compared with the engine's."""
+    model: str = ""
+    """The model's name at the engine. Empty: the only one that it serves."""
+    key_file: PrivateFile | None = None
+    """File with the API key that the engine requires."""
+    headers: Mapping[str, SecretStr] = Field({})
+    """Headers of each request to the engine, besides those that HTTP needs."""
+    concurrency: int | None = Field(None, ge=1, le=4096)
+    """Sequences that the engine gets at once, of all its URLs; others wait in the queue here.
+    Unset: what the engine says, else 16 a URL."""
+    context_tokens: int | None = Field(None, ge=256)
+    """Context of one sequence, prompt and output. Unset: what the engine says."""
+    connect_timeout_s: float = Field(5.0, gt=0, le=600)
+    """How long a connection to the engine may take."""
+    first_token_timeout_s: float = Field(600.0, gt=0, le=86400)
+    """How long the engine may take to begin an answer."""
+    token_timeout_s: float = Field(60.0, gt=0, le=3600)
+    """How long the engine may be silent within an answer."""
+    tls: UpstreamTlsSettings | None = None
+    """Authorities and client certificate for https URLs. Unset: the authorities of the system."""
+
+    @model_validator(mode="after")
+    def _urls_differ(self) -> Self:
+        if len(set(self.urls)) < len(self.urls):
+            raise ValueError("urls: one is listed twice")
+        if self.tls is not None and not all(url.startswith("https:") for url in self.urls):
+            raise ValueError("tls: all urls must be https")
+        if self.tls is not None and self.tls.server_name is not None:
+            raise ValueError("tls.server_name: the host of each url must be in its certificate")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_tokenizer(self) -> Self:
+        if not self.tokenizer.strip():
+            raise ValueError(
+                "tokenizer: name that of the engine: a GGUF file, a folder of Hugging Face files,"
+                " or hf:owner/repository/file.gguf (`corral up --tokenizer`)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _headers_can_be_sent(self) -> Self:
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name):
+                raise ValueError(f"headers: {name!r} is not the name of a header")
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"headers: {name} is set by HTTP itself")
+            if name.lower() == "authorization" and self.key_file is not None:
+                raise ValueError("headers: authorization is set by key_file too")
+            if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
+                raise ValueError(f"headers: the value of {name} is not printable ASCII")
+        return self

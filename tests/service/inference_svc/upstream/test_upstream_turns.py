@@ -1,0 +1,207 @@
+"""Generations of `UpstreamConnection` at engines on loopback."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from inference_svc.engine.events import (
+    CacheSource,
+    Cancelled,
+    ChosenLogprob,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Logprob,
+    ModelLoad,
+    Started,
+)
+from inference_svc.engine.reasoning_tracker import ReasoningSpec
+from inference_svc.engine.request import Cancel, Pause, Submit
+from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, FeatureUnsupported
+from tests.support.byte_engine import END, PROMPT, Attempt, ByteEngine, byte_request, connected
+
+KINDS = ["llama_server", "vllm"]
+TEXT = "Grüße, 世界 👋🏽!"
+REPLY = (*TEXT.encode(), END)
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(each.text for each in events if isinstance(each, Delta))
+
+
+def tokens_of(events: list[Event]) -> list[int]:
+    return [token for each in events if isinstance(each, Delta) for token in each.tokens]
+
+
+def end_of(events: list[Event]) -> Finished:
+    (finished,) = (each for each in events if isinstance(each, Finished))
+    return finished
+
+
+def error_of(events: list[Event]) -> Failed:
+    (failed,) = (each for each in events if isinstance(each, Failed))
+    return failed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_text_and_tokens_are_those_of_the_engine(kind: str) -> None:
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine) as client:
+        events = await client.run(byte_request())
+    assert text_of(events) == TEXT
+    assert tokens_of(events) == list(REPLY)
+    finished = end_of(events)
+    assert (finished.reason, finished.stop_token) == (FinishReason.STOP, END)
+    assert finished.num_output_tokens == len(REPLY)
+    started = next(each for each in events if isinstance(each, Started))
+    cached = 3 if kind == "llama_server" else 0
+    assert (started.slot, started.cached_tokens, started.source) == (0, cached, CacheSource.NONE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_limit_of_tokens_ends_the_text(kind: str) -> None:
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine) as client:
+        events = await client.run(byte_request(max_tokens=6))
+    assert text_of(events) == "Grüß"
+    assert (end_of(events).reason, end_of(events).num_output_tokens) == (FinishReason.LENGTH, 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stop_text_ends_the_text_and_the_request_of_the_engine(kind: str) -> None:
+    hold = asyncio.Event()
+    engine = ByteEngine(REPLY, kind, attempts=[Attempt(hold=hold, held_after=10)])
+    async with connected(engine) as client:
+        events = await client.run(byte_request(stop=(", ",)))
+        async with asyncio.timeout(10):
+            await engine.closed_one.wait()
+    assert text_of(events) == "Grüße"
+    assert (end_of(events).stop_text, end_of(events).stop_token) == (", ", None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_cancel_closes_the_request_of_the_engine(kind: str) -> None:
+    engine = ByteEngine(REPLY, kind, attempts=[Attempt(hold=asyncio.Event(), held_after=3)])
+    async with connected(engine) as client:
+        client.send(Submit(byte_request()))
+        await client.wait_for(lambda: bool(tokens_of(client.events)))
+        client.send(Cancel(0))
+        async with asyncio.timeout(10):
+            await engine.closed_one.wait()
+    assert [each.phase for each in client.events if isinstance(each, Cancelled)] == ["decode"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_log_probabilities_are_told(kind: str) -> None:
+    engine = ByteEngine((*b"ab", END), kind)
+    async with connected(engine) as client:
+        events = await client.run(byte_request(top_logprobs=2))
+    found = [each for event in events if isinstance(event, Delta) for each in event.logprobs]
+    assert [each.chosen.token for each in found] == [*b"ab", END]
+    one = Logprob(1, b"\x01", -1.5)
+    a = Logprob(97, b"a", -0.5)
+    assert found[0] == ChosenLogprob(a, (a, one), text=b"a")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_resumed_tokens_are_sent_and_not_emitted_again(kind: str) -> None:
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine) as client:
+        events = await client.run(byte_request(resumed=REPLY[:4]))
+    assert engine.bodies[0]["prompt"] == [*PROMPT, *REPLY[:4]]
+    assert tokens_of(events) == list(REPLY[4:])
+    assert end_of(events).num_output_tokens == len(REPLY)
+
+
+async def test_resumed_tokens_that_end_the_text_ask_no_engine() -> None:
+    engine = ByteEngine(REPLY)
+    async with connected(engine) as client:
+        ended = await client.run(byte_request(0, resumed=REPLY))
+        full = await client.run(byte_request(1, resumed=REPLY[:4], max_tokens=4))
+    assert engine.bodies == []
+    assert (end_of(ended).reason, end_of(full).reason) == (FinishReason.STOP, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_reasoning_ends_at_its_budget(kind: str) -> None:
+    """The engine goes on after the tokens that close the reasoning."""
+    closing = tuple(b"</t>")
+    reply = (*b"abc</t>xyz", END)
+    engine = ByteEngine(reply, kind, attempts=[Attempt(), Attempt()])
+    spec = ReasoningSpec("<t>", ("</t>",), is_open=True, budget=3, closings=(closing,))
+    async with connected(engine) as client:
+        events = await client.run(byte_request(reasoning=spec))
+    assert tokens_of(events) == list(reply)
+    assert [len(body["prompt"]) for body in engine.bodies] == [5, 12]
+    assert end_of(events).num_reasoning_tokens == 3
+
+
+async def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
+    hold = asyncio.Event()
+    engine = ByteEngine(REPLY, attempts=[Attempt(hold=hold, held_after=1)] * 2, slots=2)
+    async with connected(engine) as client:
+        for number in range(3):
+            client.send(Submit(byte_request(number)))
+        await client.wait_for(
+            lambda: any(
+                isinstance(each, ModelLoad) and (each.num_running, each.num_waiting) == (2, 1)
+                for each in client.events
+            )
+        )
+        await client.wait_for(lambda: sum(isinstance(each, Started) for each in client.events) == 2)
+        assert len(engine.bodies) == 2
+        hold.set()
+        ends = [end_of(await client.end_of(number)) for number in range(3)]
+    assert [each.num_output_tokens for each in ends] == [len(REPLY)] * 3
+
+
+async def test_deadlines_end_waiting_and_running_requests() -> None:
+    engine = ByteEngine(REPLY, attempts=[Attempt(hold=asyncio.Event(), held_after=3)], slots=1)
+    async with connected(engine) as client:
+        now = time.monotonic()
+        client.send(Submit(byte_request(0, deadline=now + 0.6)))
+        late = error_of(await client.run(byte_request(1, queue_deadline=now + 0.2)))
+        running = error_of(await client.end_of(0))
+        async with asyncio.timeout(10):
+            await engine.closed_one.wait()
+    assert late.error == DeadlineExpired(phase="queued")
+    assert running.error == DeadlineExpired(phase="decode")
+
+
+async def test_a_paused_request_reads_no_more_until_it_goes_on() -> None:
+    reply = (*b"x" * 400, END)
+    hold = asyncio.Event()
+    engine = ByteEngine(reply, attempts=[Attempt(hold=hold, held_after=2)])
+    async with connected(engine) as client:
+        client.send(Submit(byte_request(max_tokens=1000)))
+        await client.wait_for(lambda: bool(tokens_of(client.events)))
+        client.send(Pause(0, paused=True))
+        hold.set()
+        other = await client.run(byte_request(1, max_tokens=5))
+        num_before = len(tokens_of(client.events)) - len(tokens_of(other))
+        client.send(Pause(0, paused=False))
+        events = await client.end_of(0)
+    assert num_before < 10
+    assert tokens_of(events) == list(reply)
+
+
+async def test_what_the_engine_would_ignore_is_refused() -> None:
+    engine = ByteEngine(REPLY, "vllm")
+    async with connected(engine) as client:
+        sampling = replace(byte_request().sampling, temperature=1.0, xtc_probability=0.5)
+        events = await client.run(byte_request(sampling=sampling))
+    feature = "'xtc_probability' with the engine vllm 0.33.0"
+    assert error_of(events).error == FeatureUnsupported(feature=feature)
+    assert engine.bodies == []
+
+
+async def test_a_prompt_beyond_the_context_is_refused() -> None:
+    engine = ByteEngine(REPLY)
+    async with connected(engine, context_tokens=4) as client:
+        events = await client.run(byte_request())
+    expected = ContextLengthExceeded(field="prompt", prompt_tokens=5, context_tokens=4)
+    assert error_of(events).error == expected

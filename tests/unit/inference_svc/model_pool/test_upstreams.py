@@ -1,0 +1,182 @@
+"""Tests of models that upstream engines serve in the pool, with fake engines."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+
+from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.engine_client.client import EngineState
+from inference_svc.model_pool.catalog import Catalog, ModelEntry
+from inference_svc.model_pool.discovery import find_models, make_upstream_entry
+from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_pool.settings_models import SettingsModels
+from inference_svc.models.memory_plan import RequestedLimits
+from inference_svc.models.metadata import ModelClass
+from inference_svc.models.placement import LoadPolicy
+from inference_svc.rpc.adapters import AdapterOrder, AdapterService
+from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
+from inference_svc.snapshots.store import FolderLimits, SnapshotStore
+from inference_svc.upstream_settings import UpstreamSettings
+from svc_kit import errors
+from svc_kit.lifecycle import StartupError
+from svc_kit.sandbox.jobs import JobRunner
+from tests.support.pooled import PoolHarness, make_entry, settle
+from tests.unit.inference_svc.models.test_memory_plan import make_model_file
+
+UPSTREAM = UpstreamSettings(urls=["http://127.0.0.1:9"], tokenizer="bundled")
+
+
+def upstream_entry(name: str = "up", problem: str = "", **settings: object) -> ModelEntry:
+    file = replace(make_model_file(name=name), problem=problem)
+    return make_upstream_entry(file, UPSTREAM, ModelSettings.model_validate(settings))
+
+
+def start_model(name: str) -> ModelEntry:
+    return make_entry(name, policy=LoadPolicy.START)
+
+
+async def start(*models: ModelEntry | str) -> PoolHarness:
+    """A pool whose local engines load at once, and whose upstreams are away. It does not wait."""
+    return await PoolHarness(*models, wait_s=0).start()
+
+
+async def connect(harness: PoolHarness, name: str = "up") -> None:
+    harness.loader.alive(name)[-1].finish_load()
+    await settle()
+
+
+async def test_an_engine_that_is_away_delays_neither_the_start_nor_other_models() -> None:
+    """Not even their loads, one of which runs at a time."""
+    harness = await start(upstream_entry(), start_model("a"), "b")
+
+    assert harness.states() == {"up": "loading", "a": "ready", "b": "available"}
+    with pytest.raises(errors.ModelLoading) as refused:
+        async with harness.pool.use(harness["up"]):
+            pass
+    assert refused.value.retry_after is not None
+    await harness.pool.load(harness["b"], wait=True)
+    await connect(harness)
+    async with harness.pool.use(harness[""]) as used:
+        assert used.processor.name == "up"
+
+
+async def test_a_model_of_an_upstream_needs_no_memory_and_is_never_evicted() -> None:
+    """Of two models that do not fit together the other one makes room."""
+    harness = await start(upstream_entry(), make_entry("a", 6), make_entry("b", 6))
+    await connect(harness)
+    for name in "ab":
+        harness.clock.now += 1
+        await harness.pool.load(harness[name], wait=True)
+        assert harness["up"].state is ModelState.READY
+
+    assert harness.states() == {"up": "ready", "a": "available", "b": "ready"}
+    assert harness["up"].resident.memory.total == 0
+
+
+async def test_a_refused_engine_fails_its_model_until_an_operator_tries_again() -> None:
+    """The service starts, even if it has no other model: the engine may be another one later."""
+    harness = PoolHarness(upstream_entry(), wait_s=0)
+    starting = asyncio.create_task(harness.start())
+    await settle()
+    harness.loader.engines[0].fail_load("another vocabulary")
+    await starting
+    await settle()
+
+    with pytest.raises(errors.ModelLoadFailed, match="another vocabulary"):
+        async with harness.pool.use(harness["up"]):
+            pass
+    await harness.pool.load(harness["up"], wait=False)
+    await settle()
+    await connect(harness)
+    assert harness.states() == {"up": "ready"}
+
+
+async def test_a_lost_engine_is_no_state_of_the_service() -> None:
+    """Its model is loading until it is back."""
+    harness = await start(upstream_entry())
+    await connect(harness)
+    engine = harness.loader.alive("up")[0]
+    engine.crash()
+
+    assert harness.pool.state is EngineState.SERVING
+    assert harness.states() == {"up": "loading"}
+    with pytest.raises(errors.EngineRestarting):
+        async with harness.pool.use(harness["up"]):
+            pass
+    engine.recover()
+    assert harness.states() == {"up": "ready"}
+
+
+async def test_an_upstream_has_no_limits_of_memory() -> None:
+    harness = await start(upstream_entry(load="manual"))
+
+    assert harness.states() == {"up": "available"}
+    with pytest.raises(errors.InvalidField, match="upstream"):
+        await harness.pool.load(harness["up"], RequestedLimits(slots=2), wait=False)
+
+
+async def test_a_call_waits_while_an_engine_on_demand_connects() -> None:
+    harness = await PoolHarness(upstream_entry(load="on_demand"), wait_s=60).start()
+    call = asyncio.create_task(use(harness))
+    await settle()
+    await connect(harness)
+
+    assert await call == "up"
+
+
+async def use(harness: PoolHarness) -> str:
+    async with harness.pool.use(harness["up"]) as used:
+        return used.processor.name
+
+
+async def test_a_service_without_a_usable_tokenizer_does_not_start() -> None:
+    with pytest.raises(StartupError, match="no such file"):
+        await start(upstream_entry(problem="no such file"))
+
+
+async def test_an_upstream_that_has_changed_in_the_settings_is_connected_anew(
+    tmp_path: Path,
+) -> None:
+    """After its running calls; a new one is added and another is removed."""
+    upstreams = {"up": UPSTREAM, "old": UPSTREAM}
+    before = InferenceSettings(upstreams=upstreams, data_dir=tmp_path)
+    harness = await start(*find_models(before))
+    await connect(harness)
+    moved = UpstreamSettings(urls=["http://127.0.0.1:10"], tokenizer="bundled")
+    async with harness.pool.use(harness["up"]):
+        settings = InferenceSettings(upstreams={"up": moved, "new": UPSTREAM}, data_dir=tmp_path)
+        await SettingsModels(harness.pool).follow(settings)
+        await settle()
+        assert harness.states() == {"up": "unloading", "new": "loading"}
+    await settle()
+
+    assert harness.states() == {"up": "loading", "new": "loading"}
+    assert harness["up"].upstream == moved
+    assert [each.is_closed for each in harness.loader.engines if each.name == "up"] == [True, False]
+
+
+async def test_an_upstream_runs_no_adapters_and_saves_no_snapshots(tmp_path: Path) -> None:
+    """Each refusal names the model."""
+    harness = await start(upstream_entry())
+    await connect(harness)
+    adapters = AdapterService(harness.catalog, cast(JobRunner, None), [tmp_path], tmp_path)
+    folder, archive = FolderLimits(tmp_path, 1, 1), FolderLimits(tmp_path / "archive", 1, 1)
+    snapshots = SnapshotService(harness.pool, SnapshotStore(folder), DiskPrefixCache(archive))
+
+    with pytest.raises(errors.FeatureUnsupported, match="adapters of 'up'"):
+        await adapters.load(AdapterOrder("voice", "up", "voice.gguf"))
+    with pytest.raises(errors.FeatureUnsupported, match="snapshots of 'up'"):
+        await snapshots.restore(engine_pb.RestoreSnapshotRequest(snapshot_id="s"))
+
+
+def test_a_local_model_embeds_where_no_model_is_named() -> None:
+    """An upstream is the default of other requests if it is first."""
+    catalog = Catalog([upstream_entry(), make_entry("a")])
+
+    assert catalog.find_model("").name == "up"
+    assert catalog.find_model("", ModelClass.ENCODER).name == "a"
