@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,8 @@ async def test_an_engine_that_can_never_be_used_is_refused(
     engine = ByteEngine(REPLY)
     await engine.start()
     for route, answer in routes.items():
-        engine.routes[route] = engine.routes[f"{route}?model=bytes"] = lambda it=answer: it
+        for path in (route, f"{route}?model=bytes"):
+            engine.routes[path] = partial(tuple, answer)
     client = Client(UpstreamTarget("bytes", [engine.url], kind="llama_server", model="bytes"))
     await client.wait_for(lambda: bool(client.exits))
     await client.connection.close()
