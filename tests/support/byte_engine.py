@@ -109,6 +109,7 @@ class ByteEngine:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it never began
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -126,9 +127,7 @@ class ByteEngine:
                 self.heads.append(head)
                 await self._answer(head.split()[1], body, reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort()
+            return
 
     async def _answer(
         self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -202,6 +201,8 @@ class ByteEngine:
         if attempt.raw is not None:
             writer.write(attempt.raw)
             await writer.drain()
+            if attempt.hold is not None:
+                await attempt.hold.wait()
             raise ConnectionError
         limit = _limit(body)
         tokens, at_limit = tokens[:limit], len(tokens) > limit
